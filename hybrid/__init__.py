@@ -1,0 +1,31 @@
+"""Multiply big matrices with MPI ranks, CPU threads and CUDA GPUs.
+
+>>> import numpy, hybrid
+>>> hybrid.multiply(numpy.eye(2), numpy.ones((2, 2)))
+array([[1., 1.],
+       [1., 1.]])
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "multiply"]
+
+if TYPE_CHECKING:
+    from hybrid.api import multiply
+
+# Installed, the kernels are hybrid/kernels; in a checkout they stand beside this folder.
+if not (Path(__file__).parent / "kernels").is_dir():
+    __path__.append(str(Path(__file__).resolve().parent.parent))
+
+
+def __getattr__(name: str) -> Any:
+    # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
+    if name == "multiply":
+        from hybrid.api import multiply
+
+        return multiply
+    raise AttributeError(f"module 'hybrid' has no attribute {name!r}")

@@ -1,0 +1,152 @@
+"""Before any data moves: all ranks want the same product, on devices they have, with memory that is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid.devices.cuda import Gpu, choose_gpu, free_bytes, usable_gpus
+from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.kernels.catalogue import CATALOGUE, Choice, Kernel, fastest, named
+from hybrid.memory import Room, available_host_bytes, refuse_what_does_not_fit, shared_bytes
+from hybrid.plan import Plan, Problem, make_plan
+from hybrid.ranks import Team
+from hybrid.settings import Settings, one_of
+from hybrid.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
+from hybrid.window import window_folder
+
+
+@dataclass(frozen=True)
+class Station:
+    """Where one rank works."""
+
+    rank: int
+    host: str
+    cores: tuple[int, ...]
+    threads: Threads
+    gpu: Gpu | None = None
+    shares_gpu_with: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all ranks hold to."""
+
+    plan: Plan
+    kernel: Kernel
+    kernel_reason: str
+    device_reason: str
+    stations: tuple[Station, ...]
+
+
+def same_on_all_ranks(team: Team, asked: Mapping[str, Any]) -> None:
+    """Raise UsageError on all ranks, naming the first rank that asks for something else than rank 0."""
+    with team.phase("agree", timed=False) as asking:
+        asking.mine = dict(asked)
+    first = asking.all[0]
+    for rank, other in enumerate(asking.all):
+        for key in first:
+            if other[key] != first[key]:
+                raise UsageError(f"rank {rank} asks for {key} {other[key]}, rank 0 for {first[key]}: all ranks must ask for the same")
+
+
+def settle_threads(team: Team, settings: Settings) -> list[Threads]:
+    """Every rank's number of threads. Called before NumPy is loaded where that can be, so that BLAS starts no more."""
+    with team.phase("agree", timed=False) as counting:
+        counting.mine = (usable_cores(), core_quota(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
+    chosen = []
+    for rank in range(team.size):
+        members = team.topology.nodes[team.topology.node_of(rank)]
+        cores = [counting.all[member][0] for member in members]
+        _, quota, environment = counting.all[rank]
+        chosen.append(choose_threads(settings.threads, members.index(rank), cores, environment, quota))
+    announce_threads(chosen[team.rank].count)
+    return chosen
+
+
+def agree(
+    team: Team, problem: Problem, settings: Settings, *, threads: list[Threads], root: int = 0, already_there: int = 0
+) -> Agreement:
+    """Choose device, kernel and plan, the same on every rank, and make sure that it all fits."""
+    kernel = choose_kernel_by_name(settings)
+    gpus, device_reason = _choose_device(team, settings, kernel)
+    device = "cuda" if gpus else "cpu"
+    choice = Choice(kernel, "asked for") if kernel else fastest(device, problem.dtype)
+    if problem.dtype not in choice.kernel.dtypes:
+        raise UsageError(f"kernel {choice.kernel.name} does not take {problem.dtype}")
+    plan = make_plan(
+        problem,
+        team.topology,
+        root=root,
+        device=device,
+        staged=settings.staged,
+        chunk_rows=settings.chunk_rows,
+        panel_columns=settings.panel_columns,
+    )
+    mine = gpus[team.rank] if gpus else None
+    with team.phase("agree", timed=False) as looking:
+        looking.mine = (_room(team, settings, mine), usable_cores())
+    rooms = [room for room, _ in looking.all]
+    refuse_what_does_not_fit(plan, rooms, already_there=already_there)
+    stations = tuple(
+        Station(
+            rank,
+            room.host,
+            cores,
+            threads[rank],
+            gpus[rank] if gpus else None,
+            tuple(other for other in range(team.size) if other != rank and room.gpu_id and rooms[other].gpu_id == room.gpu_id),
+        )
+        for rank, (room, cores) in enumerate(looking.all)
+    )
+    return Agreement(plan, choice.kernel, choice.reason, device_reason, stations)
+
+
+def choose_kernel_by_name(settings: Settings) -> Kernel | None:
+    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
+    if settings.kernel == "auto":
+        return None
+    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    kernel = named(settings.kernel)
+    assert kernel is not None
+    if settings.device not in ("auto", kernel.device):
+        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
+    return kernel
+
+
+def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tuple[list[Gpu], str]:
+    """Every rank's GPU, or none of them for the CPU; and why."""
+    if settings.device == "cpu":
+        return [], "asked for"
+    if kernel is not None and kernel.device == "cpu":
+        return [], f"kernel {kernel.name} runs there"
+    with team.phase("agree", timed=False) as looking:
+        try:
+            looking.mine = usable_gpus()
+        except DeviceUnavailable as missing:
+            looking.mine = str(missing)
+    without = [rank for rank, seen in enumerate(looking.all) if isinstance(seen, str)]
+    must = settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
+    if len(without) == team.size and not must:
+        return [], str(looking.all[0])
+    if without:
+        who = "every rank" if len(without) == team.size else f"rank {without[0]}"
+        raise DeviceUnavailable(f"no usable GPU on {who}: {looking.all[without[0]]}; mend that, or use --device cpu")
+    chosen = []
+    for rank in range(team.size):
+        members = team.topology.nodes[team.topology.node_of(rank)]
+        chosen.append(choose_gpu(members.index(rank), [looking.all[member] for member in members]))
+    return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
+
+
+def _room(team: Team, settings: Settings, gpu: Gpu | None) -> Room:
+    free_on_gpu = free_bytes(gpu) if gpu else 0
+    return Room(
+        host=team.host,
+        host_bytes=settings.host_memory or available_host_bytes(),
+        shared_bytes=shared_bytes(window_folder()),
+        gpu_bytes=min(settings.gpu_memory or free_on_gpu, free_on_gpu),
+        gpu_id=gpu.uuid if gpu else "",
+    )

@@ -1,0 +1,158 @@
+"""A guard for every rank: the process the launcher started stays behind and watches the one that works.
+
+A killed or frozen process cannot say what happened to it, and a rank that simply leaves keeps the others waiting.
+Its guard can: it knows the phase from a pipe, sees how the worker ended, prints one line and ends with a code that
+makes the launcher end the job. It is forked before MPI, NumPy or CUDA exist, so it holds no resource and costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from hybrid.launcher import rank_by_launcher
+
+GRACE = 1.5  # seconds in which a launcher that is ending the whole job does so without a word from every rank
+BEAT_INTERVAL = 0.1  # the worker writes no more often than this
+
+_SETTLED = b"="
+_PR_SET_PDEATHSIG = 1
+
+
+class _Sign:
+    """The worker's end of the pipe."""
+
+    def __init__(self) -> None:
+        self.pipe: int | None = None
+        self.phase = b""
+        self.last = 0.0
+
+
+_sign = _Sign()
+
+
+def beat(phase: str | None = None) -> None:
+    """Show a sign of progress, with the phase when it changes. Free to call often; does nothing without a guard."""
+    if _sign.pipe is None:
+        return
+    now = time.monotonic()
+    name = _sign.phase if phase is None else phase.encode()
+    if name == _sign.phase and now - _sign.last < BEAT_INTERVAL:
+        return
+    _sign.phase, _sign.last = name, now
+    _write(name)
+
+
+def settle(code: int) -> None:
+    """Tell the guard that this rank's end is agreed or already reported, and its exit code."""
+    if _sign.pipe is not None:
+        _write(_SETTLED + str(code).encode())
+
+
+def guarded(work: Callable[[], int], stall: float) -> int:
+    """Run `work` in a child process under a guard and return the exit code for the launcher.
+
+    The child returns from here as the worker; the parent stays in the watching loop until the child has ended.
+    `stall`: seconds without a sign of progress after which the worker counts as stuck (0: never).
+    """
+    reading, writing = os.pipe()
+    guard = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    worker = os.fork()
+    if worker == 0:
+        os.close(reading)
+        _die_with(guard)
+        _sign.pipe = writing
+        _sign.last = 0.0
+        beat("start")
+        return work()
+    os.close(writing)
+    _watch(worker, reading, stall)
+
+
+def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
+    asked_to_end = False
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        nonlocal asked_to_end
+        asked_to_end = True
+        try:
+            os.kill(worker, signum)
+        except ProcessLookupError:
+            return
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the worker as well, which reports it
+    os.set_blocking(pipe, False)
+    phase, settled, heard = "start", None, time.monotonic()
+    stuck = False
+    while True:
+        ready, _, _ = select.select([pipe], [], [], 0.25)
+        if ready:
+            text = os.read(pipe, 65536)
+            if not text:
+                break
+            heard = time.monotonic()
+            for line in text.decode().split("\n")[:-1]:
+                if line.startswith(_SETTLED.decode()):
+                    settled = int(line[1:])
+                else:
+                    phase = line
+        elif stall and settled is None and time.monotonic() - heard > stall:
+            stuck = True
+            os.kill(worker, signal.SIGKILL)
+            break
+        elif asked_to_end and time.monotonic() - heard > GRACE:
+            os.kill(worker, signal.SIGKILL)
+    _, status = os.waitpid(worker, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if settled is not None:
+        _leave(settled)
+    if asked_to_end:
+        time.sleep(GRACE)  # a launcher ending the job kills this process now; nobody asks one rank alone to end silently
+    if stuck:
+        happened = f"showed no progress for {stall:g} s and was ended"
+    elif code < 0:
+        happened = f"was killed by {_name(-code)}"
+    else:
+        happened = f"left with exit code {code} before the others were done"
+    hint = "; out of memory? (the system log says so)" if code == -signal.SIGKILL and not (stuck or asked_to_end) else ""
+    # One write: lines of different ranks must not cut each other.
+    os.write(2, f"hybrid: rank {rank_by_launcher()} on {socket.gethostname()} {happened} (phase {phase}){hint}\n".encode())
+    _leave(128 - code if code < 0 else code or 1)
+
+
+def _leave(code: int) -> NoReturn:
+    os._exit(code)  # the parent of a fork owns nothing that needs cleaning up
+
+
+def _name(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def _write(text: bytes) -> None:
+    assert _sign.pipe is not None
+    try:
+        os.write(_sign.pipe, text + b"\n")
+    except BrokenPipeError:
+        os._exit(1)  # the guard is gone: the launcher has ended this rank
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end this process when its guard ends (Linux; elsewhere the broken pipe tells it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,111 @@
+"""How much host memory this process may still take, asked of the system; and the refusal of what does not fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybrid.errors import DoesNotFit
+from hybrid.plan import Plan
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory a rank sees free. `gpu_id` tells which ranks share a GPU."""
+
+    host: str
+    host_bytes: int
+    shared_bytes: int  # in the folder where shared matrices live
+    gpu_bytes: int = 0
+    gpu_id: str = ""
+
+
+def available_host_bytes(root: Path = Path("/")) -> int:
+    """The least of what the system has available and what this process's control groups still allow."""
+    limits = []
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+    except OSError:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))  # no /proc: all there is
+    limits += list(_allowed_by_control_groups(root))
+    return min(limits)
+
+
+def _allowed_by_control_groups(root: Path) -> list[int]:
+    try:
+        own = [line.split(":", 2)[2] for line in (root / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
+    except OSError:
+        return []
+    allowed = []
+    mounted = root / "sys/fs/cgroup"
+    for path in own:
+        folder = mounted / path.strip().lstrip("/")
+        for level in (folder, *folder.parents):
+            try:
+                limit, used = (level / "memory.max").read_text().strip(), (level / "memory.current").read_text()
+            except OSError:
+                pass  # this level sets no limit, or is outside the container
+            else:
+                if limit != "max":
+                    allowed.append(max(0, int(limit) - int(used)))
+            if level == mounted:
+                break
+    return allowed
+
+
+def shared_bytes(folder: Path) -> int:
+    """Free bytes of the folder shared matrices are made in."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there: int = 0) -> None:
+    """Raise DoesNotFit, with the missing amount, if some node or GPU cannot hold its part. `rooms[rank]`, for all ranks.
+
+    `already_there`: bytes of the forecast on the root's node that exist already.
+    """
+    nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
+    for index, ranks in enumerate(plan.topology.nodes):
+        nodes_of_host.setdefault(rooms[ranks[0]].host, []).append(index)
+    for host, nodes in nodes_of_host.items():
+        here = [rank for index in nodes for rank in plan.topology.nodes[index]]
+        need = sum(plan.bytes_on_node(index) for index in nodes) - (already_there if plan.root_node in nodes else 0)
+        free = min(rooms[rank].host_bytes for rank in here)
+        if need > free:
+            raise DoesNotFit(
+                f"{plan.problem} needs {readable(need)} of memory on {host}, which has {readable(free)}: "
+                f"{readable(need - free)} are missing; use more nodes, smaller matrices or float32"
+            )
+        need = sum(plan.bytes_of_windows(index) for index in nodes if len(plan.topology.nodes[index]) > 1)
+        free = min(rooms[rank].shared_bytes for rank in here)
+        if need > free:
+            raise DoesNotFit(
+                f"{plan.problem} needs {readable(need)} of shared memory on {host}, where {readable(free)} are free: "
+                f"{readable(need - free)} are missing; enlarge /dev/shm (in a container: --shm-size) or start one rank a node"
+            )
+    by_gpu: dict[str, list[int]] = {}
+    for rank, room in enumerate(rooms):
+        if plan.device == "cuda":
+            by_gpu.setdefault(room.gpu_id, []).append(rank)
+    for ranks in by_gpu.values():
+        need = sum(plan.bytes_on_gpu(rank) for rank in ranks)
+        free = min(rooms[rank].gpu_bytes for rank in ranks)
+        if need > free:
+            users = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+            raise DoesNotFit(
+                f"{plan.problem} needs {readable(need)} on the GPU of {users} on {rooms[ranks[0]].host}, which has {readable(free)} free: "
+                f"{readable(need - free)} are missing; use more GPUs, smaller matrices or float32"
+            )
+
+
+def readable(count: float) -> str:
+    """`count` bytes in the largest fitting unit of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

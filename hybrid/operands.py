@@ -1,0 +1,145 @@
+"""Where a matrix comes from: made from a seed, read from a file, or an array of the root's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from hybrid.errors import UsageError, one_line
+from hybrid.fill import fill_rows
+from hybrid.partition import Span, even_pieces, pieces
+
+_BYTES_AT_ONCE = 32 << 20  # read from a file between two signs of progress
+
+
+class Operand(Protocol):
+    """A matrix of the product, known to every rank."""
+
+    shape: tuple[int, int]
+    at_root: bool  # only the root has its rows; otherwise any rank can make any row
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        """Write these rows into `into`, converted to its type."""
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        """The matrix itself, where it can be multiplied as it lies."""
+
+
+class Generated:
+    """A matrix made from a seed, on whichever rank needs the rows."""
+
+    at_root = False
+
+    def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str) -> None:
+        self.shape = shape
+        self._fill, self._seed, self._matrix = fill, seed, matrix
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None
+
+
+class FromFile:
+    """A .npy file that every rank opens and reads its rows of."""
+
+    at_root = False
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"{path} cannot be read as a .npy matrix: {one_line(error)}") from None
+        if not isinstance(self._array, np.ndarray) or self._array.ndim != 2:
+            raise UsageError(f"{path} does not hold a matrix: its shape is {getattr(self._array, 'shape', 'unknown')}")
+        self.path = os.path.abspath(path)
+        self.shape: tuple[int, int] = self._array.shape
+        self.dtype = self._array.dtype
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        done = 0
+        for group in pieces(rows, max(1, _BYTES_AT_ONCE // max(1, self.shape[1] * self.dtype.itemsize))):
+            into[group.within(rows).slice] = self._array[group.slice]
+            done += len(group)
+            progress(done)
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None  # the file may change, and its pages are read more than once
+
+
+class FromRoot:
+    """An array of the root's; on the other ranks only its shape is known."""
+
+    at_root = True
+
+    def __init__(self, shape: tuple[int, int], array: np.ndarray | None) -> None:
+        self.shape = shape
+        self._array = array
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        copy_rows(into, self._here()[rows.slice], threads)
+        progress(len(rows))
+
+    def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
+        """These rows, copied only if they are not contiguous or of another type."""
+        return np.ascontiguousarray(self._here()[rows.slice], dtype)
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        array = self._array
+        if array is not None and array.dtype == dtype and array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
+            return array
+        return None
+
+    def _here(self) -> np.ndarray:
+        assert self._array is not None, "only the root has this array"
+        return self._array
+
+
+def copy_rows(into: np.ndarray, source: np.ndarray, threads: int) -> None:
+    """`into[...] = source`, converted, by several threads: one alone does not fill the memory's bandwidth."""
+
+    def copy(part: Span) -> None:
+        into[part.slice] = source[part.slice]
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        list(pool.map(copy, even_pieces(Span(0, len(into)), -(-len(into) // max(1, threads)))))
+
+
+def as_matrix(value: Any, name: str) -> np.ndarray:
+    """The NumPy matrix behind anything with the buffer, array or DLPack protocol; a GPU's array is copied to the host."""
+    if value is None:
+        raise UsageError(f"{name} is None at the root, which must hold it")
+    if on_gpu(value):
+        import cupy
+
+        value = cupy.asnumpy(cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value))
+    elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    array = np.asarray(value)
+    if array.ndim != 2:
+        raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
+    return array
+
+
+def on_gpu(value: Any) -> bool:
+    """Whether the array lies in a CUDA GPU's memory."""
+    if hasattr(value, "__cuda_array_interface__"):
+        return True
+    return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) in (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
+def common_dtype(a: np.dtype, b: np.dtype) -> str:
+    """float32 or float64, where NumPy's promotion of the two types lands; UsageError elsewhere."""
+    try:
+        promoted = np.result_type(a, b).newbyteorder("=")
+    except TypeError:
+        promoted = None
+    if promoted is None or promoted not in (np.float32, np.float64):
+        types = f"{a}" if a == b else f"{a} and {b}"
+        raise UsageError(f"{types} would give {promoted}: only products in float32 or float64 can be made; convert with .astype")
+    return promoted.name

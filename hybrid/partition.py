@@ -1,0 +1,87 @@
+"""Who takes which rows. Plain arithmetic on numbers: no MPI, no NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Rows or columns lo, …, hi-1."""
+
+    lo: int
+    hi: int
+
+    def __len__(self) -> int:
+        return self.hi - self.lo
+
+    def __str__(self) -> str:
+        return f"{self.lo}:{self.hi}"
+
+    @property
+    def slice(self) -> slice:
+        return slice(self.lo, self.hi)
+
+    def within(self, other: Span) -> Span:
+        """The same span counted from the start of `other`."""
+        return Span(self.lo - other.lo, self.hi - other.lo)
+
+
+def block(total: int, parts: int, part: int) -> Span:
+    """Block `part` of `total` rows cut into `parts` blocks whose sizes differ by at most one row."""
+    size, longer = divmod(total, parts)
+    lo = part * size + min(part, longer)
+    return Span(lo, lo + size + (part < longer))
+
+
+def pieces(span: Span, size: int) -> Iterator[Span]:
+    """`span` cut into consecutive pieces of `size`, the last one maybe shorter; none for an empty span."""
+    for lo in range(span.lo, span.hi, size):
+        yield Span(lo, min(lo + size, span.hi))
+
+
+def even_pieces(span: Span, at_most: int) -> tuple[Span, ...]:
+    """`span` cut into the fewest pieces of `at_most` or less, as equal as can be; none for an empty span."""
+    parts = -(-len(span) // max(1, at_most))
+    return tuple(
+        Span(span.lo + piece.lo, span.lo + piece.hi) for piece in (block(len(span), parts, part) for part in range(parts))
+    )
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Which ranks share memory: one tuple of ranks a node. The first rank of a node is its leader."""
+
+    nodes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of_equal_nodes(cls, ranks: int, ranks_per_node: int) -> Topology:
+        return cls(tuple(tuple(range(piece.lo, piece.hi)) for piece in pieces(Span(0, ranks), ranks_per_node)))
+
+    @classmethod
+    def from_node_names(cls, names: Sequence[object]) -> Topology:
+        """`names[rank]` is whatever tells the rank's node from the others."""
+        nodes: dict[object, list[int]] = {}
+        for rank, name in enumerate(names):
+            nodes.setdefault(name, []).append(rank)
+        return cls(tuple(tuple(ranks) for ranks in nodes.values()))
+
+    @property
+    def size(self) -> int:
+        return sum(len(node) for node in self.nodes)
+
+    def node_of(self, rank: int) -> int:
+        return next(index for index, node in enumerate(self.nodes) if rank in node)
+
+    def leader(self, node: int) -> int:
+        return self.nodes[node][0]
+
+    def rows_of_rank(self, rank: int, total: int) -> Span:
+        """The rank's block. Blocks follow the nodes, so that a node's rows are consecutive however ranks are placed."""
+        order = [member for node in self.nodes for member in node]
+        return block(total, self.size, order.index(rank))
+
+    def rows_of_node(self, node: int, total: int) -> Span:
+        members = self.nodes[node]
+        return Span(self.rows_of_rank(members[0], total).lo, self.rows_of_rank(members[-1], total).hi)

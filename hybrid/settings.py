@@ -1,0 +1,100 @@
+"""Everything that can be chosen without changing the product. Flag, then HYBRID_<NAME>, then default."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+
+from hybrid.errors import UsageError
+
+MiB = 1 << 20
+
+
+def _setting(default: object, text: str):  # dataclass fields with their documentation beside the default
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a product is carried out. Each field is also the environment variable HYBRID_<FIELD>."""
+
+    device: str = _setting("auto", "auto, cpu or cuda")
+    kernel: str = _setting("auto", "a name of the kernel catalogue, or auto")
+    check: bool = _setting(True, "verify the product with random vectors (or exactly, for integers)")
+    threads: int = _setting(0, "CPU threads a rank; 0: what Slurm, OpenMP or the cores at hand say")
+    stall: float = _setting(60.0, "seconds without progress after which a rank counts as stuck; 0: never")
+    message_bytes: int = _setting(256 * MiB, "largest message between nodes")
+    chunk_rows: int = _setting(0, "rows of A that arrive at once; 0: chosen by the plan")
+    panel_columns: int = _setting(0, "columns of B that arrive at once; 0: chosen by the plan")
+    staged: bool = _setting(False, "on a CPU, copy chunks and panels into buffers as on a GPU")
+    ranks_per_node: int = _setting(0, "pretend that every so many ranks are a node of their own; 0: real nodes")
+    host_memory: int = _setting(0, "bytes of host memory a node may use; 0: what the system has available")
+    gpu_memory: int = _setting(0, "bytes of each GPU that may be used; 0: what is free")
+
+    @classmethod
+    def gather(cls, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:
+        """Flags that are not None win over the environment, which wins over the defaults."""
+        chosen: dict[str, object] = {}
+        for known in fields(cls):
+            text = environment.get(f"HYBRID_{known.name.upper()}", "")
+            if text:
+                chosen[known.name] = _parse(f"HYBRID_{known.name.upper()}", text, type(known.default))
+            if flags.get(known.name) is not None:
+                chosen[known.name] = flags[known.name]
+        settings = cls(**chosen)  # type: ignore[arg-type]
+        settings._validate()
+        return settings
+
+    def _validate(self) -> None:
+        one_of("device", self.device, ("auto", "cpu", "cuda"))
+        for known in fields(self):
+            value = getattr(self, known.name)
+            if not isinstance(value, (str, bool)) and value < 0:
+                raise UsageError(f"{known.name} must not be negative, not {value}")
+        if self.message_bytes == 0:
+            raise UsageError("message_bytes must be at least 1")
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
+    """`value` if it is allowed, else a UsageError that names the nearest allowed one."""
+    allowed = list(allowed)
+    if value in allowed:
+        return value
+    near = difflib.get_close_matches(value, allowed, 1, 0.5)
+    suggestion = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(allowed)}"
+    raise UsageError(f"unknown {what} {value!r}: {suggestion}")
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """`65536`, `64k`, `141G`, `141GiB`: units are powers of 1024."""
+    lowered = text.strip().lower()
+    number = lowered.rstrip("kmgtib")
+    unit = lowered[len(number) :].removesuffix("b").removesuffix("i")
+    try:
+        return int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise UsageError(f"{text!r} is not a number of bytes (such as 65536, 64k or 141G)") from None
+
+
+def _parse(name: str, text: str, kind: type) -> object:
+    lowered = text.strip().lower()
+    if kind is bool:
+        if lowered in ("1", "true", "yes", "on"):
+            return True
+        if lowered in ("0", "false", "no", "off"):
+            return False
+        raise UsageError(f"{name}={text!r} is neither 1 nor 0")
+    try:
+        if kind is int:
+            return parse_bytes(text)
+        return kind(text)
+    except ValueError:
+        raise UsageError(f"{name}={text!r} is not a number") from None

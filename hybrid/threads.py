@@ -1,0 +1,85 @@
+"""How many CPU threads a rank may use, and holding the BLAS library to that number."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+# Read by the BLAS libraries NumPy comes with, once, when they are loaded.
+_POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts
+
+
+@dataclass(frozen=True)
+class Threads:
+    """A rank's threads and where the number comes from."""
+
+    count: int
+    reason: str
+
+
+def usable_cores() -> tuple[int, ...]:
+    """The cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def choose_threads(
+    asked: int,
+    rank_on_node: int,
+    cores_of_node_ranks: Sequence[Sequence[int]],
+    environment: Mapping[str, str],
+    quota: float | None = None,
+) -> Threads:
+    """Threads of one rank: what was asked, else Slurm's word, else OpenMP's, else its share of the cores at hand.
+
+    `cores_of_node_ranks`: for each rank of the node the cores it may use; ranks with the same cores share them.
+    `quota`: how many cores' worth of time the control group allows the node's ranks together.
+    """
+    if asked:
+        return Threads(asked, "--threads")
+    for variable in THREAD_VARIABLES:
+        first = environment.get(variable, "").split(",")[0].strip()  # OpenMP allows a list, one number a nesting level
+        if first.isdigit() and int(first) > 0:
+            return Threads(int(first), variable)
+    users: dict[int, int] = {}
+    for cores in cores_of_node_ranks:
+        for core in cores:
+            users[core] = users.get(core, 0) + 1
+    mine = cores_of_node_ranks[rank_on_node]
+    share = sum(1 / users[core] for core in mine)
+    if quota is not None:
+        share = min(share, quota / len(cores_of_node_ranks))
+    sharing = max(users[core] for core in mine)
+    reason = f"{len(mine)} cores" if sharing == 1 else f"{len(mine)} cores ÷ {sharing} ranks"
+    return Threads(max(1, int(share + 1e-9)), reason)
+
+
+def core_quota(root: Path = Path("/")) -> float | None:
+    """Cores' worth of processor time this process's control group allows, None without a limit (Linux, version 2)."""
+    try:
+        limit, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def announce_threads(count: int) -> None:
+    """Tell BLAS its number of threads before NumPy loads it, so that it never starts more; later calls have no effect."""
+    if "numpy" not in sys.modules:
+        for variable in _POOL_VARIABLES:
+            os.environ[variable] = str(count)
+
+
+def limited_threads(count: int) -> AbstractContextManager[object]:
+    """Within this context every BLAS library of this process uses `count` threads."""
+    if all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES):
+        return nullcontext()  # already announced: looking through the loaded libraries would cost start-up time
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(limits=count, user_api="blas")

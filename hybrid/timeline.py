@@ -1,0 +1,64 @@
+"""What a rank did when: named intervals, from which the phase table and the trace are made."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# In the order in which a product goes through them; other names (such as "agree") are kept but not tabulated.
+PHASES = ("fill", "place", "copy in", "multiply", "copy out", "gather", "check")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Seconds on this rank's clock. `repeat`: which repetition of the product, None outside of them."""
+
+    phase: str
+    begin: float
+    end: float
+    repeat: int | None = None
+    detail: str = ""
+
+
+class Timeline:
+    """The intervals of one rank."""
+
+    def __init__(self) -> None:
+        self.intervals: list[Interval] = []
+        self.repeat: int | None = None  # negative: a warm-up
+        self.kept = False  # the intervals themselves are wanted, not only their sums
+
+    def add(self, phase: str, begin: float, end: float, detail: str = "") -> None:
+        self.intervals.append(Interval(phase, begin, end, self.repeat, detail))
+
+    def seconds(self) -> dict[tuple[str, int | None], float]:
+        """Time spent in each phase, for each repeat apart."""
+        spent: dict[tuple[str, int | None], float] = {}
+        for interval in self.intervals:
+            key = (interval.phase, interval.repeat)
+            spent[key] = spent.get(key, 0.0) + interval.end - interval.begin
+        return spent
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Seconds over the repeats."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+def slowest(of_ranks: Iterable[dict[tuple[str, int | None], float]]) -> dict[str, Spread]:
+    """For each phase the slowest rank of each repeat, then the spread over repeats; in the order of PHASES."""
+    worst: dict[str, dict[int | None, float]] = {}
+    for spent in of_ranks:
+        for (phase, repeat), seconds in spent.items():
+            by_repeat = worst.setdefault(phase, {})
+            by_repeat[repeat] = max(by_repeat.get(repeat, 0.0), seconds)
+    return {phase: Spread.of(list(worst[phase].values())) for phase in PHASES if phase in worst}

@@ -1,0 +1,206 @@
+"""Is C really A·B? Freivalds' check: C·x against A·(B·x) for random x of ±1, in O(n²) work shared by all ranks.
+
+Where all entries are integers that stay exact, both sides are computed exactly and must be equal. Elsewhere rounding is
+allowed for, by a bound that holds for any order of summation. With u the unit roundoff and s[i] = Σₖ |a[i,k]|·‖b[k,:]‖₂,
+each c[i,j] is off by at most l·u·(|A||B|)[i,j], and the random signs add these up like a random walk: beyond λ·l·u·s[i]
+with probability 2·exp(-λ²/2) only. The columns are checked in groups, each with its own part of x: the fewer columns
+share a sum, the smaller the error in one element that shows.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.partition import Span, even_pieces, pieces
+from hybrid.plan import Plan
+from hybrid.ranks import Team
+from hybrid.window import Window
+
+LAMBDA = 8.0  # 2·exp(-32) = 3e-14 for a sum
+_GROUPS = 16
+_COLUMNS_AT_LEAST = 512
+_BYTES_AT_ONCE = 2 << 20
+_EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the check found. `error` and `tolerance` are relative to s[i] (exact: the largest difference, and 0)."""
+
+    kind: str  # "exact", "freivalds", or "none" where NaN or infinite inputs leave nothing to compare
+    error: float
+    tolerance: float
+    ok: bool
+
+
+@dataclass(frozen=True)
+class _Integers:
+    """Whether some rows hold integers only, and their largest magnitude."""
+
+    integral: bool
+    largest: float
+
+
+def verify(team: Team, plan: Plan, a: Window, b: Window, c: Window) -> Check:
+    """Check the C gathered on the root's node. Every rank calls it and gets the same answer."""
+    share, problem = plan.shares[team.rank], plan.problem
+    if not (problem.n and problem.m):
+        return Check("exact", 0.0, 0.0, True)  # C has no elements
+    my_a, my_b = a[share.rows], b[share.b_rows]
+    with team.phase("check") as scan:
+        scan.mine = (secrets.randbits(64), _integers(my_a), _integers(my_b))
+    signs = np.random.default_rng(scan.all[0][0]).choice([-1.0, 1.0], size=problem.m)
+    exact_bound = _exact_bound(plan, [said[1] for said in scan.all], [said[2] for said in scan.all])
+    side = _Exact(plan, signs, exact_bound) if exact_bound is not None else _Rounded(plan, signs)
+    with team.phase("check") as through_b:
+        through_b.mine = side.of_b(my_b)
+    of_b = _stack(plan, through_b.all, by="b_rows")
+    with team.phase("check") as through_a:
+        through_a.mine = side.of_a(my_a, of_b)
+    expected = _stack(plan, through_a.all, by="rows")
+    with team.phase("check") as comparing:
+        rows = _rows_to_compare(team, plan)
+        comparing.mine = side.compare(c[rows], expected[rows.slice]) if len(rows) else None
+    return side.conclude([found for found in comparing.all if found is not None])
+
+
+def _rows_to_compare(team: Team, plan: Plan) -> Span:
+    """The root's node compares all of the gathered C, its ranks a block each."""
+    members = plan.topology.nodes[plan.root_node]
+    if team.rank not in members:
+        return Span(0, 0)
+    blocks = even_pieces(Span(0, plan.problem.n), max(1, -(-plan.problem.n // len(members))))
+    position = members.index(team.rank)
+    return blocks[position] if position < len(blocks) else Span(0, 0)
+
+
+def _stack(plan: Plan, parts: list[np.ndarray], by: str) -> np.ndarray:
+    """What the ranks computed of their rows, in the order of the rows."""
+    order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
+    return np.concatenate([parts[rank] for rank in order])
+
+
+def _by_rows(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Some rows at a time, few enough to stay in the cache."""
+    for rows in pieces(Span(0, len(matrix)), max(1, _BYTES_AT_ONCE // max(1, matrix.shape[1] * matrix.itemsize))):
+        yield rows.slice, matrix[rows.slice]
+
+
+def _integers(matrix: np.ndarray) -> _Integers:
+    largest = 0.0
+    for _, rows in _by_rows(matrix):
+        if not rows.size:
+            continue
+        if not (np.rint(rows) == rows).all():  # NaN is not; infinity is caught by its size
+            return _Integers(False, 0.0)
+        largest = max(largest, float(np.abs(rows).max()))
+    return _Integers(True, largest)
+
+
+def _exact_bound(plan: Plan, a: list[_Integers], b: list[_Integers]) -> float | None:
+    """The largest magnitude C can have when every step of the product is exact, None when some may round."""
+    if not all(part.integral for part in (*a, *b)):
+        return None
+    bound = plan.problem.l * max(part.largest for part in a) * max(part.largest for part in b)
+    return bound if bound <= _EXACT_UP_TO[plan.problem.dtype] else None
+
+
+class _Exact:
+    """Both sides in arithmetic without rounding: float64 while sums stay below 2^53, else integers modulo 2^64."""
+
+    def __init__(self, plan: Plan, signs: np.ndarray, bound: float) -> None:
+        self._bound = bound
+        self._kind = np.float64 if bound * plan.problem.m <= 2**53 else np.int64
+        self._signs = signs.astype(self._kind)
+
+    def of_b(self, b: np.ndarray) -> np.ndarray:
+        return self._times(b, self._signs)
+
+    def of_a(self, a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
+        return self._times(a, of_b)
+
+    def compare(self, c: np.ndarray, expected: np.ndarray) -> float:
+        for _, rows in _by_rows(c):
+            if not ((np.rint(rows) == rows) & (np.abs(rows) <= self._bound)).all():
+                return float("inf")  # not even a number that C could hold
+        difference = self._times(c, self._signs) - expected
+        return float(np.abs(difference.astype(np.float64)).max(initial=0.0))
+
+    def conclude(self, found: list[float]) -> Check:
+        error = max(found, default=0.0)
+        return Check("exact", error, 0.0, error == 0.0)
+
+    def _times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+        product = np.empty(len(matrix), self._kind)
+        for rows, part in _by_rows(matrix):
+            product[rows] = part.astype(self._kind, copy=False) @ vector
+        return product
+
+
+class _Rounded:
+    """Both sides in float64, with the bounds that rounding needs."""
+
+    def __init__(self, plan: Plan, signs: np.ndarray) -> None:
+        problem = plan.problem
+        width = max(_COLUMNS_AT_LEAST, -(-problem.m // _GROUPS))
+        self._groups = [span.slice for span in even_pieces(Span(0, problem.m), width)]
+        self._signs = signs
+        of_type = np.finfo(problem.dtype)
+        u_product, u_here = float(of_type.eps) / 2, 2.0**-53
+        here = LAMBDA * problem.l + 2 * width**1.5  # A·y, then B·x and C·x with sums over a group
+        self._relative = 1.05 * (LAMBDA * problem.l * u_product + here * u_here) + 8 * u_here
+        # Values below the smallest normal number may be flushed to zero, in A, in B or as a product.
+        self._tiny = LAMBDA * float(of_type.tiny)
+        self._root_width, self._inner = width**0.5, problem.l
+        self._overflow = float(of_type.max) / 2
+
+    def of_b(self, b: np.ndarray) -> np.ndarray:
+        """For each row of B and group of columns: the part of B·x, and the part's norm."""
+        found = np.empty((len(b), 2, len(self._groups)))
+        with np.errstate(all="ignore"):
+            for rows, part in _by_rows(b):
+                wide = part.astype(np.float64, copy=False)
+                for index, columns in enumerate(self._groups):
+                    found[rows, 0, index] = wide[:, columns] @ self._signs[columns]
+                    found[rows, 1, index] = np.sqrt(np.einsum("ij,ij->i", wide[:, columns], wide[:, columns]))
+        return found
+
+    def of_a(self, a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
+        """For each row of A and group: the expected C·x, the scale s, and the absolute error that underflow may make."""
+        found = np.empty((len(a), 3, len(self._groups)))
+        with np.errstate(all="ignore"):
+            sums, norms = np.ascontiguousarray(of_b[:, 0]), np.ascontiguousarray(of_b[:, 1])
+            all_norms = norms.sum(axis=0)
+            for rows, part in _by_rows(a):
+                wide = part.astype(np.float64, copy=False)
+                sizes = np.abs(wide)
+                found[rows, 0] = wide @ sums
+                found[rows, 1] = sizes @ norms
+                flushed = self._root_width * (sizes.sum(axis=1, keepdims=True) + self._inner)
+                found[rows, 2] = self._tiny * (all_norms + flushed)
+        return found
+
+    def compare(self, c: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
+        """The largest error, in units of s, and how many sums could be compared."""
+        worst, compared = 0.0, 0
+        with np.errstate(all="ignore"):
+            for rows, part in _by_rows(c):
+                wide = part.astype(np.float64, copy=False)
+                wanted, scale, absolute = expected[rows].transpose(1, 0, 2)
+                got = np.stack([wide[:, columns] @ self._signs[columns] for columns in self._groups], axis=1)
+                # Overflow, infinities and NaN in A or B may rightly make anything non-finite: nothing to compare there.
+                usable = np.isfinite(wanted) & (scale < self._overflow)
+                error = np.abs(got - wanted) / (scale + absolute / self._relative)
+                error = np.where(got == wanted, 0.0, np.where(np.isnan(error), np.inf, error))
+                worst = max(worst, float(error[usable].max(initial=0.0)))
+                compared += int(usable.sum())
+        return worst, compared
+
+    def conclude(self, found: list[tuple[float, int]]) -> Check:
+        error = max((worst for worst, _ in found), default=0.0)
+        nothing = self._groups and found and not any(compared for _, compared in found)
+        return Check("none" if nothing else "freivalds", error, self._relative, error <= self._relative)

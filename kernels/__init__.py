@@ -1,0 +1,1 @@
+"""The kernels that can multiply, and the catalogue that names them."""
