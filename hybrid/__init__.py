@@ -8,7 +8,6 @@ array([[1., 1.],
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -16,10 +15,6 @@ __all__ = ["__version__", "multiply"]
 
 if TYPE_CHECKING:
     from hybrid.api import multiply
-
-# Installed, the kernels are hybrid/kernels; in a checkout they stand beside this folder.
-if not (Path(__file__).parent / "kernels").is_dir():
-    __path__.append(str(Path(__file__).resolve().parent.parent))
 
 
 def __getattr__(name: str) -> Any:

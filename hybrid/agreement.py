@@ -12,8 +12,8 @@ from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, Choice, Kernel, fastest, named
 from hybrid.memory import Room, available_host_bytes, refuse_what_does_not_fit, shared_bytes
 from hybrid.plan import Plan, Problem, make_plan
-from hybrid.ranks import Team
 from hybrid.settings import Settings, one_of
+from hybrid.team import Team
 from hybrid.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
 from hybrid.window import window_folder
 
@@ -49,7 +49,9 @@ def same_on_all_ranks(team: Team, asked: Mapping[str, Any]) -> None:
     for rank, other in enumerate(asking.all):
         for key in first:
             if other[key] != first[key]:
-                raise UsageError(f"rank {rank} asks for {key} {other[key]}, rank 0 for {first[key]}: all ranks must ask for the same")
+                raise UsageError(
+                    f"rank {rank} asks for {key} {other[key]}, rank 0 for {first[key]}: all ranks must ask for the same"
+                )
 
 
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:

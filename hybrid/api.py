@@ -11,8 +11,9 @@ from hybrid.errors import CheckFailed, UsageError
 from hybrid.operands import FromRoot, as_matrix, common_dtype, on_gpu
 from hybrid.plan import Problem
 from hybrid.product import make_product
-from hybrid.ranks import Team, team_of
+from hybrid.ranks import team_of
 from hybrid.settings import Settings
+from hybrid.team import Team
 
 
 def multiply(
@@ -49,7 +50,9 @@ def multiply(
             looking.mine = (matrices[0].shape, matrices[1].shape, common_dtype(matrices[0].dtype, matrices[1].dtype))
     shape_a, shape_b, dtype = looking.all[root]
     problem = Problem(shape_a[0], shape_a[1], shape_b[1], dtype)
-    agreement = agree(team, problem, settings, threads=settle_threads(team, settings), root=root, already_there=_there(problem, team))
+    agreement = agree(
+        team, problem, settings, threads=settle_threads(team, settings), root=root, already_there=_there(problem, team)
+    )
     array_a, array_b = matrices if matrices is not None else (None, None)
     place = out if out is not None and _can_hold(out, problem) else None
     outcome = make_product(team, agreement, FromRoot(shape_a, array_a), FromRoot(shape_b, array_b), settings, out=place)

@@ -54,17 +54,17 @@ def _generator(seed: int, matrix: str, row: int) -> np.random.Generator:
 
 def _lecture(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
     values = 3 if matrix == "A" else 2
-    for target, row in zip(into, range(rows.lo, rows.hi)):
+    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
         target[:] = _generator(seed, matrix, row).integers(values, size=target.size, dtype="uint8")
 
 
 def _uniform(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    for target, row in zip(into, range(rows.lo, rows.hi)):
+    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
         _generator(seed, matrix, row).random(out=target, dtype=into.dtype.type)
 
 
 def _normal(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    for target, row in zip(into, range(rows.lo, rows.hi)):
+    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
         _generator(seed, matrix, row).standard_normal(out=target, dtype=into.dtype.type)
 
 
@@ -72,7 +72,7 @@ def _index(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
     import numpy as np
 
     width = into.shape[1]
-    for target, row in zip(into, range(rows.lo, rows.hi)):
+    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
         target[:] = np.arange(row * width, (row + 1) * width)
 
 

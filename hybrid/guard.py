@@ -15,15 +15,16 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from hybrid.launcher import rank_by_launcher
+from hybrid.launcher import launched, rank_by_launcher
 
 GRACE = 1.5  # seconds in which a launcher that is ending the whole job does so without a word from every rank
 BEAT_INTERVAL = 0.1  # the worker writes no more often than this
 
-_SETTLED = b"="
+_AGREED, _REPORTED = "=", "!"  # before an exit code: all ranks end like this · this one does, and has said why
 _PR_SET_PDEATHSIG = 1
 
 
@@ -51,10 +52,10 @@ def beat(phase: str | None = None) -> None:
     _write(name)
 
 
-def settle(code: int) -> None:
-    """Tell the guard that this rank's end is agreed or already reported, and its exit code."""
+def settle(code: int, *, agreed: bool = True) -> None:
+    """Tell the guard this rank's exit code; nothing is left to be said. Not `agreed`: the others know nothing of it."""
     if _sign.pipe is not None:
-        _write(_SETTLED + str(code).encode())
+        _write(f"{_AGREED if agreed else _REPORTED}{code}".encode())
 
 
 def guarded(work: Callable[[], int], stall: float) -> int:
@@ -68,15 +69,14 @@ def guarded(work: Callable[[], int], stall: float) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     worker = os.fork()
-    if worker == 0:
-        os.close(reading)
-        _die_with(guard)
-        _sign.pipe = writing
-        _sign.last = 0.0
-        beat("start")
-        return work()
-    os.close(writing)
-    _watch(worker, reading, stall)
+    if worker:
+        os.close(writing)
+        _watch(worker, reading, stall)
+    os.close(reading)
+    _die_with(guard)
+    _sign.pipe = writing
+    beat("start")
+    return work()
 
 
 def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
@@ -85,50 +85,65 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
     def pass_on(signum: int, frame: FrameType | None) -> None:
         nonlocal asked_to_end
         asked_to_end = True
-        try:
+        with suppress(ProcessLookupError):
             os.kill(worker, signum)
-        except ProcessLookupError:
-            return
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the worker as well, which reports it
-    os.set_blocking(pipe, False)
-    phase, settled, heard = "start", None, time.monotonic()
-    stuck = False
+    phase, said, heard, stuck = "start", "", time.monotonic(), False
     while True:
-        ready, _, _ = select.select([pipe], [], [], 0.25)
-        if ready:
-            text = os.read(pipe, 65536)
+        if select.select([pipe], [], [], 0.25)[0]:
+            text = os.read(pipe, 65536).decode()
             if not text:
-                break
+                break  # the worker has ended
             heard = time.monotonic()
-            for line in text.decode().split("\n")[:-1]:
-                if line.startswith(_SETTLED.decode()):
-                    settled = int(line[1:])
+            for line in text.split("\n")[:-1]:
+                if line[:1] in (_AGREED, _REPORTED):
+                    said = line
                 else:
                     phase = line
-        elif stall and settled is None and time.monotonic() - heard > stall:
+            continue
+        silent = time.monotonic() - heard
+        if asked_to_end and silent > GRACE:
+            os.kill(worker, signal.SIGKILL)
+        # A stopped process is named before those that merely wait for it inside MPI, where no sign can be given.
+        if stall and not said and silent > (stall if _is_stopped(worker) else stall + GRACE):
             stuck = True
             os.kill(worker, signal.SIGKILL)
             break
-        elif asked_to_end and time.monotonic() - heard > GRACE:
-            os.kill(worker, signal.SIGKILL)
     _, status = os.waitpid(worker, 0)
     code = os.waitstatus_to_exitcode(status)
-    if settled is not None:
-        _leave(settled)
-    if asked_to_end:
-        time.sleep(GRACE)  # a launcher ending the job kills this process now; nobody asks one rank alone to end silently
-    if stuck:
+    if said.startswith(_AGREED):
+        _leave(int(said[1:]))
+    if not said:
+        if asked_to_end:
+            time.sleep(GRACE)  # a launcher that ends the whole job kills this process now
+        _tell(phase, code, stall if stuck else 0, asked_to_end)
+    if phase == "start" and launched() is not None:
+        # Others may wait in MPI's start. MPICH's launcher ends them when a process is killed, not for an exit code.
+        os.kill(os.getpid(), signal.SIGKILL)
+    _leave(int(said[1:]) if said else 128 - code if code < 0 else code or 1)
+
+
+def _tell(phase: str, code: int, stall: float, asked_to_end: bool) -> None:
+    if stall:
         happened = f"showed no progress for {stall:g} s and was ended"
+    elif asked_to_end:
+        happened = "was asked to end"
     elif code < 0:
-        happened = f"was killed by {_name(-code)}"
+        happened = f"was killed by {_name(-code)}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
     else:
         happened = f"left with exit code {code} before the others were done"
-    hint = "; out of memory? (the system log says so)" if code == -signal.SIGKILL and not (stuck or asked_to_end) else ""
     # One write: lines of different ranks must not cut each other.
-    os.write(2, f"hybrid: rank {rank_by_launcher()} on {socket.gethostname()} {happened} (phase {phase}){hint}\n".encode())
-    _leave(128 - code if code < 0 else code or 1)
+    os.write(2, f"hybrid: rank {rank_by_launcher()} on {socket.gethostname()}, {phase}: {happened}\n".encode())
+
+
+def _is_stopped(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as status:
+            return status.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
 
 
 def _leave(code: int) -> NoReturn:

@@ -91,13 +91,14 @@ def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there
     for rank, room in enumerate(rooms):
         if plan.device == "cuda":
             by_gpu.setdefault(room.gpu_id, []).append(rank)
-    for ranks in by_gpu.values():
-        need = sum(plan.bytes_on_gpu(rank) for rank in ranks)
-        free = min(rooms[rank].gpu_bytes for rank in ranks)
+    for users in by_gpu.values():
+        need = sum(plan.bytes_on_gpu(rank) for rank in users)
+        free = min(rooms[rank].gpu_bytes for rank in users)
         if need > free:
-            users = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+            named = f"rank {users[0]}" if len(users) == 1 else f"ranks {', '.join(map(str, users))}"
             raise DoesNotFit(
-                f"{plan.problem} needs {readable(need)} on the GPU of {users} on {rooms[ranks[0]].host}, which has {readable(free)} free: "
+                f"{plan.problem} needs {readable(need)} on the GPU of {named} on {rooms[users[0]].host}, "
+                f"which has {readable(free)} free: "
                 f"{readable(need - free)} are missing; use more GPUs, smaller matrices or float32"
             )
 

@@ -91,7 +91,13 @@ class FromRoot:
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         array = self._array
-        if array is not None and array.dtype == dtype and array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
+        if (
+            array is not None
+            and array.dtype == dtype
+            and array.dtype.isnative
+            and array.flags.c_contiguous
+            and array.flags.aligned
+        ):
             return array
         return None
 

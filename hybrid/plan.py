@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hybrid.errors import UsageError
-from hybrid.partition import Span, Topology, even_pieces
+from hybrid.partition import Span, Topology, block, even_pieces
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
@@ -23,7 +23,7 @@ class Problem:
     """C (n×m) = A (n×l) · B (l×m)."""
 
     n: int
-    l: int  # noqa: E741  the lecture's letters
+    l: int
     m: int
     dtype: str = "float64"
 
@@ -122,6 +122,11 @@ class Plan:
     def c_rows_on(self, node: int) -> Span:
         """All of C on the root's node, where it ends; elsewhere the node's own rows."""
         return Span(0, self.problem.n) if node == self.root_node else self.a_rows_on(node)
+
+    def c_rows_at_the_end(self, rank: int) -> Span:
+        """Of the gathered C, the rows this rank checks and writes: a block for each rank of the root's node."""
+        members = self.topology.nodes[self.root_node]
+        return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
 
     def b_rows_from(self, node: int) -> Span:
         """The rows of B that the ranks of this node provide."""

@@ -18,8 +18,8 @@ from hybrid.operands import FromRoot, Operand
 from hybrid.partition import Span
 from hybrid.pipeline import HostRows, run_share
 from hybrid.plan import Plan
-from hybrid.ranks import Team
 from hybrid.settings import Settings
+from hybrid.team import Team
 from hybrid.threads import limited_threads
 from hybrid.timeline import Interval, Spread, slowest
 from hybrid.verify import Check, verify
@@ -64,6 +64,7 @@ def make_product(
         windows = _prepare(team, plan, a, b, out)
         _fill(team, plan, windows, a, b, threads, progress)
         device = _make_device(team, agreement)
+        team.timeline.zero = time.perf_counter()  # the ranks have just come out of a phase together
         totals = []
         for index in range(-warmup, repeat):
             team.timeline.repeat = index
@@ -78,8 +79,7 @@ def make_product(
         team.timeline.repeat = None
         check = verify(team, plan, windows["A"], windows["B"], windows["C"]) if settings.check else None
     with team.phase("report", timed=False) as reporting:
-        team.timeline.intervals = [entry for entry in team.timeline.intervals if entry.repeat is None or entry.repeat >= 0]
-        reporting.mine = (team.timeline.seconds(), team.timeline.intervals if team.timeline.kept else [])
+        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.kept else [])
     phases = slowest(seconds for seconds, _ in reporting.all)
     intervals = [entries for _, entries in reporting.all]
     return Outcome(agreement, windows["A"], windows["B"], windows["C"], phases, Spread.of(totals), check, intervals)
@@ -115,9 +115,7 @@ def _fill(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Ope
             operand.rows(rows, windows[key][rows], threads, filled)
 
 
-def _place(
-    team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Operand, settings: Settings, threads: int
-) -> None:
+def _place(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Operand, settings: Settings, threads: int) -> None:
     """Bring the operands' rows to the nodes that need them: the root's arrays from the root, others between the nodes."""
     with team.phase("place"):
         for operand, key in ((a, "A"), (b, "B")):
@@ -139,12 +137,14 @@ def _place_from_root(
 
     def send(rows: Span, to: list[int]) -> None:
         chain = [plan.root, *to]
-        pass_along(team, chain, rows, lambda part: operand.contiguous(part, dtype), window.__getitem__, row_bytes, settings.message_bytes)
+        pass_along(
+            team, chain, rows, lambda part: operand.contiguous(part, dtype), window.__getitem__, row_bytes, settings.message_bytes
+        )
 
     if key == "B":
         send(Span(0, plan.problem.l), leaders)
     else:
-        for index, leader in zip(others, leaders):
+        for index, leader in zip(others, leaders, strict=True):
             send(plan.a_rows_on(index), [leader])
 
 

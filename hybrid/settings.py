@@ -6,13 +6,14 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from hybrid.errors import UsageError
 
 MiB = 1 << 20
 
 
-def _setting(default: object, text: str):  # dataclass fields with their documentation beside the default
+def _setting(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 

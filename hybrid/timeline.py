@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 # In the order in which a product goes through them; other names (such as "agree") are kept but not tabulated.
 PHASES = ("fill", "place", "copy in", "multiply", "copy out", "gather", "check")
@@ -28,17 +28,25 @@ class Timeline:
         self.intervals: list[Interval] = []
         self.repeat: int | None = None  # negative: a warm-up
         self.kept = False  # the intervals themselves are wanted, not only their sums
+        self.zero = 0.0  # a moment that all ranks share, on this rank's clock
 
     def add(self, phase: str, begin: float, end: float, detail: str = "") -> None:
         self.intervals.append(Interval(phase, begin, end, self.repeat, detail))
 
     def seconds(self) -> dict[tuple[str, int | None], float]:
-        """Time spent in each phase, for each repeat apart."""
+        """Time spent in each phase, for each repeat apart; warm-ups left out."""
         spent: dict[tuple[str, int | None], float] = {}
-        for interval in self.intervals:
+        for interval in self._counted():
             key = (interval.phase, interval.repeat)
             spent[key] = spent.get(key, 0.0) + interval.end - interval.begin
         return spent
+
+    def since_zero(self) -> list[Interval]:
+        """The intervals on a clock that all ranks share; warm-ups left out."""
+        return [replace(entry, begin=entry.begin - self.zero, end=entry.end - self.zero) for entry in self._counted()]
+
+    def _counted(self) -> Iterator[Interval]:
+        return (entry for entry in self.intervals if entry.repeat is None or entry.repeat >= 0)
 
 
 @dataclass(frozen=True)

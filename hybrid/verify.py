@@ -17,7 +17,7 @@ import numpy as np
 
 from hybrid.partition import Span, even_pieces, pieces
 from hybrid.plan import Plan
-from hybrid.ranks import Team
+from hybrid.team import Team
 from hybrid.window import Window
 
 LAMBDA = 8.0  # 2·exp(-32) = 3e-14 for a sum
@@ -63,19 +63,9 @@ def verify(team: Team, plan: Plan, a: Window, b: Window, c: Window) -> Check:
         through_a.mine = side.of_a(my_a, of_b)
     expected = _stack(plan, through_a.all, by="rows")
     with team.phase("check") as comparing:
-        rows = _rows_to_compare(team, plan)
+        rows = plan.c_rows_at_the_end(team.rank)
         comparing.mine = side.compare(c[rows], expected[rows.slice]) if len(rows) else None
     return side.conclude([found for found in comparing.all if found is not None])
-
-
-def _rows_to_compare(team: Team, plan: Plan) -> Span:
-    """The root's node compares all of the gathered C, its ranks a block each."""
-    members = plan.topology.nodes[plan.root_node]
-    if team.rank not in members:
-        return Span(0, 0)
-    blocks = even_pieces(Span(0, plan.problem.n), max(1, -(-plan.problem.n // len(members))))
-    position = members.index(team.rank)
-    return blocks[position] if position < len(blocks) else Span(0, 0)
 
 
 def _stack(plan: Plan, parts: list[np.ndarray], by: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hybrid.errors import DoesNotFit
 from hybrid.memory import readable
 from hybrid.partition import Span
-from hybrid.ranks import Team
+from hybrid.team import Team
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def window_folder() -> Path:
     """Where shared mappings are made: memory where the system offers it, else the folder for temporary files."""
-    memory = Path("/dev/shm")
+    memory = Path("/dev/shm")  # noqa: S108 (files there get unguessable names, made exclusively)
     return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
 
 
@@ -41,7 +41,9 @@ class Window:
         return self.array[rows.within(self.rows).slice]
 
 
-def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], own: dict[str, Span], dtype: str) -> dict[str, Window]:
+def make_windows(
+    team: Team, rows: dict[str, Span], columns: dict[str, int], own: dict[str, Span], dtype: str
+) -> dict[str, Window]:
     """One window for each key; `rows` are the node's, `own` the rows this rank reserves and first touches.
 
     Raises DoesNotFit on all ranks when the memory is not there.
@@ -96,6 +98,8 @@ def _map(path: str, size: int, offset: int, length: int) -> mmap.mmap:
             os.posix_fallocate(descriptor, offset, length)
         return mmap.mmap(descriptor, max(size, mmap.PAGESIZE))
     except OSError as error:
-        raise DoesNotFit(f"no room for {readable(length)} of shared memory in {os.path.dirname(path)} ({error.strerror})") from None
+        raise DoesNotFit(
+            f"no room for {readable(length)} of shared memory in {os.path.dirname(path)} ({error.strerror})"
+        ) from None
     finally:
         os.close(descriptor)

@@ -36,7 +36,9 @@ def usable_gpus() -> list[Gpu]:
     try:
         import cupy
     except ImportError as error:
-        raise DeviceUnavailable(f"CuPy cannot be used ({one_line(error)}): pip install 'hybrid-runner[cuda13]' (or cuda12)") from None
+        raise DeviceUnavailable(
+            f"CuPy cannot be used ({one_line(error)}): pip install 'hybrid-runner[cuda13]' (or cuda12)"
+        ) from None
     runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()

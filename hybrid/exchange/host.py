@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hybrid.partition import Span, pieces
-from hybrid.ranks import Team
+from hybrid.team import Team
 
 if TYPE_CHECKING:
     import numpy as np

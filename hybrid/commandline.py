@@ -1,0 +1,125 @@
+"""What the commands share: one-line errors, exit codes, the guard, and a job that ends when one of its ranks fails."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from hybrid import guard
+from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.launcher import launched, rank_by_launcher
+from hybrid.ranks import start_world
+from hybrid.settings import Settings
+from hybrid.team import Team
+
+PATIENCE = 4.0  # seconds a failed rank waits for the others to hear of it before it ends the job alone
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises UsageError, suggests the option that was meant, and prints help on rank 0 only."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        unknown = [word for word in message.removeprefix("unrecognized arguments: ").split() if word.startswith("--")]
+        if message.startswith("unrecognized arguments") and unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1, 0.5)
+            message = f"unknown option {unknown[0]}" + (f": did you mean {near[0]}?" if near else "; --help lists them")
+        raise UsageError(message)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # argparse replaces the text of a ValueError by one that names the conversion function.
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if isinstance(error.__context__, UsageError):
+                raise argparse.ArgumentError(action, str(error.__context__)) from None
+            raise
+
+    def print_help(self, file: Any = None) -> None:
+        if rank_by_launcher() == 0:
+            super().print_help(file)
+
+
+def run(name: str, parse: Callable[[], tuple[Any, Settings]], work: Callable[[Team, Any, Settings], int]) -> int:
+    """Run a command: `parse` its options, then `work` on every rank of the job. Returns the exit code.
+
+    Wrong usage is agreed on by all ranks like any other error, so that a rank started differently keeps nobody waiting.
+    """
+    usage: UsageError | None = None
+    options, settings = None, Settings()
+    try:
+        options, settings = parse()
+    except UsageError as error:
+        if launched() is None:
+            return _say(name, error)
+        usage = error
+    if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
+        return _work(name, usage, options, settings, work)
+    return guard.guarded(lambda: _work(name, usage, options, settings, work), settings.stall)
+
+
+def _work(
+    name: str, usage: UsageError | None, options: Any, settings: Settings, work: Callable[[Team, Any, Settings], int]
+) -> int:
+    team: Team | None = None
+    try:
+        team = start_world(ranks_per_node=settings.ranks_per_node, patience=PATIENCE)
+        with team.phase("start", timed=False):
+            if usage is not None:
+                raise usage
+        code = work(team, options, settings)
+    except BaseException as error:
+        if os.environ.get("HYBRID_DEBUG") == "1":
+            traceback.print_exc()
+        if team is None:
+            return _fail_before_start(name, usage or error)
+        # The project's own errors are raised on all ranks alike; anything else happened here alone.
+        agreed = team.size == 1 or (isinstance(error, HybridError) and not team.alone)
+        code = getattr(error, "exit_code", 1)
+        if team.rank == 0 or not agreed:
+            if not isinstance(error, HybridError):
+                error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {_text(error)}")
+            _say(name, error)
+        guard.settle(code, agreed=agreed)
+        if not agreed:
+            from mpi4py import MPI
+
+            MPI.COMM_WORLD.Abort(code)
+        return code
+    sys.stdout.flush()
+    guard.settle(code)
+    return code
+
+
+def _fail_before_start(name: str, error: BaseException) -> int:
+    """MPI did not start, so nothing can be agreed on. Rank 0 speaks first; its end usually ends the job."""
+    code = getattr(error, "exit_code", 1)
+    if rank_by_launcher() != 0:
+        time.sleep(1.0)
+    _say(name, error if isinstance(error, HybridError) else HybridError(f"rank {rank_by_launcher()}, start: {_text(error)}"))
+    guard.settle(code, agreed=False)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"left by sys.exit({error.code})"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return one_line(error)
+
+
+def _say(name: str, error: BaseException) -> int:
+    sys.stdout.flush()
+    os.write(2, f"{name}: {error}\n".encode())
+    return getattr(error, "exit_code", 1)

@@ -1,0 +1,68 @@
+"""The plan in words and bytes, for a machine one has or one has not. Needs no MPI and no GPU."""
+
+from __future__ import annotations
+
+from hybrid.kernels.catalogue import Choice
+from hybrid.memory import Room, readable, refuse_what_does_not_fit
+from hybrid.plan import PROCESS_BYTES, Plan
+from hybrid.report import moved_bytes
+from hybrid.settings import Settings
+
+_RANKS_SHOWN = 16
+_UNLIMITED = 1 << 62
+
+
+def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) -> str:
+    """Who owns what, in which order it arrives, and what memory it takes where."""
+    p = plan.problem
+    lines = [
+        f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.dtype}  {p.operations / 1e9:.3g} GF  "
+        f"matrices {readable(p.bytes_of_matrices)}",
+        f"kernel {choice.kernel.name} on {plan.device}: {choice.reason}",
+    ]
+    for index, ranks in enumerate(plan.topology.nodes):
+        lines.append(
+            f"node {index}: ranks {ranks[0]}–{ranks[-1]}, rows {plan.a_rows_on(index)} of A, all of B, "
+            f"rows {plan.c_rows_on(index)} of C: {readable(plan.bytes_of_windows(index))} shared, "
+            f"{readable(plan.bytes_on_node(index))} with its processes "
+            f"({readable(PROCESS_BYTES)} each)"
+        )
+    for share in plan.shares[:_RANKS_SHOWN]:
+        buffers = plan.bytes_of_buffers(share.rank)
+        where = f"GPU {_gpu(plan, share.rank, gpus_per_node)}" if plan.device == "cuda" else "its own buffers"
+        strips = sum(arrival.releases is not None for arrival in share.arrivals())
+        lines.append(
+            f"rank {share.rank}: rows {share.rows} in {len(share.chunks)} chunk(s), B in {len(share.panels)} panel(s), "
+            f"{strips} strip(s) of C, " + (f"{readable(buffers)} in {where}" if buffers else "multiplied where they lie")
+        )
+    if plan.topology.size > _RANKS_SHOWN:
+        lines.append(f"… and {plan.topology.size - _RANKS_SHOWN} ranks more")
+    order = " ".join(f"{arrival.operand}{arrival.span}" for arrival in plan.shares[0].arrivals())
+    lines.append(f"order of arrival on rank 0: {order if len(order) < 400 else order[:400] + ' …'}")
+    nodes = len(plan.topology.nodes)
+    if nodes > 1:
+        lines.append(
+            f"between nodes: B to {nodes - 1} more, {readable(moved_bytes(plan, 'gather'))} of C back to node {plan.root_node}, "
+            f"in messages of at most {readable(settings.message_bytes)}"
+        )
+    return "\n".join(lines)
+
+
+def refuse_on_assumed_machine(plan: Plan, settings: Settings, gpus_per_node: int) -> None:
+    """DoesNotFit if the memory the user gave for the machine is too small; what was not given is taken as unlimited."""
+    rooms = [
+        Room(
+            host=f"node {share.node}",
+            host_bytes=settings.host_memory or _UNLIMITED,
+            shared_bytes=settings.host_memory or _UNLIMITED,
+            gpu_bytes=settings.gpu_memory or _UNLIMITED,
+            gpu_id=f"node {share.node} GPU {_gpu(plan, share.rank, gpus_per_node)}",
+        )
+        for share in plan.shares
+    ]
+    refuse_what_does_not_fit(plan, rooms)
+
+
+def _gpu(plan: Plan, rank: int, gpus_per_node: int) -> int:
+    local = plan.topology.nodes[plan.topology.node_of(rank)].index(rank)
+    return local % gpus_per_node if gpus_per_node else local

@@ -1,0 +1,189 @@
+"""The command: python -m hybrid.matmul n l m. C (n×m) = A (n×l) · B (l×m) by all ranks of the job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hybrid.commandline import run
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import CATALOGUE
+from hybrid.launcher import launched, rank_by_launcher
+from hybrid.options import parse
+from hybrid.plan import Problem
+from hybrid.settings import Settings
+from hybrid.team import Team
+
+if TYPE_CHECKING:
+    from hybrid.agreement import Agreement
+    from hybrid.operands import FromFile, Operand
+    from hybrid.product import Outcome
+
+NAME = "hybrid.matmul"
+
+
+def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """One rank's part of the command."""
+    from hybrid.agreement import agree, same_on_all_ranks, settle_threads
+
+    same_on_all_ranks(team, {**vars(options), **settings.as_dict()})
+    threads = settle_threads(team, settings)
+    # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    from hybrid.product import make_product
+    from hybrid.report import Progress
+    from hybrid.results import write_product
+
+    with team.phase("agree", timed=False):
+        _refuse_unwritable(options)
+        problem, a, b = _operands(options)
+    agreement = agree(team, problem, settings, threads=threads)
+    speaker = _Speaker(team, options)
+    speaker.begin(agreement)
+    team.timeline.kept = bool(options.trace)
+    warmup = options.warmup if options.warmup is not None else int(agreement.plan.device == "cuda")
+    progress = Progress() if team.rank == 0 else None
+    outcome = make_product(
+        team, agreement, a, b, settings, repeat=options.repeat, warmup=warmup, progress=progress or (lambda *_: None)
+    )
+    if progress is not None:
+        progress.close()
+    good = outcome.check is None or outcome.check.ok
+    if options.out and good:  # a product that failed its check is not worth a file
+        write_product(team, agreement.plan, outcome.c.array, options.out)
+    with team.phase("report", timed=False):
+        speaker.end(outcome, a, b, {"warmup": warmup}, settings)
+    return 0 if good else 3
+
+
+class _Speaker:
+    """Rank 0's word to the user; silent elsewhere."""
+
+    def __init__(self, team: Team, options: argparse.Namespace) -> None:
+        self._silent = team.rank != 0
+        self._options = options
+        self._stream = sys.stderr if options.json == "-" else sys.stdout
+
+    def begin(self, agreement: Agreement) -> None:
+        from hybrid.report import heading
+
+        if not self._silent:
+            print(heading(agreement), file=self._stream, flush=True)
+
+    def end(self, outcome: Outcome, a: Operand, b: Operand, extra: dict[str, Any], settings: Settings) -> None:
+        if self._silent:
+            return
+        from hybrid import record
+        from hybrid.report import as_record, last_line, table
+        from hybrid.trace import write_trace
+
+        options, plan = self._options, outcome.agreement.plan
+        if options.printed:
+            self._print_corners(outcome, a, b)
+        print(table(plan, outcome.phases, outcome.total), file=self._stream)
+        if options.json:
+            asked = {name: getattr(options, name) for name in ("fill", "seed", "repeat", "a", "b")}
+            record.write(as_record(outcome, {**asked, **extra}, settings.as_dict()), options.json)
+        if options.trace:
+            names = [f"rank {station.rank} on {station.host}" for station in outcome.agreement.stations]
+            write_trace(options.trace, outcome.intervals, names)
+        print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
+
+    def _print_corners(self, outcome: Outcome, a: Operand, b: Operand) -> None:
+        import numpy as np
+
+        from hybrid.partition import Span
+        from hybrid.report import top_left
+
+        count, problem = self._options.printed, outcome.agreement.plan.problem
+        for operand in (a, b):  # made again: on several nodes the rows may lie elsewhere
+            rows = Span(0, min(count, operand.shape[0]))
+            corner = np.empty((len(rows), operand.shape[1]), problem.dtype)
+            operand.rows(rows, corner, 1, lambda done: None)
+            self._stream.write(top_left(corner[:, :count]))
+        self._stream.write(top_left(outcome.c.array[:count, :count]))
+
+
+def _operands(options: argparse.Namespace) -> tuple[Problem, Operand, Operand]:
+    from hybrid.operands import FromFile, Generated, common_dtype
+
+    files: dict[str, FromFile] = {}
+    for key, path in (("A", options.a), ("B", options.b)):
+        if path:
+            files[key] = FromFile(path)
+    n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
+    shapes = {"A": (n, l), "B": (l, m)}
+    for key, file in files.items():
+        if file.shape != shapes[key]:
+            raise UsageError(
+                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}"
+            )
+    dtype = options.dtype
+    if dtype is None:
+        types = [file.dtype for file in files.values()]
+        dtype = common_dtype(types[0], types[-1]) if types else "float64"
+    operands: dict[str, Operand] = {
+        key: files.get(key) or Generated(shapes[key], options.fill, options.seed, key) for key in ("A", "B")
+    }
+    return Problem(n, l, m, dtype), operands["A"], operands["B"]
+
+
+def _refuse_unwritable(options: argparse.Namespace) -> None:
+    from hybrid.files import refuse_unwritable
+
+    for path in (options.out, options.trace, None if options.json == "-" else options.json):
+        if path:
+            refuse_unwritable(path)
+
+
+def _explain(options: argparse.Namespace, settings: Settings) -> None:
+    from hybrid.agreement import choose_kernel_by_name
+    from hybrid.explain import explain, refuse_on_assumed_machine
+    from hybrid.kernels.catalogue import Choice, fastest
+    from hybrid.partition import Topology
+    from hybrid.plan import make_plan
+
+    problem, _, _ = _operands(options)
+    launch = launched()
+    ranks = options.ranks or (launch.size if launch else 1)
+    kernel = choose_kernel_by_name(settings)
+    cuda = settings.device == "cuda" or bool(options.gpus_per_node) or (kernel is not None and kernel.device == "cuda")
+    device = "cuda" if cuda and settings.device != "cpu" else "cpu"
+    plan = make_plan(
+        problem,
+        Topology.of_equal_nodes(ranks, settings.ranks_per_node or options.gpus_per_node or ranks),
+        device=device,
+        staged=settings.staged,
+        chunk_rows=settings.chunk_rows,
+        panel_columns=settings.panel_columns,
+    )
+    choice = Choice(kernel, "asked for") if kernel else fastest(device, problem.dtype)
+    print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
+    refuse_on_assumed_machine(plan, settings, options.gpus_per_node)
+    print(
+        "it fits" if settings.gpu_memory or settings.host_memory else "memory not checked: --host-memory and --gpu-memory give it"
+    )
+
+
+def _list_kernels() -> None:
+    width = max(len(kernel.name) for kernel in CATALOGUE)
+    for kernel in CATALOGUE:
+        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes)}  {kernel.summary}")
+
+
+def main() -> int:
+    """The command's entry: exit code for the launcher."""
+
+    def parse_or_answer() -> tuple[argparse.Namespace, Settings]:
+        options, settings = parse()
+        if options.kernel == "list" or options.explain:
+            if rank_by_launcher() == 0:
+                _list_kernels() if options.kernel == "list" else _explain(options, settings)
+            raise SystemExit(0)
+        return options, settings
+
+    return run(NAME, parse_or_answer, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

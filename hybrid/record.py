@@ -1,0 +1,87 @@
+"""Runs as JSON lines: one writer and one reader for the command and all scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hybrid.errors import UsageError
+
+SCHEMA = 1
+
+
+def versions() -> dict[str, str]:
+    """Of everything a run's result and speed may depend on, as far as it is loaded."""
+    found = {"python": platform.python_version()}
+    for distribution in ("hybrid-runner", "numpy", "mpi4py", "cupy-cuda12x", "cupy-cuda13x"):
+        try:
+            found[distribution] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        found["mpi"] = " ".join(mpi.Get_library_version().split("\n")[0].strip("\0").split())
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The machine this process runs on."""
+    return {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # no such file outside Linux
+    return platform.processor() or platform.machine()
+
+
+def write(record: Mapping[str, Any], path: str) -> None:
+    """Append one line to the file, or print it for `-`. Adds schema, date, versions and machine."""
+    full = {"schema": SCHEMA, "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), **record}
+    full |= {"versions": versions(), "machine": machine()}
+    line = (json.dumps(_plain(full), allow_nan=False) + "\n").encode()
+    if path == "-":
+        sys.stdout.write(line.decode())
+        return
+    # A single write to a file opened for appending: lines of runs that end together do not mix.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str) -> Iterator[dict[str, Any]]:
+    """The records of a file, oldest first. UsageError with the line's number for what is not one."""
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UsageError(f"{path}, line {number}: not JSON ({error.msg})") from None
+            if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+                raise UsageError(f"{path}, line {number}: not a record of schema {SCHEMA}")
+            yield record
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null stands for both."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value

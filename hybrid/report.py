@@ -1,0 +1,187 @@
+"""What a user reads: who works where, the progress of long runs, the table of phases, the last line."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from hybrid.partition import Span
+from hybrid.plan import Plan
+from hybrid.timeline import PHASES, Spread
+
+if TYPE_CHECKING:
+    from hybrid.agreement import Agreement, Station
+    from hybrid.product import Outcome
+    from hybrid.verify import Check
+
+PATIENCE = 2.0  # seconds after which a run is long enough to show its progress
+OUTSIDE_TOTAL = ("fill", "check")
+
+
+def heading(agreement: Agreement) -> str:
+    """What runs where: a line for the product, then one for each rank."""
+    plan, problem = agreement.plan, agreement.plan.problem
+    nodes = len(plan.topology.nodes)
+    lines = [
+        f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
+        f"{plan.topology.size} {_plural('rank', plan.topology.size)} on {nodes} {_plural('node', nodes)}  "
+        f"{plan.device} ({agreement.device_reason})  kernel {agreement.kernel.name} ({agreement.kernel_reason})"
+    ]
+    lines += [f"  {describe(station, plan.shares[station.rank].rows)}" for station in agreement.stations]
+    return "\n".join(lines)
+
+
+def describe(station: Station, rows: Span) -> str:
+    """One rank: host, cores, threads, GPU, rows."""
+    threads = station.threads
+    parts = [
+        f"rank {station.rank}",
+        station.host,
+        f"cores {ranges(station.cores)}",
+        f"{threads.count} {_plural('thread', threads.count)} ({threads.reason})",
+    ]
+    if station.gpu:
+        shared = ", ".join(map(str, station.shares_gpu_with))
+        parts.append(f"{station.gpu.name} {station.gpu.uuid}" + (f" shared with rank {shared}" if shared else ""))
+    return "  ".join([*parts, f"rows {rows}"])
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """0,1,2,5 → 0-2,5"""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def table(plan: Plan, phases: dict[str, Spread], total: Spread) -> str:
+    """Each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate."""
+    lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
+    for phase in PHASES:
+        if phase not in phases:
+            continue
+        spread = phases[phase]
+        outside = phase in OUTSIDE_TOTAL
+        share = "–" if outside or not total.median else f"{100 * spread.median / total.median:.0f} %"
+        seconds = f"{spread.median:>10.4f}{spread.min:>10.4f}{spread.max:>10.4f}"
+        lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plan, phase, spread.median)}".rstrip())
+    return "\n".join(lines)
+
+
+def rate(plan: Plan, phase: str, seconds: float) -> str:
+    """The phase's work of all ranks together over the time of the slowest."""
+    if seconds <= 0:
+        return ""
+    if phase == "multiply":
+        return f"{plan.problem.operations / seconds / 1e9:.2f} GF/s"
+    moved = moved_bytes(plan, phase)
+    return f"{moved / seconds / 1e9:.2f} GB/s" if moved else ""
+
+
+def moved_bytes(plan: Plan, phase: str) -> int:
+    """Bytes that a phase writes (fill), reads (check) or moves, over all ranks; 0 where that depends on the operands."""
+    p = plan.problem
+    a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
+    working = sum(len(share.rows) > 0 for share in plan.shares)
+    away = sum(len(plan.a_rows_on(node)) for node in range(len(plan.topology.nodes)) if node != plan.root_node)
+    return {
+        "fill": a + b,
+        "copy in": a + working * b,
+        "copy out": c,
+        "gather": p.bytes(away, p.m),
+        "check": a + b + c,
+    }.get(phase, 0)
+
+
+def last_line(plan: Plan, total: Spread, check: Check | None) -> str:
+    """Stable, for scripts: `total <seconds> s  rate <number> GF/s  check ok|FAILED|off …`."""
+    speed = plan.problem.operations / total.median / 1e9 if total.median else 0.0
+    return f"total {total.median:.4f} s  rate {speed:.2f} GF/s  check {verdict(check)}"
+
+
+def verdict(check: Check | None) -> str:
+    if check is None:
+        return "off"
+    if check.kind == "none":
+        return "impossible (NaN or infinity in the inputs)"
+    result = "ok" if check.ok else "FAILED"
+    return f"{result} ({check.kind}, error {check.error:.1e}, tolerance {check.tolerance:.1e})"
+
+
+def top_left(matrix: Any) -> str:
+    """The matrix as the lecture's programs print it: six decimals and a space each, an empty line after it."""
+    return "".join("".join(f"{value:f} " for value in row) + "\n" for row in matrix) + "\n"
+
+
+def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """A run as the record that `--json` writes."""
+    plan, agreement, check = outcome.agreement.plan, outcome.agreement, outcome.check
+    problem = plan.problem
+    return {
+        "command": "matmul",
+        "n": problem.n,
+        "l": problem.l,
+        "m": problem.m,
+        "dtype": problem.dtype,
+        "ranks": plan.topology.size,
+        "nodes": len(plan.topology.nodes),
+        "device": plan.device,
+        "kernel": agreement.kernel.name,
+        **options,
+        "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
+        "total": vars(outcome.total),
+        "rate": problem.operations / outcome.total.median if outcome.total.median else 0.0,
+        "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
+        "settings": settings,
+        "stations": [
+            {
+                "rank": station.rank,
+                "host": station.host,
+                "cores": ranges(station.cores),
+                "threads": station.threads.count,
+                "gpu": station.gpu.name if station.gpu else None,
+                "uuid": station.gpu.uuid if station.gpu else None,
+                "rows": str(plan.shares[station.rank].rows),
+            }
+            for station in agreement.stations
+        ],
+    }
+
+
+class Progress:
+    """Shows what a long run is doing: a bar on a terminal, elsewhere one line for each phase."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+        self._phase = ""
+        self._announced = False
+        self._bar: Any = None
+
+    def __call__(self, phase: str, done: int, of: int) -> None:
+        if phase != self._phase or done == 0:
+            self.close()
+            self._phase, self._announced = phase, False
+            if self._stream.isatty():
+                from tqdm import tqdm
+
+                self._bar = tqdm(total=of, desc=phase, delay=PATIENCE, leave=False, file=self._stream)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+        elif not self._announced and time.monotonic() - self._began > PATIENCE:
+            self._announced = True
+            print(f"hybrid: {phase} …", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"
