@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import socket
 import sys
 import time
 import traceback
@@ -87,7 +88,7 @@ def _work(
         code = getattr(error, "exit_code", 1)
         if team.rank == 0 or not agreed:
             if not isinstance(error, HybridError):
-                error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {_text(error)}")
+                error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
             _say(name, error)
         guard.settle(code, agreed=agreed)
         if not agreed:
@@ -105,18 +106,12 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     code = getattr(error, "exit_code", 1)
     if rank_by_launcher() != 0:
         time.sleep(1.0)
-    _say(name, error if isinstance(error, HybridError) else HybridError(f"rank {rank_by_launcher()}, start: {_text(error)}"))
+    if not isinstance(error, HybridError):
+        error = HybridError(f"rank {rank_by_launcher()} on {socket.gethostname()}, start: {one_line(error)}")
+    _say(name, error)
     guard.settle(code, agreed=False)
     sys.stdout.flush()
     os._exit(code)
-
-
-def _text(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"left by sys.exit({error.code})"
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    return one_line(error)
 
 
 def _say(name: str, error: BaseException) -> int:

@@ -41,11 +41,16 @@ _BY_NAME = {kind.__name__: kind for kind in (HybridError, UsageError, CheckFaile
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text on one line; with the class name where the text alone would not tell."""
+    """What happened, on one line; with the class name where the text alone would not tell."""
     text = " ".join(str(error).split())
     if isinstance(error, HybridError):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, SystemExit):
+        return f"left by sys.exit({error.code})"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    name = "out of memory" if type(error) is MemoryError else type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def rebuild(kind: str, text: str) -> HybridError:

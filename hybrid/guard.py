@@ -22,6 +22,7 @@ from typing import NoReturn
 from hybrid.launcher import launched, rank_by_launcher
 
 GRACE = 1.5  # seconds in which a launcher that is ending the whole job does so without a word from every rank
+DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
 BEAT_INTERVAL = 0.1  # the worker writes no more often than this
 
 _AGREED, _REPORTED = "=", "!"  # before an exit code: all ranks end like this · this one does, and has said why
@@ -121,6 +122,7 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
         _tell(phase, code, stall if stuck else 0, asked_to_end)
     if phase == "start" and launched() is not None:
         # Others may wait in MPI's start. MPICH's launcher ends them when a process is killed, not for an exit code.
+        time.sleep(DRAIN)
         os.kill(os.getpid(), signal.SIGKILL)
     _leave(int(said[1:]) if said else 128 - code if code < 0 else code or 1)
 
@@ -147,6 +149,8 @@ def _is_stopped(process: int) -> bool:
 
 
 def _leave(code: int) -> NoReturn:
+    if code and launched() is not None:
+        time.sleep(DRAIN)
     os._exit(code)  # the parent of a fork owns nothing that needs cleaning up
 
 

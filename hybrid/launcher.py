@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -36,3 +41,25 @@ def rank_by_launcher() -> int:
     """This process's rank as the launcher counts; 0 when started alone."""
     launch = launched()
     return launch.rank if launch else 0
+
+
+def mpirun(ranks: int) -> list[str]:
+    """The beginning of a command that starts `ranks` processes: this environment's mpirun, else the one on the path.
+
+    More ranks than cores, running as root and ranks free to use all cores are allowed where the launcher has to be told.
+    """
+    command = _find_mpirun()
+    return [*command, "-n", str(ranks)]
+
+
+@cache
+def _find_mpirun() -> tuple[str, ...]:
+    beside = Path(sys.executable).with_name("mpirun")
+    path = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
+    if path is None:
+        raise FileNotFoundError("no mpirun in this environment or on the path: pip install mpich")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
+    if "Open MPI" not in said and "OpenRTE" not in said:
+        return (path,)
+    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return (path, *as_root, "--oversubscribe", "--bind-to", "none")

@@ -87,16 +87,15 @@ def make_product(
 
 def _prepare(team: Team, plan: Plan, a: Operand, b: Operand, out: np.ndarray | None) -> dict[str, Window]:
     """The node's windows; a rank alone on its node takes the root's arrays as they lie."""
-    problem, share, node = plan.problem, plan.shares[team.rank], team.node
+    problem, node = plan.problem, team.node
     rows = {"A": plan.a_rows_on(node), "B": Span(0, problem.l), "C": plan.c_rows_on(node)}
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
-    own = {"A": share.rows, "B": share.b_rows, "C": share.rows}
     windows = {}
     if team.size == 1:
         for key, array in (("A", a.in_place(problem.dtype)), ("B", b.in_place(problem.dtype)), ("C", out)):
             if array is not None:
                 windows[key] = Window(array, rows.pop(key))
-    return windows | make_windows(team, rows, columns, own, problem.dtype)
+    return windows | make_windows(team, rows, columns, problem.dtype)
 
 
 def _fill(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Operand, threads: int, progress: Progress) -> None:

@@ -125,7 +125,7 @@ class Team:
         if failure is None:
             reports = self._exchange((None, phase.mine))
         else:
-            said = (type(failure).__name__, _describe(failure), self.host, self.doing)
+            said = (type(failure).__name__, one_line(failure), self.host, self.doing)
             self._notify_others()
             try:
                 reports = self._exchange((said, None), self._patience)
@@ -221,16 +221,6 @@ def _mpi() -> Any:
     from mpi4py import MPI
 
     return MPI
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"left by sys.exit({error.code})"
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, MemoryError) and not isinstance(error, HybridError):
-        return f"out of memory{': ' if str(error) else ''}{error}"
-    return one_line(error)
 
 
 def _common_error(failures: list[tuple[int, tuple[str, str, str, str]]], size: int) -> HybridError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.errors import DoesNotFit
 from hybrid.memory import readable
-from hybrid.partition import Span
+from hybrid.partition import Span, block
 from hybrid.team import Team
 
 if TYPE_CHECKING:
@@ -41,65 +41,54 @@ class Window:
         return self.array[rows.within(self.rows).slice]
 
 
-def make_windows(
-    team: Team, rows: dict[str, Span], columns: dict[str, int], own: dict[str, Span], dtype: str
-) -> dict[str, Window]:
-    """One window for each key; `rows` are the node's, `own` the rows this rank reserves and first touches.
+def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: str) -> dict[str, Window]:
+    """One window for each key, of the node's rows `rows[key]`. Every rank of the node reserves its share of them.
 
     Raises DoesNotFit on all ranks when the memory is not there.
     """
     import numpy as np
 
+    shapes = {key: (len(rows[key]), columns[key]) for key in rows}
     item = np.dtype(dtype).itemsize
-    sizes = {key: len(rows[key]) * columns[key] * item for key in rows}
-    if len(team.node_ranks) == 1:
-        with team.phase("place", timed=False):
-            arrays = {key: np.empty((len(rows[key]), columns[key]), dtype) for key in rows}
-        return {key: Window(array, rows[key]) for key, array in arrays.items()}
-
-    with team.phase("place", timed=False) as naming:
-        naming.mine = _create(sizes) if team.leads_node else None
-    paths = naming.all[team.node_ranks[0]]
+    sizes = {key: max(mmap.PAGESIZE, height * width * item) for key, (height, width) in shapes.items()}
+    shared = len(team.node_ranks) > 1
+    created: dict[str, str] = {}
     maps: dict[str, mmap.mmap] = {}
     try:
+        # Every rank goes through both phases, also one that is alone on its node.
+        with team.phase("place", timed=False) as naming:
+            if shared and team.leads_node:
+                _create(sizes, created)
+            naming.mine = created
         with team.phase("place", timed=False):
-            for key, path in paths.items():
-                part = own[key].within(rows[key])
-                stride = columns[key] * item
-                maps[key] = _map(path, sizes[key], part.lo * stride, len(part) * stride)
+            for key, path in naming.all[team.node_ranks[0]].items():
+                part = block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank))
+                maps[key] = _map(path, sizes[key], part)
+            arrays = {key: np.ndarray(shape, dtype, buffer=maps.get(key)) for key, shape in shapes.items()}
     finally:
-        if team.leads_node:  # every rank has its mapping, or never will: the name is not needed again
-            for path in paths.values():
-                os.unlink(path)
-    shapes = {key: (len(rows[key]), columns[key]) for key in rows}
-    return {key: Window(np.ndarray(shapes[key], dtype, buffer=memory), rows[key]) for key, memory in maps.items()}
-
-
-def _create(sizes: dict[str, int]) -> dict[str, str]:
-    folder = window_folder()
-    paths: dict[str, str] = {}
-    try:
-        for key, size in sizes.items():
-            path = str(folder / f"hybrid-{os.getpid()}-{secrets.token_hex(8)}")
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            paths[key] = path
-            os.truncate(path, max(size, mmap.PAGESIZE))
-    except OSError:
-        for path in paths.values():
+        for path in created.values():  # every rank has its mapping, or never will: the names are not needed again
             os.unlink(path)
-        raise
-    return paths
+    return {key: Window(array, rows[key]) for key, array in arrays.items()}
 
 
-def _map(path: str, size: int, offset: int, length: int) -> mmap.mmap:
+def _create(sizes: dict[str, int], created: dict[str, str]) -> None:
+    """Make an empty file for each size, and note its path in `created` as soon as it exists."""
+    for key, size in sizes.items():
+        path = str(window_folder() / f"hybrid-{os.getpid()}-{secrets.token_hex(8)}")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        created[key] = path
+        os.truncate(path, size)
+
+
+def _map(path: str, size: int, reserved: Span) -> mmap.mmap:
+    """The whole file mapped, with the memory of its bytes `reserved` taken now."""
     descriptor = os.open(path, os.O_RDWR)
     try:
-        if length and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, offset, length)
-        return mmap.mmap(descriptor, max(size, mmap.PAGESIZE))
+        if len(reserved) and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, reserved.lo, len(reserved))
+        return mmap.mmap(descriptor, size)
     except OSError as error:
-        raise DoesNotFit(
-            f"no room for {readable(length)} of shared memory in {os.path.dirname(path)} ({error.strerror})"
-        ) from None
+        folder = os.path.dirname(path)
+        raise DoesNotFit(f"no room for {readable(len(reserved))} of shared memory in {folder} ({error.strerror})") from None
     finally:
         os.close(descriptor)

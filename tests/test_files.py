@@ -1,0 +1,111 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hybrid.files import appearing, discard, name_beside, publish, refuse_unwritable
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "there").mkdir()
+    return tmp_path / "there"
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_file_has_its_name_only_when_it_is_whole(folder):
+    target = folder / "result.npy"
+    with appearing(str(target)) as beside:
+        beside.write_text("half")
+        assert not target.exists()
+        assert beside.parent == folder
+        beside.write_text("whole")
+    assert target.read_text() == "whole"
+    assert names(folder) == ["result.npy"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_nothing_behind(folder, error):
+    with pytest.raises(error), appearing(str(folder / "result")) as beside:
+        beside.write_text("half")
+        raise error
+    assert names(folder) == []
+
+
+def test_a_failure_before_anything_was_written_is_the_one_that_is_raised(folder):
+    with pytest.raises(ZeroDivisionError), appearing(str(folder / "result")):
+        raise ZeroDivisionError
+    assert names(folder) == []
+
+
+def test_a_failure_keeps_the_file_that_was_there(folder):
+    (folder / "result").write_text("old")
+    with pytest.raises(ValueError, match="no"), appearing(str(folder / "result")) as beside:
+        beside.write_text("half")
+        raise ValueError("no")
+    assert (folder / "result").read_text() == "old"
+    with appearing(str(folder / "result")) as beside:
+        beside.write_text("new")
+        assert (folder / "result").read_text() == "old"
+    assert (folder / "result").read_text() == "new"
+    assert names(folder) == ["result"]
+
+
+def test_a_failure_to_give_the_name_leaves_nothing_behind(folder):
+    (folder / "result").mkdir()
+    with pytest.raises(OSError, match="result"), appearing(str(folder / "result")) as beside:
+        beside.write_text("whole")
+    assert names(folder) == ["result"]
+
+
+def test_names_beside_a_file_are_hidden_in_its_folder_and_differ(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    first, second = name_beside("result.npy"), name_beside("result.npy")
+    assert first != second
+    assert first.parent == second.parent == folder
+    assert first.name.startswith(".result.npy.")
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(folder, monkeypatch):
+    happened = []
+    real = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (happened.append("sync"), real[0](descriptor)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (happened.append("name"), real[1](old, new)))
+    beside = name_beside(str(folder / "result"))
+    beside.write_text("whole")
+    publish(beside, str(folder / "result"))
+    assert happened == ["sync", "name"]
+    assert names(folder) == ["result"]
+
+
+def test_what_is_not_there_can_be_discarded(folder):
+    discard(folder / "nothing")
+    assert names(folder) == []
+
+
+def test_places_where_no_file_can_be_made_are_refused_by_name(folder, monkeypatch):
+    refuse_unwritable(str(folder / "new"))
+    (folder / "old").touch()
+    refuse_unwritable(str(folder / "old"))
+    with pytest.raises(IsADirectoryError, match=f"{folder} is a folder"):
+        refuse_unwritable(str(folder))
+    with pytest.raises(FileNotFoundError, match=f"no folder {folder}/missing"):
+        refuse_unwritable(str(folder / "missing" / "new"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match=str(folder)):
+        refuse_unwritable(str(folder / "new"))
+    assert names(folder) == ["old"]
+
+
+def test_a_plain_name_is_made_in_the_current_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    refuse_unwritable("new")
+    with appearing("new") as beside:
+        beside.write_text("whole")
+    assert names(folder) == ["new"]

@@ -1,0 +1,103 @@
+"""Matrices from a seed: the same however they are made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybrid.fill import FILLS, fill_rows
+from hybrid.partition import Span, pieces
+
+
+def made(rows, columns, *, fill="uniform", seed=0, matrix="A", dtype="float64", threads=1, first=0):
+    into = np.full((rows, columns), np.nan, dtype)
+    fill_rows(into, Span(first, first + rows), fill=fill, seed=seed, matrix=matrix, threads=threads)
+    return into
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    fill=st.sampled_from(FILLS),
+    rows=st.integers(0, 150),
+    columns=st.integers(0, 9),
+    size=st.integers(1, 150),
+    threads=st.integers(1, 4),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_a_matrix_is_the_same_however_its_rows_are_split(fill, rows, columns, size, threads, dtype):
+    whole = made(rows, columns, fill=fill, seed=7, dtype=dtype)
+    assert not np.isnan(whole).any()
+    for part in pieces(Span(0, rows), size):
+        alone = made(len(part), columns, fill=fill, seed=7, dtype=dtype, threads=threads, first=part.lo)
+        np.testing.assert_array_equal(alone, whole[part.slice])
+
+
+def test_lecture_draws_a_from_0_1_2_and_b_from_0_1():
+    a, b = (made(200, 50, fill="lecture", matrix=matrix) for matrix in "AB")
+    for matrix, values in ((a, 3), (b, 2)):
+        drawn, counts = np.unique(matrix, return_counts=True)
+        assert list(drawn) == list(range(values))
+        np.testing.assert_allclose(counts / matrix.size, 1 / values, atol=0.03)
+
+
+def test_index_counts_the_elements_from_zero():
+    np.testing.assert_array_equal(made(4, 5, fill="index"), np.arange(20.0).reshape(4, 5))
+    np.testing.assert_array_equal(made(2, 5, fill="index", first=10, dtype="float32"), np.arange(50, 60).reshape(2, 5))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_uniform_is_in_zero_to_one_and_spread_over_it(dtype):
+    values = made(200, 100, dtype=dtype)
+    assert values.min() >= 0
+    assert values.max() < 1
+    np.testing.assert_allclose(np.histogram(values, 10, (0, 1))[0] / values.size, 0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normal_has_mean_zero_and_deviation_one(dtype):
+    values = made(200, 100, fill="normal", dtype=dtype)
+    assert abs(values.mean()) < 0.05
+    assert abs(values.std() - 1) < 0.05
+    assert (np.abs(values) > 2).mean() == pytest.approx(0.0455, abs=0.01)
+
+
+def test_small_integers_are_the_same_in_float32():
+    np.testing.assert_array_equal(made(30, 40, fill="lecture", dtype="float32"), made(30, 40, fill="lecture"))
+
+
+@pytest.mark.parametrize("fill", ["lecture", "uniform", "normal"])
+def test_rows_matrices_and_seeds_differ(fill):
+    a = made(40, 60, fill=fill, seed=1)
+    assert len(np.unique(a, axis=0)) == 40
+    assert not np.array_equal(a, made(40, 60, fill=fill, seed=2))
+    assert not np.array_equal(made(40, 60, fill=fill, seed=1, matrix="B") % 2, a % 2)
+
+
+@pytest.mark.parametrize("seeds", [(2**63, 2**63 + 1), (2**64 - 1, 2**64 - 2), (2**53, 2**53 + 1), (-1, -2), (0, 2**32)])
+def test_big_and_negative_seeds_give_matrices_of_their_own(seeds):
+    first, second = (made(3, 10, seed=seed) for seed in seeds)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, made(3, 10, seed=seeds[0]))
+
+
+def test_rows_far_down_are_made_at_once_and_are_others():
+    far, farther = made(1, 10, first=2**40), made(1, 10, first=2**40 + 1)
+    assert not np.array_equal(far, farther)
+    np.testing.assert_array_equal(made(2, 10, first=2**40), np.vstack([far, farther]))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_progress_counts_the_rows_up_to_all(threads):
+    told = []
+    fill_rows(np.empty((200, 2)), Span(100, 300), fill="uniform", seed=0, matrix="B", threads=threads, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 200
+    assert len(told) > 1
+
+
+def test_the_same_numbers_on_every_machine():
+    # From NumPy's Philox with key (seed, matrix) and the row in the counter: a change of these changes every result.
+    expected = np.random.Generator(np.random.Philox(key=[5, 1], counter=[0, 0, 3, 0])).random(4)
+    np.testing.assert_array_equal(made(1, 4, seed=5, matrix="B", first=3)[0], expected)

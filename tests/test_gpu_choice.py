@@ -1,0 +1,72 @@
+"""Which rank takes which GPU, on machines made up of lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.devices.cuda import Gpu, choose_gpu
+
+
+def seen(*names):
+    """What one rank sees: it numbers its GPUs from 0."""
+    return [Gpu(index, f"GPU-{name}", "made up") for index, name in enumerate(names)]
+
+
+def chosen(gpus_of_ranks):
+    return [choose_gpu(rank, gpus_of_ranks) for rank in range(len(gpus_of_ranks))]
+
+
+def letters(gpus):
+    return "".join(gpu.uuid.removeprefix("GPU-") for gpu in gpus)
+
+
+def test_ranks_that_see_all_gpus_take_one_each():
+    assert letters(chosen([seen(*"abcd")] * 4)) == "abcd"
+    assert [gpu.index for gpu in chosen([seen(*"abcd")] * 4)] == [0, 1, 2, 3]
+
+
+def test_fewer_ranks_than_gpus_take_the_first():
+    assert letters(chosen([seen(*"abcd")] * 2)) == "ab"
+
+
+def test_ranks_that_see_one_gpu_each_take_it_although_all_call_it_number_0():
+    gpus = chosen([seen("a"), seen("b"), seen("c")])
+    assert letters(gpus) == "abc"
+    assert [gpu.index for gpu in gpus] == [0, 0, 0]
+
+
+def test_ranks_that_see_the_same_gpus_in_another_order_do_not_meet():
+    assert letters(chosen([seen(*"ab"), seen(*"ba")])) == "ab"
+    assert [gpu.index for gpu in chosen([seen(*"ab"), seen(*"ba")])] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "users"), [("ab", 5, [2, 3]), ("a", 3, [3]), ("abc", 6, [2, 2, 2]), ("abcd", 7, [1, 2, 2, 2])]
+)
+def test_too_few_gpus_are_shared_evenly(gpus, ranks, users):
+    assert sorted(Counter(letters(chosen([seen(*gpus)] * ranks))).values()) == users
+
+
+def test_pairs_of_ranks_that_see_a_pair_of_gpus_share_none():
+    assert letters(chosen([seen(*"ab"), seen(*"ab"), seen(*"cd"), seen(*"cd")])) == "abcd"
+
+
+def test_a_rank_that_sees_more_leaves_the_gpu_that_was_taken():
+    assert letters(chosen([seen("a"), seen(*"ab"), seen(*"abc")])) == "abc"
+
+
+@given(st.lists(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), min_size=1, max_size=8))
+def test_every_rank_takes_a_gpu_it_sees_and_the_choice_does_not_depend_on_later_ranks(visible):
+    gpus_of_ranks = [seen(*names) for names in visible]
+    for rank, gpu in enumerate(chosen(gpus_of_ranks)):
+        assert gpu in gpus_of_ranks[rank]
+        assert gpu == choose_gpu(rank, gpus_of_ranks[: rank + 1])
+
+
+def test_a_rank_that_is_not_on_the_node_has_none():
+    with pytest.raises(IndexError):
+        choose_gpu(2, [seen("a"), seen("b")])

@@ -1,0 +1,315 @@
+"""The plan: what arrives when, what memory it takes, what is refused, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.explain import explain, refuse_on_assumed_machine
+from hybrid.kernels.catalogue import fastest
+from hybrid.memory import Room, refuse_what_does_not_fit
+from hybrid.partition import Span, Topology, even_pieces
+from hybrid.plan import PROCESS_BYTES, Problem, arrivals, make_plan
+from hybrid.settings import Settings
+
+KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
+PLENTY = 1 << 60
+
+quick = settings(deadline=None, max_examples=100)
+sizes = st.integers(0, 60)
+problems = st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "float64"]))
+topologies = st.builds(Topology.of_equal_nodes, st.integers(1, 9), st.integers(1, 9)) | st.builds(
+    Topology.from_node_names, st.lists(st.sampled_from("abc"), min_size=1, max_size=9)
+)
+cuts = {"chunk_rows": st.integers(0, 9), "panel_columns": st.integers(0, 9)}
+devices = st.sampled_from([("cpu", False), ("cpu", True), ("cuda", True)])
+
+
+@quick
+@given(rows=sizes, columns=sizes, at_most_rows=st.integers(1, 20), at_most_columns=st.integers(1, 20))
+def test_strips_cover_the_block_once_and_only_after_their_chunks_and_panels(rows, columns, at_most_rows, at_most_columns):
+    chunks, panels = even_pieces(Span(0, rows), at_most_rows), even_pieces(Span(0, columns), at_most_columns)
+    computed = np.zeros((rows, columns), int)
+    there = {"A": set(), "B": set()}
+    came = {"A": [], "B": []}
+    for arrival in arrivals(chunks, panels):
+        came[arrival.operand].append(arrival.span)
+        there[arrival.operand] |= set(range(arrival.span.lo, arrival.span.hi))
+        if arrival.releases is not None:
+            strip = arrival.releases
+            assert len(strip.rows)
+            assert len(strip.columns)
+            assert set(range(strip.rows.lo, strip.rows.hi)) <= there["A"]
+            assert set(range(strip.columns.lo, strip.columns.hi)) <= there["B"]
+            computed[strip.rows.slice, strip.columns.slice] += 1
+    assert (computed == 1).all()
+    assert came == {"A": list(chunks), "B": list(panels)}
+
+
+@quick
+@given(chunks=st.integers(1, 30), panels=st.integers(1, 30))
+def test_neither_operand_gets_ahead_of_the_other_by_more_than_one_piece(chunks, panels):
+    here = {"A": 0, "B": 0}
+    for arrival in arrivals(even_pieces(Span(0, chunks), 1), even_pieces(Span(0, panels), 1)):
+        here[arrival.operand] += 1
+        assert abs(here["A"] / chunks - here["B"] / panels) <= max(1 / chunks, 1 / panels) + 1e-12
+
+
+def test_two_chunks_and_three_panels_come_in_turn_and_each_releases_all_it_can():
+    told = [
+        (arrival.operand + str(arrival.span), arrival.releases and f"{arrival.releases.rows} {arrival.releases.columns}")
+        for arrival in arrivals(even_pieces(Span(0, 4), 2), even_pieces(Span(0, 6), 2))
+    ]
+    assert told == [("A0:2", None), ("B0:2", "0:2 0:2"), ("B2:4", "0:2 2:4"), ("A2:4", "2:4 0:4"), ("B4:6", "0:4 4:6")]
+
+
+@quick
+@given(problem=problems, topology=topologies, device=devices, **cuts)
+def test_shares_cover_a_b_and_c_whatever_the_machine(problem, topology, device, chunk_rows, panel_columns):
+    plan = make_plan(problem, topology, device=device[0], staged=device[1], chunk_rows=chunk_rows, panel_columns=panel_columns)
+    rows_of_c, rows_of_b = np.zeros((problem.n, problem.m), int), np.zeros(problem.l, int)
+    for share in plan.shares:
+        rows_of_b[share.b_rows.slice] += 1
+        assert not chunk_rows or all(len(chunk) <= chunk_rows for chunk in share.chunks)
+        assert not panel_columns or all(len(panel) <= panel_columns for panel in share.panels)
+        for arrival in share.arrivals():
+            if arrival.releases is not None:
+                rows_of_c[share.rows.slice][arrival.releases.rows.slice, arrival.releases.columns.slice] += 1
+    assert (rows_of_c == 1).all()
+    assert (rows_of_b == 1).all()
+
+
+@quick
+@given(problem=problems, topology=topologies, data=st.data())
+def test_each_row_of_the_gathered_c_belongs_to_one_rank_of_the_roots_node(problem, topology, data):
+    root = data.draw(st.integers(0, topology.size - 1))
+    plan = make_plan(problem, topology, root=root)
+    assert root in topology.nodes[plan.root_node]
+    taken = np.zeros(problem.n, int)
+    for rank in range(topology.size):
+        rows = plan.c_rows_at_the_end(rank)
+        assert topology.node_of(rank) == plan.root_node or not len(rows)
+        taken[rows.slice] += 1
+    assert (taken == 1).all()
+
+
+def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
+    plan = make_plan(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), root=3)
+    assert plan.root_node == 1
+    assert [str(plan.c_rows_on(node)) for node in (0, 1)] == ["0:6", "0:12"]
+    assert [str(plan.a_rows_on(node)) for node in (0, 1)] == ["0:6", "6:12"]
+    assert [str(plan.c_rows_at_the_end(rank)) for rank in range(4)] == ["0:0", "0:0", "0:6", "6:12"]
+    assert plan.bytes_of_windows(0) == 8 * (6 * 5 + 5 * 7 + 6 * 7)
+    assert plan.bytes_of_windows(1) == 8 * (6 * 5 + 5 * 7 + 12 * 7)
+
+
+@quick
+@given(problem=problems, ranks=st.integers(1, 9))
+def test_the_windows_of_a_single_node_are_the_three_matrices(problem, ranks):
+    plan = make_plan(problem, Topology.of_equal_nodes(ranks, ranks))
+    assert plan.bytes_of_windows(0) == problem.bytes_of_matrices
+    assert plan.bytes_on_node(0) == problem.bytes_of_matrices + ranks * PROCESS_BYTES
+    assert all(plan.bytes_on_gpu(rank) == 0 for rank in range(ranks))
+
+
+@quick
+@given(problem=problems, topology=topologies, device=devices, grown=st.sampled_from("nlm"), by=st.integers(1, 20))
+def test_a_larger_product_never_needs_less(problem, topology, device, grown, by):
+    larger = replace(problem, **{grown: getattr(problem, grown) + by})
+    before, after = (make_plan(each, topology, device=device[0], staged=device[1]) for each in (problem, larger))
+    for node in range(len(topology.nodes)):
+        assert before.bytes_of_windows(node) <= after.bytes_of_windows(node)
+        assert before.bytes_on_node(node) <= after.bytes_on_node(node)
+    for rank in range(topology.size):
+        assert before.bytes_on_gpu(rank) <= after.bytes_on_gpu(rank)
+
+
+def test_float64_takes_twice_the_memory_of_float32():
+    small, large = (make_plan(Problem(30, 20, 10, dtype), Topology.of_equal_nodes(2, 1)) for dtype in ("float32", "float64"))
+    assert [2 * small.bytes_of_windows(node) for node in (0, 1)] == [large.bytes_of_windows(node) for node in (0, 1)]
+
+
+def test_buffers_are_the_hosts_on_a_staged_cpu_and_the_gpus_on_cuda():
+    problem, topology = Problem(10, 4, 6), Topology.of_equal_nodes(2, 2)
+    buffers = 8 * (5 * 4 + 4 * 6 + 5 * 6)
+    in_place, staged, cuda = (
+        make_plan(problem, topology, device=device, staged=staged)
+        for device, staged in (("cpu", False), ("cpu", True), ("cuda", False))
+    )
+    assert [plan.bytes_on_rank(0) - PROCESS_BYTES for plan in (in_place, staged, cuda)] == [0, buffers, 0]
+    assert [plan.bytes_on_gpu(0) for plan in (in_place, staged, cuda)] == [0, 0, buffers]
+    assert cuda.staged
+
+
+def test_a_rank_without_rows_needs_no_buffers():
+    plan = make_plan(Problem(1, 50, 50), Topology.of_equal_nodes(2, 2), device="cuda")
+    assert plan.bytes_on_gpu(0) > 0
+    assert plan.bytes_on_gpu(1) == 0
+
+
+def test_one_gpu_takes_its_rows_in_one_chunk_and_several_in_two():
+    alone, together = (make_plan(Problem(100, 10, 10), Topology.of_equal_nodes(p, p), device="cuda") for p in (1, 2))
+    assert [len(chunk) for chunk in alone.shares[0].chunks] == [100]
+    assert [[len(chunk) for chunk in share.chunks] for share in together.shares] == [[25, 25], [25, 25]]
+
+
+def test_on_a_gpu_a_large_b_comes_in_panels_and_a_small_one_at_once():
+    small, large, huge = (
+        make_plan(Problem(10, size, size, "float32"), Topology.of_equal_nodes(1, 1), device="cuda")
+        for size in (1000, 5000, 40_000)
+    )
+    assert [len(plan.shares[0].panels) for plan in (small, large, huge)] == [1, 2, 8]
+    assert len(make_plan(huge.problem, huge.topology).shares[0].panels) == 1
+
+
+def test_a_long_product_on_a_cpu_is_cut_into_strips_so_that_progress_shows():
+    assert len(make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(1, 1)).shares[0].chunks) == 1
+    assert len(make_plan(Problem(40_000, 10_000, 10_000), Topology.of_equal_nodes(1, 1)).shares[0].chunks) > 10
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
+def test_empty_matrices_have_a_plan(device, shape):
+    plan = make_plan(Problem(*shape), Topology.of_equal_nodes(3, 2), device=device)
+    released = [arrival.releases for share in plan.shares for arrival in share.arrivals() if arrival.releases]
+    assert sum(len(strip.rows) * len(strip.columns) for strip in released) == shape[0] * shape[2]
+
+
+@pytest.mark.parametrize("name", ["n", "l", "m"])
+def test_negative_sizes_are_refused_by_name(name):
+    with pytest.raises(UsageError, match=f"{name} must not be negative, not -1"):
+        Problem(**{"n": 1, "l": 1, "m": 1, name: -1})
+
+
+def test_types_that_cannot_be_multiplied_are_refused():
+    with pytest.raises(UsageError, match="int32"):
+        Problem(1, 1, 1, "int32")
+
+
+def test_operations_are_a_multiplication_and_an_addition_each():
+    assert Problem(3, 5, 7).operations == 210
+
+
+# What does not fit
+
+
+def rooms_for(plan, **changed):
+    """A room for every rank: plenty of memory and a GPU of its own, but for what is given otherwise."""
+    return [replace(Room(f"host{share.node}", PLENTY, PLENTY, PLENTY, f"GPU-{share.rank}"), **changed) for share in plan.shares]
+
+
+def test_what_just_fits_is_not_refused_and_a_missing_mebibyte_of_host_memory_is_named():
+    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2))
+    need = plan.bytes_on_node(0)
+    refuse_what_does_not_fit(plan, rooms_for(plan, host_bytes=need))
+    with pytest.raises(DoesNotFit, match=r"214\.9 MiB of memory on host0, which has 213\.9 MiB: 1\.0 MiB are missing"):
+        refuse_what_does_not_fit(plan, rooms_for(plan, host_bytes=need - MiB))
+
+
+def test_missing_shared_memory_is_named_and_a_rank_alone_on_its_node_needs_none():
+    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2))
+    need = 3 * 8_000_000
+    refuse_what_does_not_fit(plan, rooms_for(plan, shared_bytes=need))
+    with pytest.raises(DoesNotFit, match=r"shared memory on host0.*512\.0 KiB are missing.*/dev/shm"):
+        refuse_what_does_not_fit(plan, rooms_for(plan, shared_bytes=need - 512 * KiB))
+    apart = make_plan(plan.problem, Topology.of_equal_nodes(2, 1))
+    refuse_what_does_not_fit(apart, rooms_for(apart, shared_bytes=0))
+
+
+def test_two_ranks_on_one_gpu_need_room_for_both():
+    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
+    need = plan.bytes_on_gpu(0)
+    refuse_what_does_not_fit(plan, rooms_for(plan, gpu_bytes=need))
+    with pytest.raises(DoesNotFit, match=rf"the GPU of ranks 0, 1 on host0.*{need / MiB:.1f} MiB are missing"):
+        refuse_what_does_not_fit(plan, rooms_for(plan, gpu_bytes=need, gpu_id="GPU-same"))
+    refuse_what_does_not_fit(plan, rooms_for(plan, gpu_bytes=2 * need, gpu_id="GPU-same"))
+
+
+def test_a_gpu_that_is_too_small_is_named_with_its_rank():
+    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
+    rooms = rooms_for(plan)
+    rooms[1] = replace(rooms[1], gpu_bytes=plan.bytes_on_gpu(1) - 3 * MiB)
+    with pytest.raises(DoesNotFit, match=r"the GPU of rank 1 on host0.*3\.0 MiB are missing; use more GPUs"):
+        refuse_what_does_not_fit(plan, rooms)
+
+
+def test_pretended_nodes_of_one_host_share_its_memory():
+    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 1))
+    need = plan.bytes_on_node(0) + plan.bytes_on_node(1)
+    apart, together = (rooms_for(plan, host_bytes=need - MiB, **more) for more in ({}, {"host": "same"}))
+    refuse_what_does_not_fit(plan, apart)
+    with pytest.raises(DoesNotFit, match=r"on same.*1\.0 MiB are missing"):
+        refuse_what_does_not_fit(plan, together)
+
+
+def test_what_is_already_there_is_not_counted_on_the_roots_node():
+    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 1), root=1)
+    rooms = rooms_for(plan)
+    rooms[1] = replace(rooms[1], host_bytes=plan.bytes_on_node(1) - 8_000_000)
+    refuse_what_does_not_fit(plan, rooms, already_there=8_000_000)
+    with pytest.raises(DoesNotFit, match=r"host1.*7\.6 MiB are missing"):
+        refuse_what_does_not_fit(plan, rooms)
+    rooms[0] = replace(rooms[0], host_bytes=plan.bytes_on_node(0) - MiB)
+    with pytest.raises(DoesNotFit, match=r"host0.*1\.0 MiB are missing"):
+        refuse_what_does_not_fit(plan, rooms, already_there=8_000_000)
+
+
+# In words
+
+
+def explained(plan, gpus_per_node=0):
+    return explain(plan, fastest(plan.device, plan.problem.dtype), Settings(), gpus_per_node)
+
+
+def test_a_large_machine_is_explained_in_its_bytes():
+    plan = make_plan(Problem(100_000, 100_000, 100_000), Topology.of_equal_nodes(8, 8), device="cuda")
+    lines = explained(plan, gpus_per_node=8).splitlines()
+    assert lines[0].startswith("C (100000×100000) = A (100000×100000) · B (100000×100000)  float64  2e+06 GF")
+    assert lines[0].endswith("matrices 223.5 GiB")
+    assert lines[1].startswith("kernel cublas on cuda")
+    assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
+    assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
+    # 12500 rows of A and of C, and all of B
+    assert lines[6] == (
+        f"rank 3: rows 37500:50000 in 2 chunk(s), B in 8 panel(s), 9 strip(s) of C, {(10e9 + 80e9 + 10e9) / GiB:.1f} GiB in GPU 3"
+    )
+    assert lines[11].startswith("order of arrival on rank 0: A0:6250 B0:12500 B12500:25000 ")
+    assert len(lines) == 12
+
+
+def test_nodes_are_explained_with_what_goes_between_them():
+    plan = make_plan(Problem(4000, 3000, 2000, "float32"), Topology.of_equal_nodes(4, 2))
+    text = explained(plan)
+    assert "node 0: ranks 0–1, rows 0:2000 of A, all of B, rows 0:4000 of C" in text
+    assert "node 1: ranks 2–3, rows 2000:4000 of A, all of B, rows 2000:4000 of C" in text
+    assert "rank 2: rows 2000:3000 in 1 chunk(s), B in 1 panel(s), 1 strip(s) of C, multiplied where they lie" in text
+    assert f"B to 1 more, {2000 * 2000 * 4 / MiB:.1f} MiB of C back to node 0, in messages of at most 256.0 MiB" in text
+
+
+def test_of_many_ranks_the_first_are_shown():
+    text = explained(make_plan(Problem(100, 100, 100), Topology.of_equal_nodes(20, 20)))
+    assert "rank 15:" in text
+    assert "rank 16:" not in text
+    assert "… and 4 ranks more" in text
+
+
+def test_gpus_of_a_node_are_dealt_to_its_ranks_in_turn():
+    text = explained(make_plan(Problem(100, 100, 100), Topology.of_equal_nodes(4, 4), device="cuda"), gpus_per_node=2)
+    assert [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("rank ")] == ["0", "1", "0", "1"]
+
+
+def test_an_assumed_machine_refuses_what_it_cannot_hold():
+    plan = make_plan(Problem(100_000, 100_000, 100_000), Topology.of_equal_nodes(4, 4), device="cuda")
+    need = plan.bytes_on_gpu(0)
+    refuse_on_assumed_machine(plan, Settings(gpu_memory=need), 4)
+    with pytest.raises(DoesNotFit, match=r"the GPU of rank 0 on node 0.*1\.0 GiB are missing"):
+        refuse_on_assumed_machine(plan, Settings(gpu_memory=need - GiB), 4)
+    with pytest.raises(DoesNotFit, match=r"the GPU of ranks 0, 2 on node 0"):
+        refuse_on_assumed_machine(plan, Settings(gpu_memory=need), 2)
+    with pytest.raises(DoesNotFit, match=r"memory on node 0"):
+        refuse_on_assumed_machine(plan, Settings(host_memory=GiB), 4)

@@ -1,0 +1,257 @@
+"""What a user reads."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import tqdm
+
+from hybrid import report
+from hybrid.agreement import Agreement, Station
+from hybrid.devices.cuda import Gpu
+from hybrid.kernels.catalogue import named
+from hybrid.partition import Span, Topology
+from hybrid.plan import Problem, make_plan
+from hybrid.product import Outcome
+from hybrid.report import Progress, describe, heading, last_line, moved_bytes, ranges, rate, table, top_left, verdict
+from hybrid.threads import Threads
+from hybrid.timeline import Spread
+from hybrid.verify import Check
+from hybrid.window import Window
+
+GOOD = Check("freivalds", 1.25e-15, 3e-12, True)
+
+
+def steady(seconds):
+    return Spread(seconds, seconds, seconds)
+
+
+def plan_of(n=1000, l=1000, m=1000, ranks=1, per_node=None, dtype="float64", **more):
+    return make_plan(Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, per_node or ranks), **more)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([0, 1], "0-1"),
+        ([0, 1, 2, 5], "0-2,5"),
+        ([7, 5, 6, 0, 2], "0,2,5-7"),
+        (range(128), "0-127"),
+        ([1, 3, 5], "1,3,5"),
+    ],
+)
+def test_cores_are_shown_as_ranges(numbers, text):
+    assert ranges(numbers) == text
+
+
+def test_the_top_left_is_printed_as_the_lectures_programs_do():
+    assert top_left(np.array([[0.0, 1.5], [-2.0, 1e6]])) == "0.000000 1.500000 \n-2.000000 1000000.000000 \n\n"
+    assert top_left(np.array([[1 / 3]], "float32")) == "0.333333 \n\n"
+    assert top_left([[1e-9, float("nan"), float("inf")]]) == "0.000000 nan inf \n\n"
+    assert top_left(np.empty((0, 5))) == "\n"
+    assert top_left(np.empty((2, 0))) == "\n\n\n"
+
+
+def test_the_table_has_a_row_a_phase_in_their_order_with_spread_share_and_rate():
+    phases = {
+        "check": steady(0.5),
+        "multiply": Spread(2.0, 1.5, 2.5),
+        "fill": steady(0.25),
+        "place": steady(1.0),
+    }
+    lines = [line.split() for line in table(plan_of(), phases, steady(4.0)).splitlines()]
+    assert lines[0] == ["phase", "seconds", "min", "max", "share", "rate"]
+    assert lines[1] == ["fill", "0.2500", "0.2500", "0.2500", "–", "0.06", "GB/s"]
+    assert lines[2] == ["place", "1.0000", "1.0000", "1.0000", "25", "%"]
+    assert lines[3] == ["multiply", "2.0000", "1.5000", "2.5000", "50", "%", "1.00", "GF/s"]
+    assert lines[4] == ["check", "0.5000", "0.5000", "0.5000", "–", "0.05", "GB/s"]
+    assert len(lines) == 5
+
+
+def test_the_columns_of_the_table_stand_below_one_another():
+    lines = table(plan_of(), {"fill": steady(0.25), "multiply": steady(100.0)}, steady(100.0)).splitlines()
+    assert [line.index("s", 12) + 7 for line in lines[:1]] == [lines[1].index("0.2500") + 6]
+    assert lines[2].index("100.0000") + 8 == lines[1].index("0.2500") + 6
+
+
+def test_no_time_gives_no_rate_and_no_share():
+    assert rate(plan_of(), "multiply", 0.0) == ""
+    assert table(plan_of(), {"multiply": steady(0.0)}, steady(0.0)).splitlines()[1].split()[-1] == "–"
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (None, "check off"),
+        (GOOD, "check ok (freivalds, error 1.2e-15, tolerance 3.0e-12)"),
+        (Check("exact", 2.0, 0.0, False), "check FAILED (exact, error 2.0e+00, tolerance 0.0e+00)"),
+        (Check("none", 0.0, 3e-12, True), "check impossible (NaN or infinity in the inputs)"),
+    ],
+)
+def test_the_last_line_is_the_same_for_every_script(check, text):
+    assert last_line(plan_of(), Spread(0.5, 0.25, 0.75), check) == f"total 0.5000 s  rate 4.00 GF/s  {text}"
+    assert verdict(check) == text.removeprefix("check ")
+
+
+def test_a_product_in_no_time_has_no_rate():
+    assert last_line(plan_of(0, 0, 0), steady(0.0), None) == "total 0.0000 s  rate 0.00 GF/s  check off"
+
+
+def test_moved_bytes_of_every_phase():
+    plan = plan_of(100, 10, 20, ranks=4, per_node=2, dtype="float32")
+    moved = {phase: moved_bytes(plan, phase) for phase in ("fill", "place", "copy in", "copy out", "gather", "check")}
+    a, b, c = 4000, 800, 8000
+    assert moved == {"fill": a + b, "place": 0, "copy in": a + 4 * b, "copy out": c, "gather": c // 2, "check": a + b + c}
+    assert moved_bytes(plan_of(2, 10, 20, ranks=4), "copy in") == 8 * (2 * 10 + 2 * 200)  # two ranks have no rows
+    assert moved_bytes(plan_of(2, 10, 20, ranks=4), "gather") == 0
+
+
+def station(rank, **more):
+    return Station(rank, "host", (0, 1, 4), Threads(3, "3 cores"), **more)
+
+
+def agreement_of(plan, *stations):
+    return Agreement(plan, named("blas"), "asked for", "no GPU", stations)
+
+
+def test_a_rank_is_described_with_its_cores_threads_gpu_and_rows():
+    assert describe(station(2), Span(5, 9)) == "rank 2  host  cores 0-1,4  3 threads (3 cores)  rows 5:9"
+    gpu = Gpu(0, "GPU-1234", "NVIDIA H200")
+    assert describe(station(0, gpu=gpu), Span(0, 3)).endswith("NVIDIA H200 GPU-1234  rows 0:3")
+    assert describe(station(0, gpu=gpu, shares_gpu_with=(1, 3)), Span(0, 3)).endswith("GPU-1234 shared with rank 1, 3  rows 0:3")
+
+
+def test_the_heading_names_the_product_and_every_rank():
+    lines = heading(agreement_of(plan_of(10, 20, 30, ranks=2), station(0), station(1))).splitlines()
+    assert lines[0] == ("C (10×30) = A (10×20) · B (20×30)  float64  2 ranks on 1 node  cpu (no GPU)  kernel blas (asked for)")
+    assert [line.split("  ")[1] for line in lines[1:]] == ["rank 0", "rank 1"]
+    assert [line.rsplit("  ", 1)[1] for line in lines[1:]] == ["rows 0:5", "rows 5:10"]
+    assert "1 rank on 1 node " in heading(agreement_of(plan_of(), station(0)))
+
+
+@pytest.mark.parametrize("check", [None, GOOD])
+def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
+    plan = plan_of(10, 20, 30, ranks=2)
+    window = Window(np.empty((1, 1)), Span(0, 1))
+    outcome = Outcome(
+        agreement_of(plan, station(0), station(1, gpu=Gpu(0, "GPU-1", "H200"))),
+        *(window, window, window),
+        {"multiply": Spread(2.0, 1.0, 3.0)},
+        steady(4.0),
+        check,
+    )
+    written = report.as_record(outcome, {"fill": "uniform", "seed": 3}, {"threads": 0})
+    assert (written["n"], written["l"], written["m"], written["dtype"]) == (10, 20, 30, "float64")
+    assert (written["ranks"], written["nodes"], written["device"], written["kernel"]) == (2, 1, "cpu", "blas")
+    assert (written["fill"], written["seed"], written["settings"]) == ("uniform", 3, {"threads": 0})
+    assert written["seconds"] == {"multiply": {"median": 2.0, "min": 1.0, "max": 3.0}}
+    assert written["rate"] == 2 * 10 * 20 * 30 / 4.0
+    assert written["check"]["ok"] is (True if check else None)
+    assert [each["rows"] for each in written["stations"]] == ["0:5", "5:10"]
+    assert [each["uuid"] for each in written["stations"]] == [None, "GPU-1"]
+    assert written["stations"][0]["cores"] == "0-1,4"
+
+
+# Progress
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(report.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_off_a_terminal_a_long_run_prints_a_line_a_phase(clock):
+    stream = io.StringIO()
+    progress = Progress(stream)
+    for phase in ("fill", "multiply"):
+        for done in range(5):
+            clock.now += 1
+            progress(phase, done, 5)
+    progress.close()
+    assert stream.getvalue() == "hybrid: fill …\nhybrid: multiply …\n"
+
+
+def test_a_short_run_prints_nothing(clock):
+    stream = io.StringIO()
+    progress = Progress(stream)
+    for phase in ("fill", "multiply"):
+        for done in range(5):
+            clock.now += 0.19
+            progress(phase, done, 5)
+    progress.close()
+    assert stream.getvalue() == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_each_phase_has_a_bar_that_goes_away(clock, monkeypatch):
+    class Bar:
+        made = []
+
+        def __init__(self, total, desc, delay, leave, file):
+            assert (delay, leave, file) == (report.PATIENCE, False, terminal)
+            self.total, self.desc, self.n, self.closed = total, desc, 0, False
+            Bar.made.append(self)
+
+        def update(self, by):
+            self.n += by
+
+        def close(self):
+            self.closed = True
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    terminal = Terminal()
+    progress = Progress(terminal)
+    for done in (10, 64, 100):
+        progress("fill", done, 100)
+    for done in (0, 1, 2):
+        clock.now += 10
+        progress("multiply", done, 3)
+    assert [(bar.desc, bar.n, bar.total, bar.closed) for bar in Bar.made] == [("fill", 100, 100, True), ("multiply", 2, 3, False)]
+    progress.close()
+    assert Bar.made[-1].closed
+    assert terminal.getvalue() == ""
+
+
+def test_a_repeated_phase_starts_a_new_bar(monkeypatch):
+    begun = []
+
+    class Bar:
+        n = 0
+
+        def __init__(self, **options):
+            begun.append(options["desc"])
+
+        def update(self, by):
+            self.n += by
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    progress = Progress(Terminal())
+    for _ in range(2):
+        for done in range(3):
+            progress("multiply", done, 2)
+    assert begun == ["multiply"] * 2
+
+
+def test_the_real_bar_takes_what_it_is_told():
+    progress = Progress(Terminal())
+    for done in range(4):
+        progress("multiply", done, 3)
+    progress.close()
+    progress.close()

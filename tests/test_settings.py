@@ -1,0 +1,144 @@
+"""Flag, then HYBRID_<NAME>, then default; and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid.errors import UsageError
+from hybrid.settings import Settings, one_of, parse_bytes
+
+
+def test_without_flags_and_environment_the_defaults_hold():
+    assert Settings.gather({}, {}) == Settings()
+
+
+def test_a_flag_wins_over_the_environment_which_wins_over_the_default():
+    environment = {"HYBRID_THREADS": "3", "HYBRID_DEVICE": "cpu"}
+    assert Settings.gather({"threads": 5}, environment) == Settings(threads=5, device="cpu")
+    assert Settings.gather({"threads": None}, environment) == Settings(threads=3, device="cpu")
+
+
+def test_a_flag_of_zero_or_false_is_a_word_too():
+    environment = {"HYBRID_THREADS": "3", "HYBRID_CHECK": "1", "HYBRID_STALL": "9"}
+    assert Settings.gather({"threads": 0, "check": False, "stall": 0.0}, environment) == Settings(check=False, stall=0.0)
+
+
+def test_an_empty_variable_counts_as_unset():
+    assert Settings.gather({}, {"HYBRID_THREADS": "", "HYBRID_CHECK": ""}) == Settings()
+
+
+OTHER = {
+    "device": ("cuda", "cuda"),
+    "kernel": ("blas", "blas"),
+    "check": ("no", False),
+    "threads": ("7", 7),
+    "stall": ("2.5", 2.5),
+    "message_bytes": ("1M", 1 << 20),
+    "chunk_rows": ("11", 11),
+    "panel_columns": ("12", 12),
+    "staged": ("on", True),
+    "ranks_per_node": ("2", 2),
+    "host_memory": ("64G", 64 << 30),
+    "gpu_memory": ("141GiB", 141 << 30),
+}
+
+
+@pytest.mark.parametrize("name", [known.name for known in fields(Settings)])
+def test_every_setting_can_be_made_in_the_environment(name):
+    text, value = OTHER[name]
+    made = Settings.gather({}, {f"HYBRID_{name.upper()}": text})
+    assert made == Settings(**{name: value})
+    assert made != Settings()
+    assert type(getattr(made, name)) is type(getattr(Settings(), name))
+    assert made.as_dict()[name] == value
+
+
+@pytest.mark.parametrize("text", ["1", "true", "Yes", "ON", " on "])
+def test_yes_is_said_in_several_ways(text):
+    assert Settings.gather({}, {"HYBRID_STAGED": text}).staged is True
+
+
+@pytest.mark.parametrize("text", ["0", "false", "No", "OFF"])
+def test_no_is_said_in_several_ways(text):
+    assert Settings.gather({}, {"HYBRID_CHECK": text}).check is False
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"HYBRID_CHECK": "maybe"}, "HYBRID_CHECK='maybe' is neither 1 nor 0"),
+        ({"HYBRID_THREADS": "two"}, "HYBRID_THREADS='two' is not a number"),
+        ({"HYBRID_STALL": "long"}, "HYBRID_STALL='long' is not a number"),
+        ({"HYBRID_STALL": "-1"}, "stall must not be negative, not -1"),
+        ({"HYBRID_THREADS": "-1"}, "threads must not be negative, not -1"),
+        ({"HYBRID_MESSAGE_BYTES": "0"}, "message_bytes must be at least 1"),
+        ({"HYBRID_DEVICE": "gpu"}, "unknown device 'gpu'"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(environment, message):
+    with pytest.raises(UsageError, match=message):
+        Settings.gather({}, environment)
+
+
+def test_a_stall_that_is_no_number_is_refused():
+    with pytest.raises(UsageError, match="stall"):
+        Settings.gather({}, {"HYBRID_STALL": "nan"})
+
+
+@pytest.mark.parametrize(
+    "name", ["threads", "stall", "chunk_rows", "panel_columns", "ranks_per_node", "host_memory", "gpu_memory"]
+)
+def test_negative_flags_are_refused_by_name(name):
+    with pytest.raises(UsageError, match=f"{name} must not be negative, not -3"):
+        Settings.gather({name: -3}, {})
+
+
+def test_a_near_miss_is_told_what_was_meant_and_anything_else_what_there_is():
+    with pytest.raises(UsageError, match="unknown device 'cuad': did you mean 'cuda'"):
+        Settings.gather({"device": "cuad"}, {})
+    with pytest.raises(UsageError, match="unknown colour 'zzz': one of red, green"):
+        one_of("colour", "zzz", ["red", "green"])
+    assert one_of("colour", "red", iter(["red", "green"])) == "red"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("65536", 65536),
+        ("64k", 65536),
+        ("64K", 65536),
+        ("64KB", 65536),
+        ("64KiB", 65536),
+        ("1.5m", 3 << 19),
+        ("141G", 141 << 30),
+        ("141 GiB", 141 << 30),
+        ("2t", 2 << 40),
+        (" 5 ", 5),
+        ("7b", 7),
+        ("1e3", 1000),
+    ],
+)
+def test_bytes_are_read_with_their_units(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", " ", "k", "GiB", "5x", "5kk", "1,5g", "5 k 3", "inf", "nan", "1e999", "0x10", "--5"])
+def test_what_is_no_number_of_bytes_is_refused_with_its_text(text):
+    with pytest.raises(UsageError, match="is not a number of bytes"):
+        parse_bytes(text)
+
+
+@given(
+    count=st.integers(0, 2**20),
+    unit=st.sampled_from(list(enumerate(["", "k", "M", "G", "T"]))),
+    ending=st.sampled_from(["", "b", "iB"]),
+)
+def test_units_are_powers_of_1024(count, unit, ending):
+    power, letter = unit
+    if letter or ending != "iB":
+        assert parse_bytes(f"{count}{letter}{ending}") == count * 1024**power

@@ -1,0 +1,70 @@
+"""Intervals of all ranks as Chrome trace events, and the timeline they come from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hybrid.timeline import PHASES, Interval, Spread, Timeline, slowest
+from hybrid.trace import write_trace
+
+
+def events_of(path):
+    return json.loads(path.read_text())["traceEvents"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "trace.json"
+
+
+def test_each_rank_is_a_process_and_each_phase_a_row_of_it(path):
+    of_ranks = [[Interval("multiply", 0.5, 2.0, 0), Interval("gather", 2.0, 2.25, 0)], [Interval("copy in", 0.0, 1.0, 1)], []]
+    write_trace(str(path), of_ranks, ["rank 0 on a", "rank 1 on b", "rank 2 on c"])
+    events = events_of(path)
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {0: "rank 0 on a", 1: "rank 1 on b", 2: "rank 2 on c"}
+    rows = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert rows == {(rank, row): phase for rank in range(3) for row, phase in enumerate(PHASES)}
+    pieces = [event for event in events if event["ph"] == "X"]
+    assert [(event["pid"], event["name"], event["ts"], event["dur"], event["args"]["repeat"]) for event in pieces] == [
+        (0, "multiply", 0.5e6, 1.5e6, 0),
+        (0, "gather", 2.0e6, 0.25e6, 0),
+        (1, "copy in", 0.0, 1e6, 1),
+    ]
+    assert all(rows[event["pid"], event["tid"]] == event["name"] for event in pieces)
+
+
+def test_intervals_that_are_no_phase_are_left_out(path):
+    write_trace(str(path), [[Interval("agree", 0.0, 1.0), Interval("check", 1.0, 2.0)]], ["rank 0"])
+    assert [event["name"] for event in events_of(path) if event["ph"] == "X"] == ["check"]
+
+
+def test_a_trace_that_cannot_be_made_leaves_no_file(tmp_path):
+    with pytest.raises(ValueError, match="shorter"):
+        write_trace(str(tmp_path / "trace.json"), [[], []], ["only one name"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_warm_ups_are_neither_summed_nor_shown():
+    timeline = Timeline()
+    timeline.zero = 10.0
+    for repeat, begin in ((-1, 0.0), (0, 11.0), (0, 13.0), (1, 15.0), (None, 20.0)):
+        timeline.repeat = repeat
+        timeline.add("multiply", begin, begin + 1.5)
+    assert timeline.seconds() == {("multiply", 0): 3.0, ("multiply", 1): 1.5, ("multiply", None): 1.5}
+    assert [(entry.begin, entry.end, entry.repeat) for entry in timeline.since_zero()] == [
+        (1.0, 2.5, 0),
+        (3.0, 4.5, 0),
+        (5.0, 6.5, 1),
+        (10.0, 11.5, None),
+    ]
+
+
+def test_the_slowest_rank_of_each_repeat_counts():
+    first = {("multiply", 0): 1.0, ("multiply", 1): 5.0, ("multiply", 2): 2.0, ("agree", None): 9.0}
+    second = {("multiply", 0): 3.0, ("multiply", 1): 4.0, ("multiply", 2): 1.0, ("fill", None): 7.0}
+    found = slowest([first, second])
+    assert found == {"fill": Spread(7.0, 7.0, 7.0), "multiply": Spread(3.0, 2.0, 5.0)}
+    assert list(found) == ["fill", "multiply"]
