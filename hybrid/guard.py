@@ -55,6 +55,7 @@ def beat(phase: str | None = None) -> None:
 
 def settle(code: int, *, agreed: bool = True) -> None:
     """Tell the guard this rank's exit code; nothing is left to be said. Not `agreed`: the others know nothing of it."""
+    beat("end")
     if _sign.pipe is not None:
         _write(f"{_AGREED if agreed else _REPORTED}{code}".encode())
 
@@ -108,15 +109,16 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
         if asked_to_end and silent > GRACE:
             os.kill(worker, signal.SIGKILL)
         # A stopped process is named before those that merely wait for it inside MPI, where no sign can be given.
-        if stall and not said and silent > (stall if _is_stopped(worker) else stall + GRACE):
+        if stall and silent > (stall if _is_stopped(worker) else stall + GRACE):
             stuck = True
             os.kill(worker, signal.SIGKILL)
             break
     _, status = os.waitpid(worker, 0)
     code = os.waitstatus_to_exitcode(status)
-    if said.startswith(_AGREED):
+    failed_unheard = stuck or code < 0  # even after the last word: the others may wait for it in MPI's end
+    if said.startswith(_AGREED) and not failed_unheard:
         _leave(int(said[1:]))
-    if not said:
+    if not said or (failed_unheard and said.startswith(_AGREED)):
         if asked_to_end:
             time.sleep(GRACE)  # a launcher that ends the whole job kills this process now
         _tell(phase, code, stall if stuck else 0, asked_to_end)
@@ -124,7 +126,7 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
         # Others may wait in MPI's start. MPICH's launcher ends them when a process is killed, not for an exit code.
         time.sleep(DRAIN)
         os.kill(os.getpid(), signal.SIGKILL)
-    _leave(int(said[1:]) if said else 128 - code if code < 0 else code or 1)
+    _leave(int(said[1:]) if said.startswith(_REPORTED) else 128 - code if code < 0 else code or 1)
 
 
 def _tell(phase: str, code: int, stall: float, asked_to_end: bool) -> None:
