@@ -1,20 +1,20 @@
-"""Matrices made from a seed. Each row comes from a counter-based generator keyed by (seed, matrix, row): the same
-matrix for any number of ranks and threads, and any rank can make any row."""
+"""Matrices made from a seed. The numbers of a row come from a counter-based generator keyed by (seed, matrix), counting
+from the row: the same matrix for any number of ranks and threads, and any rank can make any row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from hybrid.partition import Span, pieces
+from hybrid.parallel import on_threads, rows_of_about
+from hybrid.partition import Span
 
 if TYPE_CHECKING:
     import numpy as np
 
 FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
-_ROWS_AT_ONCE = 64
+_BYTES_AT_ONCE = 1 << 20  # of random words: they stay in the cache until they are numbers
 
 
 def fill_rows(
@@ -32,48 +32,59 @@ def fill_rows(
     lecture: A from {0,1,2}, B from {0,1} · uniform: [0,1) · normal: standard normal · index: [y][x] = x + y·width.
     `progress(rows done so far)` is called from this thread.
     """
-    groups = list(pieces(rows, _ROWS_AT_ONCE))
 
     def make(group: Span) -> int:
         _FILLERS[fill](into[group.within(rows).slice], group, seed, matrix)
         return len(group)
 
     done = 0
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        for count in pool.map(make, groups):
-            done += count
-            progress(done)
+    for count in on_threads(threads, make, rows_of_about(_BYTES_AT_ONCE, rows, into.shape[1] * 8)):
+        done += count
+        progress(done)
 
 
-def _generator(seed: int, matrix: str, row: int) -> np.random.Generator:
+def _generator(seed: int, matrix: str, low: int, high: int = 0) -> np.random.Generator:
+    """Philox with its counter at high·2^64 + low."""
     from numpy.random import Generator, Philox
 
-    # The row stands in the counter's third word: two rows are 2^128 draws apart.
-    return Generator(Philox(key=[seed % 2**64, MATRICES.index(matrix)], counter=[0, 0, row, 0]))
+    return Generator(Philox(key=[seed % 2**64, MATRICES.index(matrix)], counter=[low, high, 0, 0]))
+
+
+def _words(rows: Span, width: int, seed: int, matrix: str) -> np.ndarray:
+    """64 random bits for each element of the rows."""
+    steps = -(-width // 4)  # of the counter; each gives four words
+    generator = _generator(seed, matrix, rows.lo * steps)
+    return generator.integers(2**64, size=(len(rows), 4 * steps), dtype="uint64")[:, :width]
 
 
 def _lecture(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
     values = 3 if matrix == "A" else 2
-    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
-        target[:] = _generator(seed, matrix, row).integers(values, size=target.size, dtype="uint8")
+    words = _words(rows, into.shape[1], seed, matrix)
+    words >>= 32
+    words *= values
+    words >>= 32  # words · values / 2^32, rounded down: each value equally often, to 2^-32
+    into[...] = words
 
 
 def _uniform(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
-        _generator(seed, matrix, row).random(out=target, dtype=into.dtype.type)
+    bits = 24 if into.dtype == "float32" else 53  # as many as the type holds exactly
+    words = _words(rows, into.shape[1], seed, matrix)
+    words >>= 64 - bits
+    into[...] = words
+    into *= 2.0**-bits
 
 
 def _normal(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
     for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
-        _generator(seed, matrix, row).standard_normal(out=target, dtype=into.dtype.type)
+        # A row takes any number of draws: the upper half of the counter keeps rows apart.
+        _generator(seed, matrix, 0, 1 + row).standard_normal(out=target, dtype=into.dtype.type)
 
 
 def _index(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
     import numpy as np
 
     width = into.shape[1]
-    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
-        target[:] = np.arange(row * width, (row + 1) * width)
+    into[...] = np.arange(rows.lo * width, rows.hi * width).reshape(into.shape)
 
 
 _FILLERS = {"lecture": _lecture, "uniform": _uniform, "normal": _normal, "index": _index}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 
 from hybrid.errors import UsageError, one_line
 from hybrid.fill import fill_rows
-from hybrid.partition import Span, even_pieces, pieces
+from hybrid.parallel import on_threads, rows_of_about
+from hybrid.partition import Span, even_pieces
 
 _BYTES_AT_ONCE = 32 << 20  # read from a file between two signs of progress
 
@@ -63,7 +63,7 @@ class FromFile:
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         done = 0
-        for group in pieces(rows, max(1, _BYTES_AT_ONCE // max(1, self.shape[1] * self.dtype.itemsize))):
+        for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
             into[group.within(rows).slice] = self._array[group.slice]
             done += len(group)
             progress(done)
@@ -112,8 +112,9 @@ def copy_rows(into: np.ndarray, source: np.ndarray, threads: int) -> None:
     def copy(part: Span) -> None:
         into[part.slice] = source[part.slice]
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        list(pool.map(copy, even_pieces(Span(0, len(into)), -(-len(into) // max(1, threads)))))
+    rows = Span(0, len(into))
+    for _ in on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads)))):
+        pass
 
 
 def as_matrix(value: Any, name: str) -> np.ndarray:

@@ -77,10 +77,11 @@ def make_product(
             if index >= 0:
                 totals.append(time.perf_counter() - began)
         team.timeline.repeat = None
-        check = verify(team, plan, windows["A"], windows["B"], windows["C"]) if settings.check else None
+        check = verify(team, plan, windows["A"], windows["B"], windows["C"], threads) if settings.check else None
     with team.phase("report", timed=False) as reporting:
         reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.kept else [])
-    phases = slowest(seconds for seconds, _ in reporting.all)
+    gpus = [station.gpu.uuid if station.gpu else f"rank {station.rank}" for station in agreement.stations]
+    phases = slowest([seconds for seconds, _ in reporting.all], gpus)
     intervals = [entries for _, entries in reporting.all]
     return Outcome(agreement, windows["A"], windows["B"], windows["C"], phases, Spread.of(totals), check, intervals)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 # In the order in which a product goes through them; other names (such as "agree") are kept but not tabulated.
 PHASES = ("fill", "place", "copy in", "multiply", "copy out", "gather", "check")
+ON_DEVICE = ("copy in", "multiply", "copy out")
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,18 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values))
 
 
-def slowest(of_ranks: Iterable[dict[tuple[str, int | None], float]]) -> dict[str, Spread]:
-    """For each phase the slowest rank of each repeat, then the spread over repeats; in the order of PHASES."""
-    worst: dict[str, dict[int | None, float]] = {}
-    for spent in of_ranks:
+def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
+    """For each phase the slowest device of each repeat, then the spread over repeats; in the order of PHASES.
+
+    `devices[rank]`: ranks that share a device take turns on it, so their times there add up.
+    """
+    on_device: dict[tuple[str, int | None, str], float] = {}
+    for rank, (spent, device) in enumerate(zip(of_ranks, devices, strict=True)):
         for (phase, repeat), seconds in spent.items():
-            by_repeat = worst.setdefault(phase, {})
-            by_repeat[repeat] = max(by_repeat.get(repeat, 0.0), seconds)
+            key = (phase, repeat, device if phase in ON_DEVICE else f"rank {rank}")
+            on_device[key] = on_device.get(key, 0.0) + seconds
+    worst: dict[str, dict[int | None, float]] = {}
+    for (phase, repeat, _), seconds in on_device.items():
+        by_repeat = worst.setdefault(phase, {})
+        by_repeat[repeat] = max(by_repeat.get(repeat, 0.0), seconds)
     return {phase: Spread.of(list(worst[phase].values())) for phase in PHASES if phase in worst}

@@ -10,15 +10,20 @@ share a sum, the smaller the error in one element that shows.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from hybrid.partition import Span, even_pieces, pieces
+from hybrid.parallel import on_threads, rows_of_about
+from hybrid.partition import Span, even_pieces
 from hybrid.plan import Plan
 from hybrid.team import Team
+from hybrid.threads import limited_threads
 from hybrid.window import Window
+
+Result = TypeVar("Result")
 
 LAMBDA = 8.0  # 2·exp(-32) = 3e-14 for a sum
 _GROUPS = 16
@@ -45,17 +50,25 @@ class _Integers:
     largest: float
 
 
-def verify(team: Team, plan: Plan, a: Window, b: Window, c: Window) -> Check:
-    """Check the C gathered on the root's node. Every rank calls it and gets the same answer."""
+def verify(team: Team, plan: Plan, a: Window, b: Window, c: Window, threads: int = 1) -> Check:
+    """Check the C gathered on the root's node, with `threads` threads a rank.
+
+    Every rank calls it and gets the same answer.
+    """
+    with limited_threads(1):  # of BLAS: the rows are shared out among our own
+        return _verify(team, plan, a, b, c, threads)
+
+
+def _verify(team: Team, plan: Plan, a: Window, b: Window, c: Window, threads: int) -> Check:
     share, problem = plan.shares[team.rank], plan.problem
     if not (problem.n and problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     my_a, my_b = a[share.rows], b[share.b_rows]
     with team.phase("check") as scan:
-        scan.mine = (secrets.randbits(64), _integers(my_a), _integers(my_b))
+        scan.mine = (secrets.randbits(64), _integers(my_a, threads), _integers(my_b, threads))
     signs = np.random.default_rng(scan.all[0][0]).choice([-1.0, 1.0], size=problem.m)
     exact_bound = _exact_bound(plan, [said[1] for said in scan.all], [said[2] for said in scan.all])
-    side = _Exact(plan, signs, exact_bound) if exact_bound is not None else _Rounded(plan, signs)
+    side = _Exact(plan, signs, threads, exact_bound) if exact_bound is not None else _Rounded(plan, signs, threads)
     with team.phase("check") as through_b:
         through_b.mine = side.of_b(my_b)
     of_b = _stack(plan, through_b.all, by="b_rows")
@@ -74,20 +87,25 @@ def _stack(plan: Plan, parts: list[np.ndarray], by: str) -> np.ndarray:
     return np.concatenate([parts[rank] for rank in order])
 
 
-def _by_rows(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some rows at a time, few enough to stay in the cache."""
-    for rows in pieces(Span(0, len(matrix)), max(1, _BYTES_AT_ONCE // max(1, matrix.shape[1] * matrix.itemsize))):
-        yield rows.slice, matrix[rows.slice]
+def _over_rows(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray], Result]) -> Iterator[Result]:
+    """`work(where, rows)` for some rows at a time, few enough to stay in the cache."""
+    parts = rows_of_about(_BYTES_AT_ONCE, Span(0, len(matrix)), matrix.shape[1] * matrix.itemsize)
+    return on_threads(threads, lambda rows: work(rows.slice, matrix[rows.slice]), parts)
 
 
-def _integers(matrix: np.ndarray) -> _Integers:
-    largest = 0.0
-    for _, rows in _by_rows(matrix):
+def _integers(matrix: np.ndarray, threads: int) -> _Integers:
+    def look(where: slice, rows: np.ndarray) -> _Integers:
         if not rows.size:
-            continue
+            return _Integers(True, 0.0)
         if not (np.rint(rows) == rows).all():  # NaN is not; infinity is caught by its size
             return _Integers(False, 0.0)
-        largest = max(largest, float(np.abs(rows).max()))
+        return _Integers(True, float(np.abs(rows).max()))
+
+    largest = 0.0
+    for found in _over_rows(matrix, threads, look):
+        if not found.integral:
+            return found
+        largest = max(largest, found.largest)
     return _Integers(True, largest)
 
 
@@ -102,8 +120,8 @@ def _exact_bound(plan: Plan, a: list[_Integers], b: list[_Integers]) -> float | 
 class _Exact:
     """Both sides in arithmetic without rounding: float64 while sums stay below 2^53, else integers modulo 2^64."""
 
-    def __init__(self, plan: Plan, signs: np.ndarray, bound: float) -> None:
-        self._bound = bound
+    def __init__(self, plan: Plan, signs: np.ndarray, threads: int, bound: float) -> None:
+        self._bound, self._threads = bound, threads
         self._kind = np.float64 if bound * plan.problem.m <= 2**53 else np.int64
         self._signs = signs.astype(self._kind)
 
@@ -114,9 +132,11 @@ class _Exact:
         return self._times(a, of_b)
 
     def compare(self, c: np.ndarray, expected: np.ndarray) -> float:
-        for _, rows in _by_rows(c):
-            if not ((np.rint(rows) == rows) & (np.abs(rows) <= self._bound)).all():
-                return float("inf")  # not even a number that C could hold
+        def possible(where: slice, rows: np.ndarray) -> bool:
+            return bool(((np.rint(rows) == rows) & (np.abs(rows) <= self._bound)).all())
+
+        if not all(_over_rows(c, self._threads, possible)):
+            return float("inf")  # not even numbers that C could hold
         difference = self._times(c, self._signs) - expected
         return float(np.abs(difference.astype(np.float64)).max(initial=0.0))
 
@@ -126,19 +146,23 @@ class _Exact:
 
     def _times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
         product = np.empty(len(matrix), self._kind)
-        for rows, part in _by_rows(matrix):
-            product[rows] = part.astype(self._kind, copy=False) @ vector
+
+        def multiply(where: slice, rows: np.ndarray) -> None:
+            product[where] = rows.astype(self._kind, copy=False) @ vector
+
+        for _ in _over_rows(matrix, self._threads, multiply):
+            pass
         return product
 
 
 class _Rounded:
     """Both sides in float64, with the bounds that rounding needs."""
 
-    def __init__(self, plan: Plan, signs: np.ndarray) -> None:
+    def __init__(self, plan: Plan, signs: np.ndarray, threads: int) -> None:
         problem = plan.problem
         width = max(_COLUMNS_AT_LEAST, -(-problem.m // _GROUPS))
         self._groups = [span.slice for span in even_pieces(Span(0, problem.m), width)]
-        self._signs = signs
+        self._signs, self._threads = signs, threads
         of_type = np.finfo(problem.dtype)
         u_product, u_here = float(of_type.eps) / 2, 2.0**-53
         here = LAMBDA * problem.l + 2 * width**1.5  # A·y, then B·x and C·x with sums over a group
@@ -151,46 +175,58 @@ class _Rounded:
     def of_b(self, b: np.ndarray) -> np.ndarray:
         """For each row of B and group of columns: the part of B·x, and the part's norm."""
         found = np.empty((len(b), 2, len(self._groups)))
-        with np.errstate(all="ignore"):
-            for rows, part in _by_rows(b):
-                wide = part.astype(np.float64, copy=False)
-                for index, columns in enumerate(self._groups):
-                    found[rows, 0, index] = wide[:, columns] @ self._signs[columns]
-                    found[rows, 1, index] = np.sqrt(np.einsum("ij,ij->i", wide[:, columns], wide[:, columns]))
+
+        def sums_and_norms(where: slice, rows: np.ndarray) -> None:
+            for index, columns in enumerate(self._groups):
+                part = rows[:, columns].astype(np.float64, copy=False)
+                found[where, 0, index] = part @ self._signs[columns]
+                found[where, 1, index] = np.sqrt(np.einsum("ij,ij->i", part, part))
+
+        self._run(b, sums_and_norms)
         return found
 
     def of_a(self, a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
         """For each row of A and group: the expected C·x, the scale s, and the absolute error that underflow may make."""
         found = np.empty((len(a), 3, len(self._groups)))
+        sums, norms = np.ascontiguousarray(of_b[:, 0]), np.ascontiguousarray(of_b[:, 1])
         with np.errstate(all="ignore"):
-            sums, norms = np.ascontiguousarray(of_b[:, 0]), np.ascontiguousarray(of_b[:, 1])
             all_norms = norms.sum(axis=0)
-            for rows, part in _by_rows(a):
-                wide = part.astype(np.float64, copy=False)
-                sizes = np.abs(wide)
-                found[rows, 0] = wide @ sums
-                found[rows, 1] = sizes @ norms
-                flushed = self._root_width * (sizes.sum(axis=1, keepdims=True) + self._inner)
-                found[rows, 2] = self._tiny * (all_norms + flushed)
+
+        def expect(where: slice, rows: np.ndarray) -> None:
+            wide = rows.astype(np.float64, copy=False)
+            sizes = np.abs(wide)
+            found[where, 0] = wide @ sums
+            found[where, 1] = sizes @ norms
+            flushed = self._root_width * (sizes.sum(axis=1, keepdims=True) + self._inner)
+            found[where, 2] = self._tiny * (all_norms + flushed)
+
+        self._run(a, expect)
         return found
 
     def compare(self, c: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
         """The largest error, in units of s, and how many sums could be compared."""
-        worst, compared = 0.0, 0
-        with np.errstate(all="ignore"):
-            for rows, part in _by_rows(c):
-                wide = part.astype(np.float64, copy=False)
-                wanted, scale, absolute = expected[rows].transpose(1, 0, 2)
-                got = np.stack([wide[:, columns] @ self._signs[columns] for columns in self._groups], axis=1)
-                # Overflow, infinities and NaN in A or B may rightly make anything non-finite: nothing to compare there.
-                usable = np.isfinite(wanted) & (scale < self._overflow)
-                error = np.abs(got - wanted) / (scale + absolute / self._relative)
-                error = np.where(got == wanted, 0.0, np.where(np.isnan(error), np.inf, error))
-                worst = max(worst, float(error[usable].max(initial=0.0)))
-                compared += int(usable.sum())
-        return worst, compared
+
+        def look(where: slice, rows: np.ndarray) -> tuple[float, int]:
+            wide = rows.astype(np.float64, copy=False)
+            wanted, scale, absolute = expected[where].transpose(1, 0, 2)
+            got = np.stack([wide[:, columns] @ self._signs[columns] for columns in self._groups], axis=1)
+            # Overflow, infinities and NaN in A or B may rightly make anything non-finite: nothing to compare there.
+            usable = np.isfinite(wanted) & (scale < self._overflow)
+            error = np.abs(got - wanted) / (scale + absolute / self._relative)
+            error = np.where(got == wanted, 0.0, np.where(np.isnan(error), np.inf, error))
+            return float(error[usable].max(initial=0.0)), int(usable.sum())
+
+        found = self._run(c, look)
+        return max((worst for worst, _ in found), default=0.0), sum(compared for _, compared in found)
 
     def conclude(self, found: list[tuple[float, int]]) -> Check:
         error = max((worst for worst, _ in found), default=0.0)
         nothing = self._groups and found and not any(compared for _, compared in found)
         return Check("none" if nothing else "freivalds", error, self._relative, error <= self._relative)
+
+    def _run(self, matrix: np.ndarray, work: Callable[[slice, np.ndarray], Result]) -> list[Result]:
+        def quietly(where: slice, rows: np.ndarray) -> Result:
+            with np.errstate(all="ignore"):  # what overflows or is not a number is dealt with in compare
+                return work(where, rows)
+
+        return list(_over_rows(matrix, self._threads, quietly))

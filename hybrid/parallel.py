@@ -1,0 +1,25 @@
+"""Work on rows by several threads of one process, for NumPy calls that let other threads run meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from hybrid.partition import Span, pieces
+
+Result = TypeVar("Result")
+
+
+def on_threads(threads: int, work: Callable[[Span], Result], parts: Iterable[Span]) -> Iterator[Result]:
+    """`work(part)` for each part, in order, by `threads` threads."""
+    if threads <= 1:
+        yield from map(work, parts)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(work, parts)
+
+
+def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:
+    """`rows` in pieces of about `at_once` bytes, of one row at least."""
+    return pieces(rows, max(1, at_once // max(1, row_bytes)))
