@@ -13,7 +13,6 @@ from hybrid.plan import Problem
 from hybrid.product import make_product
 from hybrid.ranks import team_of
 from hybrid.settings import Settings
-from hybrid.team import Team
 
 
 def multiply(
@@ -50,12 +49,19 @@ def multiply(
             looking.mine = (matrices[0].shape, matrices[1].shape, common_dtype(matrices[0].dtype, matrices[1].dtype))
     shape_a, shape_b, dtype = looking.all[root]
     problem = Problem(shape_a[0], shape_a[1], shape_b[1], dtype)
-    agreement = agree(
-        team, problem, settings, threads=settle_threads(team, settings), root=root, already_there=_there(problem, team)
-    )
     array_a, array_b = matrices if matrices is not None else (None, None)
+    first, second = FromRoot(shape_a, array_a), FromRoot(shape_b, array_b)
     place = out if out is not None and _can_hold(out, problem) else None
-    outcome = make_product(team, agreement, FromRoot(shape_a, array_a), FromRoot(shape_b, array_b), settings, out=place)
+    there = [first.in_place(dtype), second.in_place(dtype), place] if team.size == 1 else []
+    agreement = agree(
+        team,
+        problem,
+        settings,
+        threads=settle_threads(team, settings),
+        root=root,
+        already_there=sum(array.nbytes for array in there if array is not None),
+    )
+    outcome = make_product(team, agreement, first, second, settings, out=place)
     if outcome.check is not None and not outcome.check.ok:
         raise CheckFailed(f"the product is wrong: error {outcome.check.error:.2e}, tolerance {outcome.check.tolerance:.2e}")
     return _hand_over(outcome.c.array, out, both_on_gpu=on_gpu(a) and on_gpu(b)) if team.rank == root else None
@@ -66,6 +72,8 @@ def _look_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[np.ndarray, np.nda
     if first.shape[1] != second.shape[0]:
         raise UsageError(f"a has {first.shape[1]} columns and b {second.shape[0]} rows: they must be the same")
     if out is not None:
+        if not isinstance(out, np.ndarray):
+            raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
         wanted = (first.shape[0], second.shape[1])
         if out.shape != wanted:
             raise UsageError(f"out has shape {out.shape}, the product {wanted}")
@@ -79,11 +87,6 @@ def _look_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[np.ndarray, np.nda
 def _can_hold(out: np.ndarray, problem: Problem) -> bool:
     """Whether C can be computed right in it."""
     return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == problem.dtype
-
-
-def _there(problem: Problem, team: Team) -> int:
-    """Bytes of the forecast that a process alone does not need, since it multiplies a and b where they lie."""
-    return problem.bytes(problem.n, problem.l) + problem.bytes(problem.l, problem.m) if team.size == 1 else 0
 
 
 def _hand_over(c: np.ndarray, out: np.ndarray | None, both_on_gpu: bool) -> Any:

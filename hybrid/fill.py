@@ -45,9 +45,11 @@ def fill_rows(
 
 def _generator(seed: int, matrix: str, low: int, high: int = 0) -> np.random.Generator:
     """Philox with its counter at high·2^64 + low."""
+    from numpy import array, uint64
     from numpy.random import Generator, Philox
 
-    return Generator(Philox(key=[seed % 2**64, MATRICES.index(matrix)], counter=[low, high, 0, 0]))
+    key, counter = array([seed % 2**64, MATRICES.index(matrix)], uint64), array([low, high, 0, 0], uint64)
+    return Generator(Philox(key=key, counter=counter))
 
 
 def _words(rows: Span, width: int, seed: int, matrix: str) -> np.ndarray:

@@ -32,7 +32,7 @@ _VARIABLES = (
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """The launch this process belongs to, or None when it was started alone."""
     for name, rank, size in _VARIABLES:
-        if environment.get(rank, "").isdigit() and environment.get(size, "").isdigit():
+        if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
             return Launch(name, int(environment[rank]), int(environment[size]))
     return None
 

@@ -30,9 +30,9 @@ def available_host_bytes(root: Path = Path("/")) -> int:
             if line.startswith("MemAvailable:"):
                 limits.append(int(line.split()[1]) * 1024)
     except OSError:
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))  # no /proc: all there is
-    limits += list(_allowed_by_control_groups(root))
-    return min(limits)
+        pass  # not Linux
+    limits += _allowed_by_control_groups(root)
+    return min(limits) if limits else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _allowed_by_control_groups(root: Path) -> list[int]:

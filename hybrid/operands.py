@@ -122,8 +122,10 @@ def as_matrix(value: Any, name: str) -> np.ndarray:
     if value is None:
         raise UsageError(f"{name} is None at the root, which must hold it")
     if on_gpu(value):
-        import cupy
-
+        try:
+            import cupy
+        except ImportError:
+            raise UsageError(f"{name} lies on a GPU, which takes CuPy: pip install 'hybrid-runner[cuda13]' (or cuda12)") from None
         value = cupy.asnumpy(cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value))
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)

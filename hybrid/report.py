@@ -164,7 +164,7 @@ class Progress:
         self._bar: Any = None
 
     def __call__(self, phase: str, done: int, of: int) -> None:
-        if phase != self._phase or done == 0:
+        if phase != self._phase:
             self.close()
             self._phase, self._announced = phase, False
             if self._stream.isatty():
@@ -172,6 +172,8 @@ class Progress:
 
                 self._bar = tqdm(total=of, desc=phase, delay=PATIENCE, leave=False, file=self._stream)
         if self._bar is not None:
+            if done < self._bar.n:  # the same phase of the next repeat
+                self._bar.reset()
             self._bar.update(done - self._bar.n)
         elif not self._announced and time.monotonic() - self._began > PATIENCE:
             self._announced = True

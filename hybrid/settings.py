@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -49,11 +50,14 @@ class Settings:
         return settings
 
     def _validate(self) -> None:
-        one_of("device", self.device, ("auto", "cpu", "cuda"))
         for known in fields(self):
-            value = getattr(self, known.name)
-            if not isinstance(value, (str, bool)) and value < 0:
+            value, kind = getattr(self, known.name), type(known.default)
+            accepted = (float, int) if kind is float else (kind,)
+            if type(value) not in accepted:
+                raise UsageError(f"{known.name} must be {_KINDS[kind]}, not {value!r}")
+            if kind in (int, float) and not value >= 0:
                 raise UsageError(f"{known.name} must not be negative, not {value}")
+        one_of("device", self.device, ("auto", "cpu", "cuda"))
         if self.message_bytes == 0:
             raise UsageError("message_bytes must be at least 1")
 
@@ -71,18 +75,16 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
     raise UsageError(f"unknown {what} {value!r}: {suggestion}")
 
 
+_KINDS = {str: "a name", bool: "true or false", int: "a whole number", float: "a number"}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_bytes(text: str) -> int:
     """`65536`, `64k`, `141G`, `141GiB`: units are powers of 1024."""
-    lowered = text.strip().lower()
-    number = lowered.rstrip("kmgtib")
-    unit = lowered[len(number) :].removesuffix("b").removesuffix("i")
-    try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise UsageError(f"{text!r} is not a number of bytes (such as 65536, 64k or 141G)") from None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?) ?([kmgt]?)(?:(?<=[kmgt])i)?b?", text.strip().lower(), re.ASCII)
+    if found is None:
+        raise UsageError(f"{text!r} is not a number of bytes (such as 65536, 64k or 141G)")
+    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def _parse(name: str, text: str, kind: type) -> object:
@@ -94,8 +96,6 @@ def _parse(name: str, text: str, kind: type) -> object:
             return False
         raise UsageError(f"{name}={text!r} is neither 1 nor 0")
     try:
-        if kind is int:
-            return parse_bytes(text)
-        return kind(text)
+        return parse_bytes(text) if name.endswith(("_BYTES", "_MEMORY")) else kind(text)
     except ValueError:
         raise UsageError(f"{name}={text!r} is not a number") from None

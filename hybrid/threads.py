@@ -45,7 +45,7 @@ def choose_threads(
         return Threads(asked, "--threads")
     for variable in THREAD_VARIABLES:
         first = environment.get(variable, "").split(",")[0].strip()  # OpenMP allows a list, one number a nesting level
-        if first.isdigit() and int(first) > 0:
+        if first.isdecimal() and int(first) > 0:
             return Threads(int(first), variable)
     users: dict[int, int] = {}
     for cores in cores_of_node_ranks:

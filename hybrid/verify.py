@@ -1,10 +1,11 @@
-"""Is C really A·B? Freivalds' check: C·x against A·(B·x) for random x of ±1, in O(n²) work shared by all ranks.
+"""Is C really A·B? Freivalds' check: C·x against A·(B·x) for random x, in O(n²) work shared by all ranks.
 
 Where all entries are integers that stay exact, both sides are computed exactly and must be equal. Elsewhere rounding is
 allowed for, by a bound that holds for any order of summation. With u the unit roundoff and s[i] = Σₖ |a[i,k]|·‖b[k,:]‖₂,
 each c[i,j] is off by at most l·u·(|A||B|)[i,j], and the random signs add these up like a random walk: beyond λ·l·u·s[i]
-with probability 2·exp(-λ²/2) only. The columns are checked in groups, each with its own part of x: the fewer columns
-share a sum, the smaller the error in one element that shows.
+with probability 2·exp(-λ²/2) only. The x differ in size as well, so that two equal errors do not cancel. The columns are
+checked in groups, each with its own part of x: the fewer columns share a sum, the smaller the error in one element that
+shows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from hybrid.window import Window
 Result = TypeVar("Result")
 
 LAMBDA = 8.0  # 2·exp(-32) = 3e-14 for a sum
+_LARGEST_WEIGHT = 1.0625  # x is ±[1, this): at least 1, so that every element's error shows whole
+_LARGEST_X = 1 << 16  # of the exact check's integers
 _GROUPS = 16
 _COLUMNS_AT_LEAST = 512
 _BYTES_AT_ONCE = 2 << 20
@@ -34,7 +37,7 @@ _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}
 
 @dataclass(frozen=True)
 class Check:
-    """What the check found. `error` and `tolerance` are relative to s[i] (exact: the largest difference, and 0)."""
+    """What the check found. `error` and `tolerance` are relative to s[i]; exact: the largest difference in C·x, and 0."""
 
     kind: str  # "exact", "freivalds", or "none" where NaN or infinite inputs leave nothing to compare
     error: float
@@ -66,9 +69,9 @@ def _verify(team: Team, plan: Plan, a: Window, b: Window, c: Window, threads: in
     my_a, my_b = a[share.rows], b[share.b_rows]
     with team.phase("check") as scan:
         scan.mine = (secrets.randbits(64), _integers(my_a, threads), _integers(my_b, threads))
-    signs = np.random.default_rng(scan.all[0][0]).choice([-1.0, 1.0], size=problem.m)
+    random = np.random.default_rng(scan.all[0][0])
     exact_bound = _exact_bound(plan, [said[1] for said in scan.all], [said[2] for said in scan.all])
-    side = _Exact(plan, signs, threads, exact_bound) if exact_bound is not None else _Rounded(plan, signs, threads)
+    side = _Exact(plan, random, threads, exact_bound) if exact_bound is not None else _Rounded(plan, random, threads)
     with team.phase("check") as through_b:
         through_b.mine = side.of_b(my_b)
     of_b = _stack(plan, through_b.all, by="b_rows")
@@ -109,24 +112,38 @@ def _integers(matrix: np.ndarray, threads: int) -> _Integers:
     return _Integers(True, largest)
 
 
+def _norms(rows: np.ndarray) -> np.ndarray:
+    """The 2-norm of each row, also where the squares would not fit float64."""
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    doubtful = ~((norms > 1e-140) & (norms < 1e150))
+    if doubtful.any():
+        sizes = np.abs(rows[doubtful])
+        peaks = sizes.max(axis=1)
+        scaled = sizes / np.where(peaks > 0, peaks, 1.0)[:, None]
+        norms[doubtful] = peaks * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    return norms
+
+
 def _exact_bound(plan: Plan, a: list[_Integers], b: list[_Integers]) -> float | None:
     """The largest magnitude C can have when every step of the product is exact, None when some may round."""
     if not all(part.integral for part in (*a, *b)):
         return None
-    bound = plan.problem.l * max(part.largest for part in a) * max(part.largest for part in b)
+    bound = plan.problem.l * max(1.0, *(part.largest for part in a)) * max(1.0, *(part.largest for part in b))
     return bound if bound <= _EXACT_UP_TO[plan.problem.dtype] else None
 
 
 class _Exact:
     """Both sides in arithmetic without rounding: float64 while sums stay below 2^53, else integers modulo 2^64."""
 
-    def __init__(self, plan: Plan, signs: np.ndarray, threads: int, bound: float) -> None:
+    def __init__(self, plan: Plan, random: np.random.Generator, threads: int, bound: float) -> None:
         self._bound, self._threads = bound, threads
-        self._kind = np.float64 if bound * plan.problem.m <= 2**53 else np.int64
-        self._signs = signs.astype(self._kind)
+        self._kind = np.float64 if bound * plan.problem.m * _LARGEST_X <= 2**53 else np.int64
+        # Odd numbers have inverses modulo 2^64: no single error vanishes.
+        sizes = 2 * random.integers(_LARGEST_X // 2, size=plan.problem.m) + 1
+        self._x = (sizes * random.choice([-1, 1], size=plan.problem.m)).astype(self._kind)
 
     def of_b(self, b: np.ndarray) -> np.ndarray:
-        return self._times(b, self._signs)
+        return self._times(b, self._x)
 
     def of_a(self, a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
         return self._times(a, of_b)
@@ -137,7 +154,7 @@ class _Exact:
 
         if not all(_over_rows(c, self._threads, possible)):
             return float("inf")  # not even numbers that C could hold
-        difference = self._times(c, self._signs) - expected
+        difference = self._times(c, self._x) - expected
         return float(np.abs(difference.astype(np.float64)).max(initial=0.0))
 
     def conclude(self, found: list[float]) -> Check:
@@ -158,17 +175,18 @@ class _Exact:
 class _Rounded:
     """Both sides in float64, with the bounds that rounding needs."""
 
-    def __init__(self, plan: Plan, signs: np.ndarray, threads: int) -> None:
+    def __init__(self, plan: Plan, random: np.random.Generator, threads: int) -> None:
         problem = plan.problem
         width = max(_COLUMNS_AT_LEAST, -(-problem.m // _GROUPS))
         self._groups = [span.slice for span in even_pieces(Span(0, problem.m), width)]
-        self._signs, self._threads = signs, threads
+        self._threads = threads
+        self._x = random.uniform(1.0, _LARGEST_WEIGHT, problem.m) * random.choice([-1.0, 1.0], size=problem.m)
         of_type = np.finfo(problem.dtype)
         u_product, u_here = float(of_type.eps) / 2, 2.0**-53
         here = LAMBDA * problem.l + 2 * width**1.5  # A·y, then B·x and C·x with sums over a group
-        self._relative = 1.05 * (LAMBDA * problem.l * u_product + here * u_here) + 8 * u_here
+        self._relative = 1.05 * _LARGEST_WEIGHT * (LAMBDA * problem.l * u_product + here * u_here) + 8 * u_here
         # Values below the smallest normal number may be flushed to zero, in A, in B or as a product.
-        self._tiny = LAMBDA * float(of_type.tiny)
+        self._tiny = _LARGEST_WEIGHT * LAMBDA * float(of_type.tiny)
         self._root_width, self._inner = width**0.5, problem.l
         self._overflow = float(of_type.max) / 2
 
@@ -179,8 +197,8 @@ class _Rounded:
         def sums_and_norms(where: slice, rows: np.ndarray) -> None:
             for index, columns in enumerate(self._groups):
                 part = rows[:, columns].astype(np.float64, copy=False)
-                found[where, 0, index] = part @ self._signs[columns]
-                found[where, 1, index] = np.sqrt(np.einsum("ij,ij->i", part, part))
+                found[where, 0, index] = part @ self._x[columns]
+                found[where, 1, index] = _norms(part)
 
         self._run(b, sums_and_norms)
         return found
@@ -209,7 +227,7 @@ class _Rounded:
         def look(where: slice, rows: np.ndarray) -> tuple[float, int]:
             wide = rows.astype(np.float64, copy=False)
             wanted, scale, absolute = expected[where].transpose(1, 0, 2)
-            got = np.stack([wide[:, columns] @ self._signs[columns] for columns in self._groups], axis=1)
+            got = np.stack([wide[:, columns] @ self._x[columns] for columns in self._groups], axis=1)
             # Overflow, infinities and NaN in A or B may rightly make anything non-finite: nothing to compare there.
             usable = np.isfinite(wanted) & (scale < self._overflow)
             error = np.abs(got - wanted) / (scale + absolute / self._relative)

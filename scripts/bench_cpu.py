@@ -83,7 +83,8 @@ class PeakMemory:
 def _with_descendants(process: int) -> Iterator[int]:
     yield process
     try:
-        children = [child for task in Path(f"/proc/{process}/task").iterdir() for child in (task / "children").read_text().split()]
+        threads = list(Path(f"/proc/{process}/task").iterdir())
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
     except OSError:
         return  # it has ended meanwhile
     for child in children:

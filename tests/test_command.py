@@ -225,7 +225,12 @@ def test_files_that_are_no_matrices(tmp_path):
     np.save(tmp_path / "objects.npy", np.array([[{}]], dtype=object), allow_pickle=True)
     np.save(tmp_path / "complex.npy", np.ones((2, 2), complex))
     (tmp_path / "text.npy").write_text("hello")
-    for name, said in [("line", "shape is (3,)"), ("objects", "cannot be read"), ("text", "cannot be read"), ("complex", "complex128")]:
+    for name, said in [
+        ("line", "shape is (3,)"),
+        ("objects", "cannot be read"),
+        ("text", "cannot be read"),
+        ("complex", "complex128"),
+    ]:
         done = run("--a", f"{name}.npy", "--b", f"{name}.npy", cwd=tmp_path)
         assert done.returncode == 2, done.stderr
         assert said in done.stderr

@@ -91,7 +91,7 @@ def unaligned(x):
     memory = np.zeros(x.nbytes + 1, np.uint8)
     moved = memory[1:].view(x.dtype).reshape(x.shape)
     moved[...] = x
-    assert not moved.flags.aligned
+    assert x.itemsize == 1 or not moved.flags.aligned
     return moved
 
 
@@ -152,6 +152,28 @@ def test_the_result_is_a_writable_matrix_of_its_own():
 def test_the_result_has_the_type_numpy_gives_it(of_a, of_b):
     a, b = (uniform(6, 5) * 100).astype(of_a), (uniform(5, 7, 1) * 100).astype(of_b)
     assert_is_numpys(hybrid.multiply(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "bool", ">f8"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_without_a_copy(monkeypatch, view, dtype):
+    given = []
+
+    def kernel(a, b, c):
+        given.extend((a, b, c))
+        np.matmul(a, b, out=c)
+
+    monkeypatch.setitem(product._KERNELS, "blas", kernel)
+    a, b = VIEWS[view]((uniform(7, 5) * 100).astype(dtype)), uniform(5, 6, 1)
+    hybrid.multiply(a, b)
+    for matrix in given:
+        assert matrix.dtype == np.float64
+        assert matrix.dtype.isnative
+        assert matrix.flags.c_contiguous
+        assert matrix.flags.aligned
+    plain = a.dtype == np.float64 and a.dtype.isnative and a.flags.c_contiguous and a.flags.aligned
+    assert np.may_share_memory(given[0], a) == plain
+    assert np.may_share_memory(given[1], b)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,9 @@ def bars(monkeypatch):
         def update(self, by):
             self.n += by
 
+        def reset(self):
+            self.n = 0
+
         def close(self):
             self.closed = True
 
@@ -233,12 +236,12 @@ def test_on_a_terminal_each_phase_has_a_bar_that_goes_away(clock, bars):
     assert terminal.getvalue() == ""
 
 
-def test_a_repeated_phase_starts_a_new_bar(bars):
+def test_a_repeated_phase_takes_its_bar_again(bars):
     progress = Progress(Terminal())
     for _ in range(2):
         for done in range(3):
             progress("multiply", done, 2)
-    assert [(bar.options["desc"], bar.n) for bar in bars] == [("multiply", 2)] * 2
+    assert [(bar.options["desc"], bar.n) for bar in bars] == [("multiply", 2)]
 
 
 def test_the_real_bar_takes_what_it_is_told_and_shows_nothing_of_a_short_run():

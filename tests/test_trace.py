@@ -65,6 +65,12 @@ def test_warm_ups_are_neither_summed_nor_shown():
 def test_the_slowest_rank_of_each_repeat_counts():
     first = {("multiply", 0): 1.0, ("multiply", 1): 5.0, ("multiply", 2): 2.0, ("agree", None): 9.0}
     second = {("multiply", 0): 3.0, ("multiply", 1): 4.0, ("multiply", 2): 1.0, ("fill", None): 7.0}
-    found = slowest([first, second])
+    found = slowest([first, second], ["rank 0", "rank 1"])
     assert found == {"fill": Spread(7.0, 7.0, 7.0), "multiply": Spread(3.0, 2.0, 5.0)}
     assert list(found) == ["fill", "multiply"]
+
+
+def test_ranks_that_share_a_device_take_turns_on_it():
+    of_ranks = [{("multiply", 0): seconds, ("copy in", 0): 0.5, ("place", 0): seconds} for seconds in (1.0, 2.0, 2.5)]
+    found = slowest(of_ranks, ["GPU-a", "GPU-a", "GPU-b"])
+    assert {phase: spread.median for phase, spread in found.items()} == {"place": 2.5, "copy in": 1.0, "multiply": 3.0}

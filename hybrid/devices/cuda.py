@@ -66,13 +66,13 @@ def free_bytes(gpu: Gpu) -> int:
 def choose_gpu(rank_on_node: int, gpus_of_node_ranks: Sequence[Sequence[Gpu]]) -> Gpu:
     """The GPU for one rank of a node, given which GPUs each of the node's ranks sees.
 
-    Ranks take, in order, the GPU of those they see that fewest ranks before them took: all GPUs are used before one is
-    shared, whether every rank sees all of them or each only its own. UUIDs tell them apart, since each rank numbers
-    what it sees from 0.
+    Ranks take the GPU of those they see that fewest others took, those that see fewest GPUs first: all GPUs are used
+    before one is shared, whether every rank sees all of them or each only its own. UUIDs tell them apart, since each
+    rank numbers what it sees from 0.
     """
     users: dict[str, int] = {}
-    for rank, gpus in enumerate(gpus_of_node_ranks):
-        chosen = min(gpus, key=lambda gpu: users.get(gpu.uuid, 0))
+    for rank in sorted(range(len(gpus_of_node_ranks)), key=lambda rank: len(gpus_of_node_ranks[rank])):
+        chosen = min(gpus_of_node_ranks[rank], key=lambda gpu: users.get(gpu.uuid, 0))
         if rank == rank_on_node:
             return chosen
         users[chosen.uuid] = users.get(chosen.uuid, 0) + 1
