@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# usage: bash scripts/test.sh [pytest argument…]
+# Sets up what is missing and runs the tests: without mpirun, then those marked mpi on 1 to 4 ranks.
+set -euo pipefail
+# shellcheck source=scripts/setup.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+SECONDS_ALONE=600
+SECONDS_WITH_MPI=300
+
+CHOSEN=$# # then a step may be left without tests
+MARKED='' # the caller's -m narrows those of the steps
+ARGUMENTS=(-p no:cacheprovider --color=no)
+PASSED=0 FAILED=0 SKIPPED=0
+SUMMARY=$(printf '%-5s %7s  %s' ranks seconds result)
+OUTPUT=$(mktemp)
+trap 'rm -f "$OUTPUT"' EXIT
+
+main() {
+    local ranks
+    read_arguments "$@"
+    set_up test
+    cd "$ROOT"
+    run_tests - "$SECONDS_ALONE" "$PYTHON" -m pytest -m "not mpi$MARKED"
+    for ranks in 1 2 3 4; do
+        run_tests "$ranks" "$SECONDS_WITH_MPI" "${MPIRUN[@]}" -n "$ranks" "$PYTHON" -m pytest --with-mpi -m "mpi$MARKED"
+    done
+    sum_up
+}
+
+read_arguments() {
+    while (($#)); do
+        case $1 in
+            -m) MARKED=" and (${2-})" && shift $(($# > 1 ? 2 : 1)) ;;
+            *) ARGUMENTS+=("$1") && shift ;;
+        esac
+    done
+}
+
+run_tests() {
+    local ranks=$1 limit=$2 began=$SECONDS code=0 result passed failed skipped
+    shift 2
+    printf '\n== ranks: %s\n' "$ranks"
+    limited "$limit" "$@" "${ARGUMENTS[@]}" 2>&1 | tee "$OUTPUT" || code=$?
+    result=$(last_line_of_pytest)
+    passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
+    if ((code && !failed)) && ! caller_chose_none; then
+        failed=1
+        result="${result:-no result} (exit code $code)"
+    fi
+    ((PASSED += passed, FAILED += failed, SKIPPED += skipped, 1))
+    SUMMARY+=$(printf '\n%-5s %7d  %s' "$ranks" $((SECONDS - began)) "$result")
+}
+
+caller_chose_none() { ((CHOSEN && code != 124)) && [[ $result == "no tests ran"* || $result =~ ^[0-9]+\ deselected ]]; }
+
+# timeout(1), which macOS lacks, and Ctrl-C ends the tests too.
+limited() {
+    "$PYTHON" -c 'if True:
+        import os, signal, subprocess, sys
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        tests = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            sys.exit(tests.wait(int(sys.argv[1])))
+        except subprocess.TimeoutExpired:
+            code = 124
+        except KeyboardInterrupt:
+            code = 130
+        os.killpg(tests.pid, signal.SIGTERM)
+        try:
+            tests.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(tests.pid, signal.SIGKILL)
+        sys.exit(code)' "$@"
+}
+
+last_line_of_pytest() {
+    sed -nE 's/^=* ?(([0-9]+ [a-z]+|no tests ran).* in [0-9.]+s( \([0-9:]+\))?) ?=*$/\1/p' "$OUTPUT" | tail -n 1
+}
+
+count() {
+    if [[ $result =~ ([0-9]+)\ $1 ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi
+}
+
+sum_up() {
+    printf '\n%s\n\n' "$SUMMARY"
+    if ((PASSED + FAILED + SKIPPED == 0)); then echo "no test ran" && FAILED=1; fi
+    echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"
+    ((FAILED == 0))
+}
+
+main "$@"
