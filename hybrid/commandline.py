@@ -81,23 +81,28 @@ def _work(
     except BaseException as error:
         if os.environ.get("HYBRID_DEBUG") == "1":
             traceback.print_exc()
-        if team is None:
-            return _fail_before_start(name, usage or error)
-        # The project's own errors are raised on all ranks alike; anything else happened here alone.
-        agreed = team.size == 1 or (isinstance(error, HybridError) and not team.alone)
-        code = getattr(error, "exit_code", 1)
-        if team.rank == 0 or not agreed:
-            if not isinstance(error, HybridError):
-                error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
-            _say(name, error)
-        guard.settle(code, agreed=agreed)
-        if not agreed:
-            from mpi4py import MPI
-
-            MPI.COMM_WORLD.Abort(code)
-        return code
+        return _fail_before_start(name, usage or error) if team is None else _fail(name, team, error)
     sys.stdout.flush()
     guard.settle(code)
+    return code
+
+
+def _fail(name: str, team: Team, error: BaseException) -> int:
+    """Report an error once and leave: together with the other ranks if they know of it, else by ending the job."""
+    # The project's own errors are raised on all ranks alike; anything else happened here alone.
+    agreed = team.size == 1 or (isinstance(error, HybridError) and not team.alone)
+    code = getattr(error, "exit_code", 1)
+    if team.rank == 0 or not agreed:
+        if not isinstance(error, HybridError):
+            error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
+        _say(name, error)
+    if agreed:
+        team.part(PATIENCE)  # not before rank 0 has spoken: the first rank to leave may end the others
+    guard.settle(code, agreed=agreed)
+    if not agreed:
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Abort(code)
     return code
 
 

@@ -13,9 +13,10 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -53,9 +54,33 @@ def beat(phase: str | None = None) -> None:
     _write(name)
 
 
+@contextmanager
+def busy() -> Iterator[None]:
+    """Within this context signs come from another thread: for work in libraries, which may rightly take any time.
+
+    A process that is stopped is still noticed, since all its threads are.
+    """
+    if _sign.pipe is None:
+        yield
+        return
+    done = threading.Event()
+
+    def keep_beating() -> None:
+        while not done.wait(1.0):
+            beat()
+
+    beating = threading.Thread(target=keep_beating, daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
 def settle(code: int, *, agreed: bool = True) -> None:
     """Tell the guard this rank's exit code; nothing is left to be said. Not `agreed`: the others know nothing of it."""
-    beat("end")
+    if agreed:
+        beat("end")
     if _sign.pipe is not None:
         _write(f"{_AGREED if agreed else _REPORTED}{code}".encode())
 

@@ -14,6 +14,7 @@ from hybrid.devices import Device
 from hybrid.devices.cpu import CpuDevice, blas
 from hybrid.devices.cuda import CudaDevice, cublas
 from hybrid.exchange.host import pass_along
+from hybrid.guard import busy
 from hybrid.operands import FromRoot, Operand
 from hybrid.partition import Span
 from hybrid.pipeline import HostRows, run_share
@@ -179,7 +180,7 @@ def _run(team: Team, plan: Plan, windows: dict[str, Window], device: Device, pro
             progress("multiply", done, strips)
             done += 1
 
-    with team.phase("multiply", timed=False):
+    with team.phase("multiply", timed=False), busy():
         host = HostRows(windows["A"][share.rows], windows["B"].array, windows["C"][share.rows])
         for phase, begin, end in run_share(share, plan.problem, host, device, entering):
             team.timeline.add(phase, begin, end)

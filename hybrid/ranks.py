@@ -17,7 +17,13 @@ _keyval: int | None = None  # under which a user's communicator keeps its teams
 def team_of(comm: MPI.Comm | None, ranks_per_node: int = 0) -> Team:
     """The team of a user's communicator, made at the first call and given back when the communicator is freed."""
     global _keyval
-    if comm is None or comm.Get_size() == 1:
+    if comm is None:
+        return Team()
+    from mpi4py import MPI
+
+    if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
+        _refuse_another_mpis_launcher(comm)
+    if comm.Get_size() == 1:
         return Team()
     if _keyval is None:
         _keyval = type(comm).Create_keyval(delete_fn=_free_teams)
@@ -54,11 +60,19 @@ def start_world(*, ranks_per_node: int = 0, patience: float | None = None) -> Te
             f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
             "for example with pip install mpich"
         ) from error
-    size = MPI.COMM_WORLD.Get_size()
-    if size != launch.size:
-        library = MPI.Get_library_version().split("\n")[0].strip("\0").split(",")[0]
-        raise StartError(
-            f"{launch.name} started {launch.size} processes, but {' '.join(library.split())} sees {size}: they belong to "
-            "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for"
-        )
+    _refuse_another_mpis_launcher(MPI.COMM_WORLD)
     return Team(MPI.COMM_WORLD, ranks_per_node=ranks_per_node, patience=patience)
+
+
+def _refuse_another_mpis_launcher(world: MPI.Comm) -> None:
+    """StartError if MPI's idea of the job is not the launcher's: every process takes itself for rank 0 of 1."""
+    launch, size = launched(), world.Get_size()
+    if launch is None or size == launch.size:
+        return
+    from mpi4py import MPI
+
+    library = MPI.Get_library_version().split("\n")[0].strip("\0").split(",")[0]
+    raise StartError(
+        f"{launch.name} started {launch.size} processes, but {' '.join(library.split())} sees {size}: they belong to "
+        "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for"
+    )

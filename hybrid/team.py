@@ -13,7 +13,7 @@ import socket
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -208,6 +208,12 @@ class Team:
         if not self._poll(request, stop=lambda: control.Iprobe(tag=_NOTICE)):
             unfinished.append(request)
             raise PhaseEnded
+
+    def part(self, patience: float) -> None:
+        """Wait for every rank to come here, for `patience` seconds at most; the last thing a team does."""
+        if self._comm is not None:
+            with suppress(TimeoutError):
+                self._exchange(None, patience)
 
     def free(self) -> None:
         """Give the team's communicators back; every rank calls it."""

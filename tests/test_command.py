@@ -334,3 +334,14 @@ def test_the_entry_point_is_the_command():
     done = subprocess.run([entry, "8", "8", "8"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert LAST_LINE.fullmatch(done.stdout.splitlines()[-1])
+
+
+@launcher
+def test_a_program_started_by_a_launcher_of_another_mpi_is_refused_too():
+    program = "from mpi4py import MPI; import hybrid; hybrid.multiply([[1.0]], [[1.0]], comm=MPI.COMM_WORLD)"
+    environment = {**os.environ, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    assert done.returncode != 0
+    assert "StartError: srun started 2 processes" in done.stderr

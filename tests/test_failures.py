@@ -111,3 +111,17 @@ def test_nothing_stays_behind_in_shared_memory():
     before = set(folder.glob("hybrid-*"))
     run(2, [str(FAULTY), "1", "multiply", "SIGKILL", "300", "300", "300"])
     assert set(folder.glob("hybrid-*")) <= before
+
+
+def test_a_long_multiplication_is_no_standstill(tmp_path):
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "import sys, time, numpy, hybrid.matmul, hybrid.product\n"
+        "def slow(a, b, c):\n"
+        "    time.sleep(3)  # as a library may take, without giving a sign\n"
+        "    numpy.matmul(a, b, out=c)\n"
+        "hybrid.product._KERNELS['blas'] = slow\n"
+        "sys.exit(hybrid.matmul.main())\n"
+    )
+    done = run(2, [str(program), "20", "20", "20", "--stall", "1.5"])
+    assert done.returncode == 0, done.stderr
