@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +41,10 @@ class Agreement:
     stations: tuple[Station, ...]
 
 
-def same_on_all_ranks(team: Team, asked: Mapping[str, Any]) -> None:
-    """Raise UsageError on all ranks, naming the first rank that asks for something else than rank 0."""
-    with team.phase("agree", timed=False) as asking:
-        asking.mine = dict(asked)
-    first = asking.all[0]
-    for rank, other in enumerate(asking.all):
+def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`, for all ranks."""
+    first = asked[0]
+    for rank, other in enumerate(asked):
         for key in first:
             if other[key] != first[key]:
                 raise UsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,10 @@ from hybrid.plan import Problem
 from hybrid.product import make_product
 from hybrid.ranks import team_of
 from hybrid.settings import Settings
+from hybrid.team import Team
+
+# The number of BLAS threads belongs to the whole process: calls from several Python threads take turns.
+_ALONE = threading.RLock()
 
 
 def multiply(
@@ -36,22 +42,32 @@ def multiply(
     out: at the root, a float32 or float64 array for the result; it must not overlap a or b.
     kernel, device, check, threads: as the command's options; None leaves them to HYBRID_* and the defaults.
 
-    The result is a NumPy array, or a CuPy array where both a and b lie on a GPU. An error on one rank is raised on all.
+    The result is a NumPy array, or a CuPy array where both a and b lie on a GPU. With several ranks on the root's node it
+    lies in memory mapped as shared: processes forked later share it. An error on one rank is raised on all.
     """
-    settings = Settings.gather({"kernel": kernel, "device": device, "check": check, "threads": threads})
-    team = team_of(comm, settings.ranks_per_node)
-    same_on_all_ranks(team, {"root": root, **settings.as_dict()})
-    if not 0 <= root < team.size:
-        raise UsageError(f"root {root} is not a rank of a communicator of {team.size}")
+    team = team_of(comm)
+    with _ALONE if team.size == 1 else nullcontext():
+        return _multiply(team, a, b, root, out, {"kernel": kernel, "device": device, "check": check, "threads": threads})
+
+
+def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
+    with team.phase("agree", timed=False) as asking:
+        settings = Settings.gather(flags)
+        if not isinstance(root, int) or not 0 <= root < team.size:
+            raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
+        asking.mine = {"root": root, **settings.as_dict()}
+    same_on_all_ranks(asking.all)
+    team.pretend_nodes(settings.ranks_per_node)
     with team.phase("agree", timed=False) as looking:
-        matrices = _look_at(a, b, out) if team.rank == root else None
+        plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
+        matrices = _look_at(a, b, plain_out) if team.rank == root else None
         if matrices is not None:
             looking.mine = (matrices[0].shape, matrices[1].shape, common_dtype(matrices[0].dtype, matrices[1].dtype))
     shape_a, shape_b, dtype = looking.all[root]
     problem = Problem(shape_a[0], shape_a[1], shape_b[1], dtype)
     array_a, array_b = matrices if matrices is not None else (None, None)
     first, second = FromRoot(shape_a, array_a), FromRoot(shape_b, array_b)
-    place = out if out is not None and _can_hold(out, problem) else None
+    place = plain_out if plain_out is not None and _can_hold(plain_out, problem) else None
     there = [first.in_place(dtype), second.in_place(dtype), place] if team.size == 1 else []
     agreement = agree(
         team,
@@ -64,7 +80,13 @@ def multiply(
     outcome = make_product(team, agreement, first, second, settings, out=place)
     if outcome.check is not None and not outcome.check.ok:
         raise CheckFailed(f"the product is wrong: error {outcome.check.error:.2e}, tolerance {outcome.check.tolerance:.2e}")
-    return _hand_over(outcome.c.array, out, both_on_gpu=on_gpu(a) and on_gpu(b)) if team.rank == root else None
+    if team.rank != root:
+        return None
+    if plain_out is None:
+        return _hand_over(outcome.c.array, both_on_gpu=on_gpu(a) and on_gpu(b))
+    if outcome.c.array is not plain_out:
+        np.copyto(plain_out, outcome.c.array)
+    return out
 
 
 def _look_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -89,11 +111,7 @@ def _can_hold(out: np.ndarray, problem: Problem) -> bool:
     return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == problem.dtype
 
 
-def _hand_over(c: np.ndarray, out: np.ndarray | None, both_on_gpu: bool) -> Any:
-    if out is not None:
-        if out is not c:
-            np.copyto(out, c)
-        return out
+def _hand_over(c: np.ndarray, both_on_gpu: bool) -> Any:
     if both_on_gpu:
         import cupy
 

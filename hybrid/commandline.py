@@ -73,7 +73,7 @@ def _work(
 ) -> int:
     team: Team | None = None
     try:
-        team = start_world(ranks_per_node=settings.ranks_per_node, patience=PATIENCE)
+        team = start_world(patience=PATIENCE)
         with team.phase("start", timed=False):
             if usage is not None:
                 raise usage

@@ -27,7 +27,10 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     from hybrid.agreement import agree, same_on_all_ranks, settle_threads
 
-    same_on_all_ranks(team, {**vars(options), **settings.as_dict()})
+    with team.phase("agree", timed=False) as asking:
+        asking.mine = {**vars(options), **settings.as_dict()}
+    same_on_all_ranks(asking.all)
+    team.pretend_nodes(settings.ranks_per_node)
     threads = settle_threads(team, settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.product import make_product

@@ -129,6 +129,8 @@ def as_matrix(value: Any, name: str) -> np.ndarray:
         value = cupy.asnumpy(cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value))
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} is a masked array, and what it masks has no product: fill it first, with .filled(value)")
     array = np.asarray(value)
     if array.ndim != 2:
         raise UsageError(f"{name} must have two dimensions, not {array.ndim}")

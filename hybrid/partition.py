@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, order=True)
@@ -67,20 +68,25 @@ class Topology:
             nodes.setdefault(name, []).append(rank)
         return cls(tuple(tuple(ranks) for ranks in nodes.values()))
 
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """For each rank its node, and its number in the order of the nodes."""
+        members = [(rank, node) for node, ranks in enumerate(self.nodes) for rank in ranks]
+        return {rank: (node, place) for place, (rank, node) in enumerate(members)}
+
     @property
     def size(self) -> int:
-        return sum(len(node) for node in self.nodes)
+        return len(self._places)
 
     def node_of(self, rank: int) -> int:
-        return next(index for index, node in enumerate(self.nodes) if rank in node)
+        return self._places[rank][0]
 
     def leader(self, node: int) -> int:
         return self.nodes[node][0]
 
     def rows_of_rank(self, rank: int, total: int) -> Span:
         """The rank's block. Blocks follow the nodes, so that a node's rows are consecutive however ranks are placed."""
-        order = [member for node in self.nodes for member in node]
-        return block(total, self.size, order.index(rank))
+        return block(total, self.size, self._places[rank][1])
 
     def rows_of_node(self, node: int, total: int) -> Span:
         members = self.nodes[node]

@@ -14,6 +14,7 @@ from hybrid.partition import Span, Topology, block, even_pieces
 ITEM_SIZES = {"float32": 4, "float64": 8}
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 STRIP_WORK = 150_000_000_000  # multiply-adds of one strip on a CPU: a few seconds, so that progress can be seen
+MOST_STRIPS = 512
 PANEL_BYTES = 32 << 20  # on a GPU, smaller panels lose more in the kernel than their overlap wins
 MOST_PANELS = 8
 
@@ -187,7 +188,7 @@ def _chunk_rows(problem: Problem, rows: int, device: str, ranks: int) -> int:
     if device == "cuda":
         # One GPU: a second chunk only makes the kernel's strips smaller. Several: B takes longer than a chunk to arrive.
         return rows if ranks == 1 else -(-rows // 2)
-    return max(1, STRIP_WORK // max(1, problem.l * problem.m))
+    return max(1, STRIP_WORK // max(1, problem.l * problem.m), -(-rows // MOST_STRIPS))
 
 
 def _panel_columns(problem: Problem, device: str) -> int:

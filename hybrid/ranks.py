@@ -4,44 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hybrid.errors import StartError, one_line
+from hybrid.errors import StartError, UsageError, one_line
 from hybrid.launcher import launched
 from hybrid.team import Team
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_keyval: int | None = None  # under which a user's communicator keeps its teams
+_keyval: int | None = None  # under which a user's communicator keeps its team
 
 
-def team_of(comm: MPI.Comm | None, ranks_per_node: int = 0) -> Team:
+def team_of(comm: Any) -> Team:
     """The team of a user's communicator, made at the first call and given back when the communicator is freed."""
     global _keyval
     if comm is None:
         return Team()
     from mpi4py import MPI
 
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}")
+    if MPI.Is_finalized():
+        raise UsageError("MPI has been finalized: comm cannot be used any more")
     if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
         _refuse_another_mpis_launcher(comm)
     if comm.Get_size() == 1:
         return Team()
     if _keyval is None:
-        _keyval = type(comm).Create_keyval(delete_fn=_free_teams)
-    teams: Any = comm.Get_attr(_keyval)
-    if teams is None:
-        teams = {}
-        comm.Set_attr(_keyval, teams)
-    if ranks_per_node not in teams:
-        teams[ranks_per_node] = Team(comm, ranks_per_node=ranks_per_node)
-    return teams[ranks_per_node]
+        _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
+    team: Any = comm.Get_attr(_keyval)
+    if team is None:
+        team = Team(comm)
+        comm.Set_attr(_keyval, team)
+    return team
 
 
-def _free_teams(comm: MPI.Comm, keyval: int, teams: dict[int, Team]) -> None:
-    for team in teams.values():
-        team.free()
+def _free_team(comm: MPI.Comm, keyval: int, team: Team) -> None:
+    team.free()
 
 
-def start_world(*, ranks_per_node: int = 0, patience: float | None = None) -> Team:
+def start_world(*, patience: float | None = None) -> Team:
     """The team of all ranks of this job; MPI is started only where a launcher started this process.
 
     Raises StartError when MPI cannot be started, or when MPI's idea of the job is not the launcher's: then every process
@@ -61,7 +62,7 @@ def start_world(*, ranks_per_node: int = 0, patience: float | None = None) -> Te
             "for example with pip install mpich"
         ) from error
     _refuse_another_mpis_launcher(MPI.COMM_WORLD)
-    return Team(MPI.COMM_WORLD, ranks_per_node=ranks_per_node, patience=patience)
+    return Team(MPI.COMM_WORLD, patience=patience)
 
 
 def _refuse_another_mpis_launcher(world: MPI.Comm) -> None:

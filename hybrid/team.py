@@ -12,6 +12,7 @@ import pickle
 import socket
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
@@ -43,35 +44,39 @@ class Phase:
 class Team:
     """The ranks of a communicator, or this process alone (`comm` None: MPI is not even imported).
 
-    `ranks_per_node` pretends that every so many ranks share memory. `patience`: seconds a failed rank waits for the
-    others to come to the end of the phase before it raises alone (None: as long as it takes).
+    `patience`: seconds a failed rank waits for the others to come to the end of the phase before it raises alone
+    (None: as long as it takes).
     """
 
-    def __init__(self, comm: MPI.Comm | None = None, *, ranks_per_node: int = 0, patience: float | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None) -> None:
         self.host = socket.gethostname()
         self.timeline = Timeline()
         self.doing = "start"
         self.alone = False  # this rank could not agree with the others: only ending the job is left
         self._patience = patience
+        # Of the current phase, to clear up after a failure: messages counted by their other end, unfinished requests.
+        self._serial = 0
+        self._sent: Counter[int] = Counter()
+        self._received: Counter[int] = Counter()
         self._sending: list[MPI.Request] = []
-        self._receiving: list[MPI.Request] = []
+        self._receiving: list[tuple[MPI.Request, int]] = []
         self._comm: MPI.Comm | None = None
         self._control: MPI.Comm | None = None
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
-            self.topology = Topology(((0,),))
+            self.topology = self._real_topology = Topology(((0,),))
             return
         self._comm = comm.Dup()
         self._control = comm.Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.topology = self._find_nodes(comm, ranks_per_node)
+        self.topology = self._real_topology = self._find_nodes(comm)
 
-    def _find_nodes(self, comm: MPI.Comm, ranks_per_node: int) -> Topology:
-        if ranks_per_node:
-            return Topology.of_equal_nodes(self.size, ranks_per_node)
-        from mpi4py import MPI
+    def pretend_nodes(self, ranks_per_node: int) -> None:
+        """Take every so many ranks for a node of their own; 0: the real nodes. The same on every rank."""
+        self.topology = Topology.of_equal_nodes(self.size, ranks_per_node) if ranks_per_node else self._real_topology
 
-        shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    def _find_nodes(self, comm: MPI.Comm) -> Topology:
+        shared = comm.Split_type(_mpi().COMM_TYPE_SHARED)
         ours, theirs = comm.Get_group(), shared.Get_group()
         leader = theirs.Translate_ranks([0], ours)[0]
         for done_with in (ours, theirs, shared):
@@ -103,6 +108,9 @@ class Team:
         RankFailed; either names the rank, host and activity. The ranks leave the phase together.
         """
         phase = Phase()
+        self._serial += 1
+        self._sent.clear()
+        self._received.clear()
         failure: BaseException | None = None
         self.enter(name)
         began = time.perf_counter()
@@ -151,15 +159,28 @@ class Team:
         for rank in failed:
             if rank != self.rank:
                 self._control.Recv(bytearray(0), source=rank, tag=_NOTICE)  # sent before the exchange that told us
-        for receiving in self._receiving:
-            receiving.Cancel()
-        while any(self._exchange(not all(request.Test() for request in (*self._sending, *self._receiving)))):
+        for request, source in self._receiving:
+            request.Cancel()
             status = _mpi().Status()
-            message = self._comm.Improbe(status=status)
-            if message is not None:
-                message.Recv([bytearray(status.Get_count(_mpi().BYTE)), _mpi().BYTE])
+            request.Wait(status)
+            self._received[source] += not status.Is_cancelled()
+        sent = self._exchange(dict(self._sent))
+        for source, counts in enumerate(sent):
+            for _ in range(counts.get(self.rank, 0) - self._received[source]):
+                self._throw_away(source)
+        for request in self._sending:
+            self._poll(request)
         self._sending.clear()
         self._receiving.clear()
+
+    def _throw_away(self, source: int) -> None:
+        """Receive a message that was sent in this phase and is not wanted any more."""
+        assert self._comm is not None
+        status = _mpi().Status()
+        while (message := self._comm.Improbe(source, self._tag, status)) is None:
+            guard.beat()
+            time.sleep(1e-4)
+        self._poll(message.Irecv([bytearray(status.Get_count(_mpi().BYTE)), _mpi().BYTE]))
 
     def _exchange(self, mine: Any, patience: float | None = None) -> list[Any]:
         """Every rank's object, in rank order. Not ended by notices: a failed rank comes here too."""
@@ -192,21 +213,32 @@ class Team:
                 pause = min(1e-3, pause * 1.2)
         return True
 
+    @property
+    def _tag(self) -> int:
+        return self._serial % 32000  # a message of a phase that failed can never be taken for one of a later phase
+
     def send(self, data: Any, to: int) -> None:
         """Send a buffer of bytes to a rank that receives it in this phase; PhaseEnded if a rank fails meanwhile."""
         assert self._comm is not None
-        self._wait(self._comm.Isend([data, _mpi().BYTE], dest=to), self._sending)
+        request = self._comm.Isend([data, _mpi().BYTE], to, self._tag)
+        self._sent[to] += 1
+        self._sending.append(request)
+        self._wait(request)
+        self._sending.remove(request)
 
     def receive(self, into: Any, source: int) -> None:
         """Receive bytes into a buffer of exactly their size; PhaseEnded if a rank fails meanwhile."""
         assert self._comm is not None
-        self._wait(self._comm.Irecv([into, _mpi().BYTE], source=source), self._receiving)
+        request = self._comm.Irecv([into, _mpi().BYTE], source, self._tag)
+        self._receiving.append((request, source))
+        self._wait(request)
+        self._receiving.clear()
+        self._received[source] += 1
 
-    def _wait(self, request: MPI.Request, unfinished: list[MPI.Request]) -> None:
+    def _wait(self, request: MPI.Request) -> None:
         control = self._control
         assert control is not None
         if not self._poll(request, stop=lambda: control.Iprobe(tag=_NOTICE)):
-            unfinished.append(request)
             raise PhaseEnded
 
     def part(self, patience: float) -> None:

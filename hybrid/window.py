@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybrid.errors import DoesNotFit
+from hybrid.guard import busy
 from hybrid.memory import readable
 from hybrid.partition import Span, block
 from hybrid.team import Team
@@ -53,21 +54,27 @@ def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], dty
     sizes = {key: max(mmap.PAGESIZE, height * width * item) for key, (height, width) in shapes.items()}
     shared = len(team.node_ranks) > 1
     created: dict[str, str] = {}
-    maps: dict[str, mmap.mmap] = {}
+    opened: dict[str, int] = {}
+    # Every rank goes through all phases, also one that is alone on its node.
     try:
-        # Every rank goes through both phases, also one that is alone on its node.
-        with team.phase("place", timed=False) as naming:
-            if shared and team.leads_node:
-                _create(sizes, created)
-            naming.mine = created
-        with team.phase("place", timed=False):
-            for key, path in naming.all[team.node_ranks[0]].items():
-                part = block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank))
-                maps[key] = _map(path, sizes[key], part)
+        try:
+            with team.phase("place", timed=False) as naming:
+                if shared and team.leads_node:
+                    _create(sizes, created)
+                naming.mine = created
+            with team.phase("place", timed=False):
+                for key, path in naming.all[team.node_ranks[0]].items():
+                    opened[key] = os.open(path, os.O_RDWR)
+        finally:
+            for path in created.values():  # soon, lest a killed job leaves its matrices behind
+                os.unlink(path)
+        with team.phase("place", timed=False), busy():
+            own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
+            maps = {key: _map(descriptor, sizes[key], own[key]) for key, descriptor in opened.items()}
             arrays = {key: np.ndarray(shape, dtype, buffer=maps.get(key)) for key, shape in shapes.items()}
     finally:
-        for path in created.values():  # every rank has its mapping, or never will: the names are not needed again
-            os.unlink(path)
+        for descriptor in opened.values():
+            os.close(descriptor)
     return {key: Window(array, rows[key]) for key, array in arrays.items()}
 
 
@@ -80,15 +87,13 @@ def _create(sizes: dict[str, int], created: dict[str, str]) -> None:
         os.truncate(path, size)
 
 
-def _map(path: str, size: int, reserved: Span) -> mmap.mmap:
+def _map(descriptor: int, size: int, reserved: Span) -> mmap.mmap:
     """The whole file mapped, with the memory of its bytes `reserved` taken now."""
-    descriptor = os.open(path, os.O_RDWR)
     try:
         if len(reserved) and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, reserved.lo, len(reserved))
         return mmap.mmap(descriptor, size)
     except OSError as error:
-        folder = os.path.dirname(path)
-        raise DoesNotFit(f"no room for {readable(len(reserved))} of shared memory in {folder} ({error.strerror})") from None
-    finally:
-        os.close(descriptor)
+        raise DoesNotFit(
+            f"no room for {readable(len(reserved))} of shared memory in {window_folder()} ({error.strerror})"
+        ) from None
