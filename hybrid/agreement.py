@@ -84,6 +84,7 @@ def agree(
         staged=settings.staged,
         chunk_rows=settings.chunk_rows,
         panel_columns=settings.panel_columns,
+        check=settings.check,
     )
     mine = gpus[team.rank] if gpus else None
     with team.phase("agree", timed=False) as looking:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
+import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hybrid import guard
@@ -46,15 +50,23 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def print_help(self, file: Any = None) -> None:
+        _open_streams()
         if rank_by_launcher() == 0:
             super().print_help(file)
 
 
-def run(name: str, parse: Callable[[], tuple[Any, Settings]], work: Callable[[Team, Any, Settings], int]) -> int:
-    """Run a command: `parse` its options, then `work` on every rank of the job. Returns the exit code.
+def run(
+    name: str,
+    parse: Callable[[], tuple[Any, Settings]],
+    answer: Callable[[Any, Settings], bool],
+    work: Callable[[Team, Any, Settings], int],
+) -> int:
+    """Run a command: `parse` its options, `answer` what needs no job (True if that was all), or `work` on every rank.
 
-    Wrong usage is agreed on by all ranks like any other error, so that a rank started differently keeps nobody waiting.
+    Returns the exit code. Wrong usage is agreed on by all ranks like any other error, so that a rank started differently
+    keeps nobody waiting; answers come without MPI, the same on every rank and shown by rank 0.
     """
+    _open_streams()
     usage: UsageError | None = None
     options, settings = None, Settings()
     try:
@@ -63,9 +75,37 @@ def run(name: str, parse: Callable[[], tuple[Any, Settings]], work: Callable[[Te
         if launched() is None:
             return _say(name, error)
         usage = error
+    if usage is None:
+        try:
+            if answer(options, settings):
+                sys.stdout.flush()
+                return 0
+        except Exception as error:
+            return _answer_failed(name, error)
     if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
         return _work(name, usage, options, settings, work)
     return guard.guarded(lambda: _work(name, usage, options, settings, work), settings.stall)
+
+
+def _open_streams() -> None:
+    """Closed streams become silent ones, and characters that the user's locale lacks become question marks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _answer_failed(name: str, error: Exception) -> int:
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if os.environ.get("HYBRID_DEBUG") == "1":
+        traceback.print_exc()
+    if rank_by_launcher() == 0:
+        _say(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
+    return getattr(error, "exit_code", 1)
 
 
 def _work(
@@ -89,6 +129,7 @@ def _work(
 
 def _fail(name: str, team: Team, error: BaseException) -> int:
     """Report an error once and leave: together with the other ranks if they know of it, else by ending the job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The project's own errors are raised on all ranks alike; anything else happened here alone.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.alone)
     code = getattr(error, "exit_code", 1)
@@ -102,6 +143,7 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
     if not agreed:
         from mpi4py import MPI
 
+        time.sleep(guard.DRAIN)
         MPI.COMM_WORLD.Abort(code)
     return code
 
@@ -120,6 +162,8 @@ def _fail_before_start(name: str, error: BaseException) -> int:
 
 
 def _say(name: str, error: BaseException) -> int:
-    sys.stdout.flush()
-    os.write(2, f"{name}: {error}\n".encode())
+    with suppress(OSError):  # what cannot be shown must not hide the error itself
+        sys.stdout.flush()
+    with suppress(OSError):
+        os.write(2, f"{name}: {error}\n".encode())
     return getattr(error, "exit_code", 1)

@@ -9,7 +9,7 @@ from hybrid.report import moved_bytes
 from hybrid.settings import Settings
 
 _RANKS_SHOWN = 16
-_UNLIMITED = 1 << 62
+_UNLIMITED = 1 << 200
 
 
 def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) -> str:

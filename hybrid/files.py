@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from hybrid.errors import UsageError
 
 
 @contextmanager
@@ -22,16 +24,16 @@ def appearing(path: str) -> Iterator[Path]:
 
 
 def name_beside(path: str) -> Path:
-    """A new name in the folder of `path`."""
-    target = Path(path).absolute()
+    """A new name in the folder of the file that `path` leads to."""
+    target = Path(os.path.realpath(path))
     return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
 def publish(beside: Path, path: str) -> None:
-    """Give a finished file its name, once it is safely on the disk."""
+    """Give a finished file its name, once it is safely on the disk. Links to it stay."""
     with open(beside, "rb") as written:
         os.fsync(written.fileno())
-    os.replace(beside, path)
+    os.replace(beside, os.path.realpath(path))
 
 
 def discard(beside: Path) -> None:
@@ -40,11 +42,31 @@ def discard(beside: Path) -> None:
 
 
 def refuse_unwritable(path: str) -> None:
-    """Raise OSError now if a file could not be made at `path` later."""
-    folder = Path(path).absolute().parent
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"{path} is a folder")
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder} for {path}")
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"no files can be made in {folder}")
+    """Raise UsageError now if a file could not be made at `path` later."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{path} is not a regular file")
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent} for {path}")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"no files can be made in {target.parent}")
+
+
+def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageError if two options name the same file, but for the pairs in `may_replace`."""
+    seen: dict[str, str] = {}
+    for option, path in paths.items():
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        other = seen.setdefault(place, option)
+        if other != option and option not in may_replace.get(other, ()) and {option, other} != {"--a", "--b"}:
+            raise UsageError(f"{other} and {option} name the same file, {path}")
+
+
+def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
+    """Write all of `data` at an offset, also where the system takes it in parts."""
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(descriptor, left, at)
+        at, left = at + written, left[written:]

@@ -24,9 +24,11 @@ from hybrid.launcher import launched, rank_by_launcher
 
 GRACE = 1.5  # seconds in which a launcher that is ending the whole job does so without a word from every rank
 DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
+INTERRUPT_DELAY = 0.5  # seconds after which an interrupt of the guard alone is passed on
 BEAT_INTERVAL = 0.1  # the worker writes no more often than this
 
 _AGREED, _REPORTED = "=", "!"  # before an exit code: all ranks end like this · this one does, and has said why
+_LIKELY = {int(signal.SIGKILL): " (out of memory?)", int(signal.SIGBUS): " (is /dev/shm full?)"}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -108,6 +110,11 @@ def guarded(work: Callable[[], int], stall: float) -> int:
 
 def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
     asked_to_end = False
+    interrupted = 0.0
+
+    def note_interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal interrupted  # a terminal interrupts the worker as well: only if it lives on is it told
+        interrupted = time.monotonic()
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         nonlocal asked_to_end
@@ -116,9 +123,17 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
             os.kill(worker, signum)
 
     signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the worker as well, which reports it
-    phase, said, heard, stuck = "start", "", time.monotonic(), False
+    signal.signal(signal.SIGINT, note_interrupt)
+    phase, said, stuck = "start", "", False
+    heard = looked = time.monotonic()
     while True:
+        if time.monotonic() - looked > 2:
+            heard = time.monotonic()  # the guard itself was stopped, with the whole job
+        looked = time.monotonic()
+        if interrupted and looked - interrupted > INTERRUPT_DELAY:
+            interrupted = 0.0
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGINT)
         if select.select([pipe], [], [], 0.25)[0]:
             text = os.read(pipe, 65536).decode()
             if not text:
@@ -160,7 +175,7 @@ def _tell(phase: str, code: int, stall: float, asked_to_end: bool) -> None:
     elif asked_to_end:
         happened = "was asked to end"
     elif code < 0:
-        happened = f"was killed by {_name(-code)}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
+        happened = f"was killed by {_name(-code)}" + _LIKELY.get(-code, "")
     else:
         happened = f"left with exit code {code} before the others were done"
     # One write: lines of different ranks must not cut each other.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commandline import run
@@ -132,11 +134,12 @@ def _operands(options: argparse.Namespace) -> tuple[Problem, Operand, Operand]:
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:
-    from hybrid.files import refuse_unwritable
+    from hybrid.files import refuse_same, refuse_unwritable
 
-    for path in (options.out, options.trace, None if options.json == "-" else options.json):
-        if path:
-            refuse_unwritable(path)
+    written = {"--out": options.out, "--trace": options.trace, "--json": None if options.json == "-" else options.json}
+    for path in filter(None, written.values()):
+        refuse_unwritable(path)
+    refuse_same({**written, "--a": options.a, "--b": options.b}, may_replace={"--out": ("--a", "--b")})
 
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
@@ -159,6 +162,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         staged=settings.staged,
         chunk_rows=settings.chunk_rows,
         panel_columns=settings.panel_columns,
+        check=settings.check,
     )
     choice = Choice(kernel, "asked for") if kernel else fastest(device, problem.dtype)
     print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
@@ -174,18 +178,21 @@ def _list_kernels() -> None:
         print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes)}  {kernel.summary}")
 
 
+def answer(options: argparse.Namespace, settings: Settings) -> bool:
+    """What needs no job: the list of kernels, the plan explained. Every rank comes to the same, rank 0 shows it."""
+    if options.kernel != "list" and not options.explain:
+        return False
+    with nullcontext() if rank_by_launcher() == 0 else redirect_stdout(io.StringIO()):
+        if options.kernel == "list":
+            _list_kernels()
+        else:
+            _explain(options, settings)
+    return True
+
+
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-
-    def parse_or_answer() -> tuple[argparse.Namespace, Settings]:
-        options, settings = parse()
-        if options.kernel == "list" or options.explain:
-            if rank_by_launcher() == 0:
-                _list_kernels() if options.kernel == "list" else _explain(options, settings)
-            raise SystemExit(0)
-        return options, settings
-
-    return run(NAME, parse_or_answer, work)
+    return run(NAME, parse, answer, work)
 
 
 if __name__ == "__main__":

@@ -51,12 +51,16 @@ class FromFile:
     at_root = False
 
     def __init__(self, path: str) -> None:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UsageError(f"{path} is not a regular file")
         try:
             self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # a malformed header raises whatever its contents lead to
             raise UsageError(f"{path} cannot be read as a .npy matrix: {one_line(error)}") from None
         if not isinstance(self._array, np.ndarray) or self._array.ndim != 2:
             raise UsageError(f"{path} does not hold a matrix: its shape is {getattr(self._array, 'shape', 'unknown')}")
+        if self._array.dtype.kind not in "biuf":
+            raise UsageError(f"{path} holds {self._array.dtype}: only real numbers can be multiplied here")
         self.path = os.path.abspath(path)
         self.shape: tuple[int, int] = self._array.shape
         self.dtype = self._array.dtype
@@ -64,7 +68,11 @@ class FromFile:
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         done = 0
         for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
-            into[group.within(rows).slice] = self._array[group.slice]
+            with np.errstate(over="raise"):
+                try:
+                    into[group.within(rows).slice] = self._array[group.slice]
+                except FloatingPointError:
+                    raise UsageError(f"{self.path} holds values too large for {into.dtype}") from None
             done += len(group)
             progress(done)
 
@@ -82,12 +90,12 @@ class FromRoot:
         self._array = array
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        copy_rows(into, self._here()[rows.slice], threads)
+        copy_rows(into, self.array[rows.slice], threads)
         progress(len(rows))
 
     def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
         """These rows, copied only if they are not contiguous or of another type."""
-        return np.ascontiguousarray(self._here()[rows.slice], dtype)
+        return np.ascontiguousarray(self.array[rows.slice], dtype)
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         array = self._array
@@ -101,7 +109,8 @@ class FromRoot:
             return array
         return None
 
-    def _here(self) -> np.ndarray:
+    @property
+    def array(self) -> np.ndarray:
         assert self._array is not None, "only the root has this array"
         return self._array
 

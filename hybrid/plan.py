@@ -17,6 +17,7 @@ STRIP_WORK = 150_000_000_000  # multiply-adds of one strip on a CPU: a few secon
 MOST_STRIPS = 512
 PANEL_BYTES = 32 << 20  # on a GPU, smaller panels lose more in the kernel than their overlap wins
 MOST_PANELS = 8
+MOST_GROUPS, GROUP_COLUMNS = 16, 512  # of the check: fewer columns in a sum show smaller errors, and take more memory
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,11 @@ class Arrival:
     releases: Strip | None
 
 
+def column_groups(columns: int) -> int:
+    """How many groups of columns the check sums apart."""
+    return min(MOST_GROUPS, max(1, -(-columns // GROUP_COLUMNS)))
+
+
 def arrivals(chunks: tuple[Span, ...], panels: tuple[Span, ...]) -> Iterator[Arrival]:
     """Chunks and panels in turn. A new chunk multiplies all panels already there, a new panel all chunks."""
     a = b = 0
@@ -111,6 +117,7 @@ class Plan:
     root: int
     device: str  # "cpu" or "cuda"
     staged: bool  # chunks and panels are copied into buffers of the device
+    check: bool  # the product will be verified
     shares: tuple[Share, ...]
 
     @property
@@ -145,9 +152,20 @@ class Plan:
         p, rows = self.problem, len(self.shares[rank].rows)
         return p.bytes(rows, p.l) + p.bytes(p.l, p.m) + p.bytes(rows, p.m) if rows else 0
 
+    def bytes_of_check(self, rank: int) -> int:
+        """What the check keeps: two numbers for each row of B and group of columns, three for each row it compares."""
+        if not self.check:
+            return 0
+        p, groups, alone = self.problem, column_groups(self.problem.m), self.topology.size == 1
+        # Between ranks these numbers exist several times: as made, as sent, as received, in order.
+        of_b = 2 * groups * p.l * (3 if alone else 5)
+        rows = len(self.shares[rank].rows) if len(self.topology.nodes) == 1 else 4 * p.n
+        return 8 * (of_b + 3 * groups * rows)
+
     def bytes_on_rank(self, rank: int) -> int:
         """Private host memory of a rank."""
-        return PROCESS_BYTES + (self.bytes_of_buffers(rank) if self.device == "cpu" else 0)
+        buffers = self.bytes_of_buffers(rank) if self.device == "cpu" else 0
+        return PROCESS_BYTES + buffers + self.bytes_of_check(rank)
 
     def bytes_on_node(self, node: int) -> int:
         return self.bytes_of_windows(node) + sum(self.bytes_on_rank(rank) for rank in self.topology.nodes[node])
@@ -165,6 +183,7 @@ def make_plan(
     staged: bool = False,
     chunk_rows: int = 0,
     panel_columns: int = 0,
+    check: bool = False,
 ) -> Plan:
     """Cut a product into row-blocks, chunks and panels. Zero for a size lets the plan choose it."""
     staged = staged or device == "cuda"
@@ -181,7 +200,7 @@ def make_plan(
                 panels=even_pieces(Span(0, problem.m), panel_columns or _panel_columns(problem, device)),
             )
         )
-    return Plan(problem, topology, root, device, staged, tuple(shares))
+    return Plan(problem, topology, root, device, staged, check, tuple(shares))
 
 
 def _chunk_rows(problem: Problem, rows: int, device: str, ranks: int) -> int:

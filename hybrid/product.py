@@ -18,6 +18,7 @@ from hybrid.guard import busy
 from hybrid.operands import FromRoot, Operand
 from hybrid.partition import Span
 from hybrid.pipeline import HostRows, run_share
+from hybrid.placed import verify_placed
 from hybrid.plan import Plan
 from hybrid.settings import Settings
 from hybrid.team import Team
@@ -69,7 +70,7 @@ def make_product(
         totals = []
         for index in range(-warmup, repeat):
             team.timeline.repeat = index
-            with team.phase("place", timed=False):
+            with team.phase("place", timed=False), busy():
                 windows["C"][plan.shares[team.rank].rows][...] = np.nan  # what is not computed shall show
             began = time.perf_counter()
             _place(team, plan, windows, a, b, settings, threads)
@@ -78,7 +79,7 @@ def make_product(
             if index >= 0:
                 totals.append(time.perf_counter() - began)
         team.timeline.repeat = None
-        check = verify(team, plan, windows["A"], windows["B"], windows["C"], threads) if settings.check else None
+        check = _check(team, plan, windows, {"A": a, "B": b}, threads) if settings.check else None
     with team.phase("report", timed=False) as reporting:
         reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.kept else [])
     gpus = [station.gpu.uuid if station.gpu else f"rank {station.rank}" for station in agreement.stations]
@@ -184,6 +185,14 @@ def _run(team: Team, plan: Plan, windows: dict[str, Window], device: Device, pro
         host = HostRows(windows["A"][share.rows], windows["B"].array, windows["C"][share.rows])
         for phase, begin, end in run_share(share, plan.problem, host, device, entering):
             team.timeline.add(phase, begin, end)
+
+
+def _check(team: Team, plan: Plan, windows: dict[str, Window], operands: dict[str, Operand], threads: int) -> Check:
+    if len(plan.topology.nodes) > 1:
+        for key, operand in operands.items():
+            if isinstance(operand, FromRoot):
+                verify_placed(team, plan, key, operand, windows[key], threads)
+    return verify(team, plan, windows["A"], windows["B"], windows["C"], threads)
 
 
 def _gather(team: Team, plan: Plan, c: Window, settings: Settings) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -55,12 +57,12 @@ def write(record: Mapping[str, Any], path: str) -> None:
     if path == "-":
         sys.stdout.write(line.decode())
         return
-    # A single write to a file opened for appending: lines of runs that end together do not mix.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        os.write(descriptor, line)
-    finally:
-        os.close(descriptor)
+    with open(path, "ab", buffering=0) as lines:
+        fcntl.flock(lines, fcntl.LOCK_EX)  # lines of runs that end together do not mix
+        end = lines.seek(0, os.SEEK_END)
+        if lines.write(line) != len(line):
+            lines.truncate(end)
+            raise OSError(errno.ENOSPC, f"no room for the run's line in {path}")
 
 
 def read(path: str) -> Iterator[dict[str, Any]]:

@@ -108,7 +108,7 @@ def verdict(check: Check | None) -> str:
     if check is None:
         return "off"
     if check.kind == "none":
-        return "impossible (NaN or infinity in the inputs)"
+        return "impossible (NaN, infinity or too large values in A or B)"
     result = "ok" if check.ok else "FAILED"
     return f"{result} ({check.kind}, error {check.error:.1e}, tolerance {check.tolerance:.1e})"
 

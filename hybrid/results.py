@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.files import discard, name_beside, publish
-from hybrid.partition import Span
+from hybrid.files import discard, name_beside, publish, write_whole
+from hybrid.partition import Span, pieces
 from hybrid.plan import Plan
 from hybrid.team import Team
 
@@ -41,12 +41,11 @@ def _write_rows(team: Team, path: Path, matrix: np.ndarray, rows: Span) -> None:
     np.lib.format.write_array_header_2_0(header, described)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
-        os.pwrite(descriptor, header.getvalue(), 0)
+        write_whole(descriptor, header.getvalue(), 0)
         at = len(header.getvalue()) + rows.lo * matrix.shape[1] * matrix.itemsize
-        left = memoryview(matrix[rows.slice].reshape(-1).view(np.uint8).data)
-        while left:
-            written = os.pwrite(descriptor, left[:_BYTES_AT_ONCE], at)
-            at, left = at + written, left[written:]
+        data = memoryview(matrix[rows.slice].reshape(-1).view(np.uint8).data)
+        for part in pieces(Span(0, len(data)), _BYTES_AT_ONCE):
+            write_whole(descriptor, data[part.slice], at + part.lo)
             team.enter("write")
     finally:
         os.close(descriptor)

@@ -112,9 +112,9 @@ class Team:
         self._sent.clear()
         self._received.clear()
         failure: BaseException | None = None
-        self.enter(name)
         began = time.perf_counter()
         try:
+            self.enter(name)
             yield phase
         except PhaseEnded:
             pass

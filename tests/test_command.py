@@ -248,7 +248,7 @@ def test_sizes_must_match_the_files(tmp_path):
 @pytest.mark.parametrize("option", ["--out", "--json", "--trace"])
 def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path, option):
     done = run(8, 8, 8, option, tmp_path / "nowhere" / "file")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "there is no folder" in done.stderr
     assert "total" not in done.stdout
 
@@ -256,7 +256,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path, option
 def test_too_little_memory_is_refused_with_the_missing_amount():
     done = run(100000, 100000, 100000, "--host-memory", "1G")
     assert done.returncode == 1
-    assert re.search(r"needs 223\.6 GiB of memory on \S+, which has 1\.0 GiB: 222\.6 GiB are missing", done.stderr)
+    assert re.search(r"needs 223\.7 GiB of memory on \S+, which has 1\.0 GiB: 222\.7 GiB are missing", done.stderr)
 
 
 def test_cuda_without_a_gpu_says_why():
@@ -345,3 +345,85 @@ def test_a_program_started_by_a_launcher_of_another_mpi_is_refused_too():
     )
     assert done.returncode != 0
     assert "StartError: srun started 2 processes" in done.stderr
+
+
+@launcher
+def test_what_explain_refuses_is_said_once_and_ends_all_ranks():
+    for arguments in (["--a", "missing.npy", "--b", "missing.npy"], [1000, 1000, 1000, "--host-memory", "1k"]):
+        done = run(*arguments, "--explain", ranks=2)
+        assert done.returncode in (1, 2)
+        assert "Traceback" not in done.stderr
+        assert len([line for line in done.stderr.splitlines() if line.startswith("hybrid")]) == 1
+
+
+@pytest.mark.parametrize("size", [10**6, 10**9, 10**18])
+def test_sizes_beyond_any_machine_are_refused_at_once(size):
+    done = run(size, size, size)
+    assert done.returncode == 1
+    assert "are missing" in done.stderr
+    assert run(size, size, size, "--explain", "--ranks", 1000).returncode == 0
+
+
+def test_no_file_is_written_over_another(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((3, 3)))
+    before = (tmp_path / "a.npy").read_bytes()
+    for options in (["--trace", "a.npy"], ["--json", "a.npy"], ["--out", "x", "--json", "x"], ["--json", "x", "--trace", "./x"]):
+        done = run(3, 3, 3, "--a", "a.npy", *options, cwd=tmp_path)
+        assert done.returncode == 2, options
+        assert "name the same file" in done.stderr
+    assert (tmp_path / "a.npy").read_bytes() == before
+
+
+def test_links_stay_and_what_is_no_file_is_refused(tmp_path):
+    (tmp_path / "link.npy").symlink_to("target.npy")
+    good(3, 3, 3, "--out", "link.npy", cwd=tmp_path)
+    assert (tmp_path / "link.npy").is_symlink()
+    assert np.load(tmp_path / "target.npy").shape == (3, 3)
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("--out", "--trace", "--a"):
+        done = run(3, 3, 3, option, "pipe", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "not a regular file" in done.stderr
+
+
+def test_a_line_that_cannot_be_written_whole_is_not_begun(tmp_path):
+    import resource
+
+    path = tmp_path / "runs.jsonl"
+    good(3, 3, 3, "--json", path)
+    whole = path.read_bytes()
+
+    def small_files():
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 100,) * 2)
+
+    done = subprocess.run(
+        [*COMMAND, "3", "3", "3", "--json", path],
+        capture_output=True, text=True, timeout=60, preexec_fn=small_files, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", ["complex128", "<U5", "datetime64[s]"])
+def test_files_of_other_types_are_refused_with_any_dtype(tmp_path, kind):
+    np.save(tmp_path / "x.npy", np.zeros((2, 2), kind))
+    done = run("--a", "x.npy", "--b", "x.npy", "--dtype", "float64", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "only real numbers" in done.stderr
+
+
+def test_values_too_large_for_the_type_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.full((2, 2), 1e300))
+    done = run("--a", "x.npy", "--b", "x.npy", "--dtype", "float32", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "too large for float32" in done.stderr
+
+
+def test_any_locale_and_closed_streams():
+    assert LAST_LINE.fullmatch(good(8, 8, 8, PYTHONIOENCODING="ascii").stdout.splitlines()[-1])
+    for closing in (">&-", "2>&-", "</dev/null >/dev/null"):
+        done = subprocess.run(["bash", "-c", f'"$@" {closing}', "bash", *COMMAND, "8", "8", "8"], timeout=60, check=False)
+        assert done.returncode == 0, closing

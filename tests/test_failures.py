@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -125,3 +126,28 @@ def test_a_long_multiplication_is_no_standstill(tmp_path):
     )
     done = run(2, [str(program), "20", "20", "20", "--stall", "1.5"])
     assert done.returncode == 0, done.stderr
+
+
+def alone(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hybrid.matmul", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_an_interrupt_of_the_process_one_started_ends_it():
+    job = alone("500", "500", "500", "--repeat", "100000")
+    assert job.stdout.readline().startswith("C (500×500)")
+    job.send_signal(signal.SIGINT)
+    _, said = job.communicate(timeout=LIMIT)
+    assert job.returncode == 1
+    assert [line.endswith(": interrupted") for line in own_lines(said)] == [True]
+
+
+def test_a_job_that_was_put_to_sleep_goes_on():
+    job = alone("500", "500", "500", "--repeat", "800", "--stall", "2", start_new_session=True)
+    assert job.stdout.readline().startswith("C (500×500)")
+    os.killpg(job.pid, signal.SIGSTOP)
+    time.sleep(4)
+    os.killpg(job.pid, signal.SIGCONT)
+    out, said = job.communicate(timeout=60)
+    assert job.returncode == 0, said
+    assert "check ok" in out

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from hybrid.errors import UsageError
 from hybrid.files import appearing, discard, name_beside, publish, refuse_unwritable
 
 
@@ -97,12 +98,12 @@ def test_places_where_no_file_can_be_made_are_refused_by_name(folder, monkeypatc
     refuse_unwritable(str(folder / "new"))
     (folder / "old").touch()
     refuse_unwritable(str(folder / "old"))
-    with pytest.raises(IsADirectoryError, match=f"{folder} is a folder"):
+    with pytest.raises(UsageError, match=f"{folder} is not a regular file"):
         refuse_unwritable(str(folder))
-    with pytest.raises(FileNotFoundError, match=f"no folder {folder}/missing"):
+    with pytest.raises(UsageError, match=f"no folder {folder}/missing"):
         refuse_unwritable(str(folder / "missing" / "new"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match=str(folder)):
+    with pytest.raises(UsageError, match=str(folder)):
         refuse_unwritable(str(folder / "new"))
     assert names(folder) == ["old"]
 

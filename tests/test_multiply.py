@@ -499,28 +499,28 @@ def test_an_argument_wins_over_the_environment(monkeypatch):
 def test_what_does_not_fit_is_refused_with_the_missing_amount(monkeypatch):
     a, b = uniform(300, 200), uniform(200, 400)
     need = PROCESS_BYTES + 8 * 300 * 400  # a and b are multiplied where they lie
-    assert_is_numpys(product_with(monkeypatch, a, b, HOST_MEMORY=str(need)), a, b)
+    assert_is_numpys(product_with(monkeypatch, a, b, CHECK="0", HOST_MEMORY=str(need)), a, b)
     with pytest.raises(DoesNotFit, match=r"300×200 · 200×400 float64 needs .* MiB of memory on .*: 256\.0 KiB are missing"):
-        product_with(monkeypatch, a, b, HOST_MEMORY=str(need - 256 * KiB))
+        product_with(monkeypatch, a, b, CHECK="0", HOST_MEMORY=str(need - 256 * KiB))
     with pytest.raises(MemoryError, match=r"which has 1\.0 MiB: 95\.9 MiB are missing"):
-        product_with(monkeypatch, a, b, HOST_MEMORY="1M")
+        product_with(monkeypatch, a, b, CHECK="0", HOST_MEMORY="1M")
 
 
 @pytest.mark.parametrize("of_a", [np.asfortranarray, lambda a: a.astype("float32")], ids=["other order", "other type"])
 def test_copies_of_the_inputs_are_part_of_what_must_fit(monkeypatch, of_a):
     a, b = of_a(uniform(300, 200)), uniform(200, 400)
     need = PROCESS_BYTES + 8 * (300 * 400 + 300 * 200)
-    assert_is_numpys(product_with(monkeypatch, a, b, HOST_MEMORY=str(need)), a, b)
+    assert_is_numpys(product_with(monkeypatch, a, b, CHECK="0", HOST_MEMORY=str(need)), a, b)
     with pytest.raises(DoesNotFit, match=r"256\.0 KiB are missing"):
-        product_with(monkeypatch, a, b, HOST_MEMORY=str(need - 256 * KiB))
+        product_with(monkeypatch, a, b, CHECK="0", HOST_MEMORY=str(need - 256 * KiB))
 
 
 def test_buffers_are_part_of_what_must_fit(monkeypatch):
     a, b = uniform(300, 200), uniform(200, 400)
     need = PROCESS_BYTES + 8 * (300 * 400 + 300 * 200 + 200 * 400 + 300 * 400)
-    assert_is_numpys(product_with(monkeypatch, a, b, HOST_MEMORY=str(need), STAGED="1"), a, b)
+    assert_is_numpys(product_with(monkeypatch, a, b, CHECK="0", HOST_MEMORY=str(need), STAGED="1"), a, b)
     with pytest.raises(DoesNotFit, match=r"256\.0 KiB are missing"):
-        product_with(monkeypatch, a, b, HOST_MEMORY=str(need - 256 * KiB), STAGED="1")
+        product_with(monkeypatch, a, b, CHECK="0", HOST_MEMORY=str(need - 256 * KiB), STAGED="1")
 
 
 # The module
@@ -570,3 +570,24 @@ def test_a_product_of_finite_numbers_warns_of_nothing():
 def test_the_result_outlives_the_inputs():
     c = hybrid.multiply(OnlyDlpack(uniform(6, 5)), OnlyDlpack(uniform(5, 4, 1)))
     assert_is_numpys(c, uniform(6, 5), uniform(5, 4, 1))
+
+
+def test_masked_arrays_are_refused_and_subclasses_of_out_are_filled():
+    with pytest.raises(UsageError, match="masked array"):
+        hybrid.multiply(np.ma.masked_equal(np.eye(3), 0), np.eye(3))
+    out = np.asmatrix(np.zeros((3, 3)))
+    assert hybrid.multiply(np.eye(3), 2 * np.eye(3), out=out) is out
+    np.testing.assert_array_equal(out, 2 * np.eye(3))
+
+
+def test_calls_from_several_threads_leave_blas_as_it_was():
+    from concurrent.futures import ThreadPoolExecutor
+
+    from threadpoolctl import threadpool_info
+
+    before = [pool["num_threads"] for pool in threadpool_info()]
+    a = np.random.default_rng(0).random((200, 200))
+    with ThreadPoolExecutor(3) as pool:
+        for c in pool.map(lambda _: hybrid.multiply(a, a), range(12)):
+            np.testing.assert_allclose(c, a @ a)
+    assert [pool["num_threads"] for pool in threadpool_info()] == before

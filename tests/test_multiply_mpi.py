@@ -175,11 +175,15 @@ def test_a_failure_on_one_rank_is_raised_on_all_and_the_next_product_works(comm,
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("failing_rank", [0, 1])
 @pytest.mark.parametrize("phase", ["place", "gather"])
-def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, phase, failing_rank):
-    """Large messages between nodes are under way when a rank fails: nobody waits for them, and they are cleared up."""
+@pytest.mark.parametrize(("size", "message"), [(600, "300000"), (20, "200")], ids=["large messages", "small messages"])
+def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, phase, failing_rank, size, message):
+    """Messages between nodes are under way when a rank fails: nobody waits for them, and none is taken for a later one.
+
+    Large ones wait for their receiver, small ones are sent before it has asked for them.
+    """
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    monkeypatch.setenv("HYBRID_MESSAGE_BYTES", "300000")
-    a, b = same_matrix((600, 600), 1), same_matrix((600, 600), 2)
+    monkeypatch.setenv("HYBRID_MESSAGE_BYTES", message)
+    a, b = same_matrix((size, size), 1), same_matrix((size, size), 2)
     original = hybrid.product.pass_along
     calls = []
 
@@ -232,3 +236,48 @@ def test_check_can_be_left_out(comm, monkeypatch):
 def test_root_must_be_a_rank(comm):
     with pytest.raises(UsageError, match="is not a rank"):
         hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=comm, root=comm.size)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("wrong", [{"threads": -1}, {"threads": "many"}, {"root": -1}, {"root": "0"}])
+def test_nonsense_on_one_rank_is_raised_on_all(comm, wrong):
+    with pytest.raises(UsageError, match=r"rank 1 on \S+, agree"):
+        hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=comm, **(wrong if comm.rank == 1 else {}))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_environment_that_differs_is_named(comm, monkeypatch):
+    if comm.rank == 1:
+        monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    with pytest.raises(UsageError, match="rank 1 asks for ranks_per_node 1, rank 0 for 0"):
+        hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("operand", ["A", "B"])
+def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
+    """The check of the product starts from what lies on the nodes: that it lies there rightly is checked too."""
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    place = hybrid.product._place
+
+    def changing(team, plan, windows, *rest):
+        place(team, plan, windows, *rest)
+        if team.rank == team.size - 1:
+            share = plan.shares[team.rank]
+            windows[operand][share.rows if operand == "A" else share.b_rows][0, 0] += 1
+
+    monkeypatch.setattr(hybrid.product, "_place", changing)
+    a, b = same_matrix((12, 12), 1), same_matrix((12, 12), 2)
+    with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
+        hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_only_communicators_of_one_group_are_taken(comm):
+    half = comm.Split(comm.rank % 2)
+    between = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
+    for wrong in (between, "world"):
+        with pytest.raises(UsageError, match="comm must be an mpi4py intracommunicator"):
+            hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=wrong)
+    between.Free()
+    half.Free()
