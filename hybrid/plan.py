@@ -13,7 +13,7 @@ from hybrid.partition import Span, Topology, block, even_pieces
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
-STRIP_WORK = 150_000_000_000  # multiply-adds of one strip on a CPU: a few seconds, so that progress can be seen
+STRIP_WORK = 500_000_000_000  # multiply-adds of one strip on a CPU: progress shows now and then, and BLAS packs B seldom
 MOST_STRIPS = 512
 PANEL_BYTES = 32 << 20  # on a GPU, smaller panels lose more in the kernel than their overlap wins
 MOST_PANELS = 8

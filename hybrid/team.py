@@ -26,6 +26,7 @@ from hybrid.timeline import Timeline
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_POLLS_BETWEEN_LOOKS = 100
 _NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
 
 
@@ -198,19 +199,19 @@ class Team:
 
     def _poll(self, request: MPI.Request, stop: Callable[[], bool] | None = None, deadline: float | None = None) -> bool:
         """Wait for a request. False when `stop` said so first."""
-        pause, spins = 5e-5, 0
+        polls, pause = 0, 0.0
         while not request.Test():
-            guard.beat()
-            if stop is not None and stop():
-                return False
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError
-            spins += 1
-            if spins < 200:
-                os.sched_yield() if hasattr(os, "sched_yield") else time.sleep(0)
-            else:
-                time.sleep(pause)
-                pause = min(1e-3, pause * 1.2)
+            polls += 1
+            if polls % _POLLS_BETWEEN_LOOKS == 0:
+                guard.beat()
+                if stop is not None and stop():
+                    return False
+                if deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError
+                if stop is None:  # ranks may compute for long before they come here: leave them the cores
+                    pause = min(1e-3, 5e-5 + pause * 1.2)
+            # Messages move only while MPI is called: no pause for them but letting others run.
+            time.sleep(pause) if pause else os.sched_yield()
         return True
 
     @property
