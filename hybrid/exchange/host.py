@@ -34,6 +34,6 @@ def pass_along(
         flat = block.reshape(-1).view("uint8")
         for part in pieces(Span(0, flat.size), message_bytes):  # a single row may be longer than a message
             if position > 0:
-                team.receive(flat[part.slice], chain[position - 1])
+                team.messages.receive(flat[part.slice], chain[position - 1])
             if position + 1 < len(chain):
-                team.send(flat[part.slice], chain[position + 1])
+                team.messages.send(flat[part.slice], chain[position + 1])
