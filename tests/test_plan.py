@@ -169,7 +169,7 @@ def test_on_a_gpu_a_large_b_comes_in_panels_and_a_small_one_at_once():
 
 def test_a_long_product_on_a_cpu_is_cut_into_strips_so_that_progress_shows():
     assert len(make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(1, 1)).shares[0].chunks) == 1
-    assert len(make_plan(Problem(40_000, 10_000, 10_000), Topology.of_equal_nodes(1, 1)).shares[0].chunks) > 10
+    assert len(make_plan(Problem(100_000, 10_000, 10_000), Topology.of_equal_nodes(1, 1)).shares[0].chunks) > 10
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
