@@ -23,6 +23,7 @@ from hybrid.ranks import start_world
 from hybrid.settings import Settings
 from hybrid.team import Team
 
+FIRST_WORD = 1.0  # seconds rank 0 gets to report what keeps all ranks from starting, before the others do
 PATIENCE = 4.0  # seconds a failed rank waits for the others to hear of it before it ends the job alone
 
 
@@ -143,7 +144,7 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
     if not agreed:
         from mpi4py import MPI
 
-        time.sleep(guard.DRAIN)
+        guard.let_launcher_read()
         MPI.COMM_WORLD.Abort(code)
     return code
 
@@ -152,7 +153,7 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     """MPI did not start, so nothing can be agreed on. Rank 0 speaks first; its end usually ends the job."""
     code = getattr(error, "exit_code", 1)
     if rank_by_launcher() != 0:
-        time.sleep(1.0)
+        time.sleep(FIRST_WORD)
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {socket.gethostname()}, start: {one_line(error)}")
     _say(name, error)

@@ -79,6 +79,11 @@ def busy() -> Iterator[None]:
         done.set()
 
 
+def let_launcher_read() -> None:
+    """Before an end that makes the launcher end the job: it offers no way to learn that it has read what was printed."""
+    time.sleep(DRAIN)
+
+
 def settle(code: int, *, agreed: bool = True) -> None:
     """Tell the guard this rank's exit code; nothing is left to be said. Not `agreed`: the others know nothing of it."""
     if agreed:
@@ -164,7 +169,7 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
         _tell(phase, code, stall if stuck else 0, asked_to_end)
     if phase == "start" and launched() is not None:
         # Others may wait in MPI's start. MPICH's launcher ends them when a process is killed, not for an exit code.
-        time.sleep(DRAIN)
+        let_launcher_read()
         os.kill(os.getpid(), signal.SIGKILL)
     _leave(int(said[1:]) if said.startswith(_REPORTED) else 128 - code if code < 0 else code or 1)
 
@@ -192,7 +197,7 @@ def _is_stopped(process: int) -> bool:
 
 def _leave(code: int) -> NoReturn:
     if code and launched() is not None:
-        time.sleep(DRAIN)
+        let_launcher_read()
     os._exit(code)  # the parent of a fork owns nothing that needs cleaning up
 
 
