@@ -1,8 +1,27 @@
-"""The catalogue: one line a kernel. A name, the device it runs on, the types it takes, and what it is."""
+"""The catalogue: one line a kernel, with what it needs, how it is launched, and why `auto` would take it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+BOTH = ("float32", "float64")
+C_TYPES = {"float32": "float", "float64": "double"}
+MOST_BLOCKS_Y = 65535
+ALL = 0
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to compile and launch a kernel's template."""
+
+    tile: tuple[int, int]  # the rows and columns of C that a block computes; ALL of them
+    block: tuple[int, int]  # threads of a block, x and y
+    arguments: str = ""  # of the template, after the type
+    shared: int = 0  # elements of shared memory that the launch gives
+    capability: int = 50  # the least compute capability, times ten
+    by_width: bool = False  # the template's last argument is the number of elements that can be copied at once
+    in_line: bool = False  # all blocks along x: the kernel itself orders the tiles
 
 
 @dataclass(frozen=True)
@@ -11,16 +30,44 @@ class Kernel:
 
     name: str
     device: str  # "cpu" or "cuda"
-    dtypes: tuple[str, ...]
     summary: str
+    source: str = ""  # the .cu file; none: a library's
+    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, hash=False)  # by dtype, the fastest first
+    function: str = ""  # in that file; none: it is called as the kernel
+    dtypes: tuple[str, ...] = BOTH
+    vectors_only: bool = False  # B must have one column
+    reason: str = ""  # why auto takes it
 
 
-BOTH = ("float32", "float64")
+@dataclass(frozen=True)
+class Launch:
+    """What is compiled, and how it is started."""
+
+    source: str
+    expression: str  # names the instance: tiled<double, 16>
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    shared_bytes: int
+
+
+def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:
+    return dict.fromkeys(BOTH, forms)
+
 
 CATALOGUE = (
-    Kernel("blas", "cpu", BOTH, "the BLAS library NumPy was built with"),
-    Kernel("cublas", "cuda", BOTH, "NVIDIA's library, the yardstick"),
-)
+    Kernel("blas", "cpu", "the BLAS library NumPy was built with", reason="the CPU's fastest"),
+    Kernel("naive", "cuda", "one thread an element of C", "naive.cu", _both(Form((16, 16), (16, 16)))),
+    Kernel("row_per_thread", "cuda", "one thread a row of C", "row_per_thread.cu", _both(Form((128, ALL), (128, 1)))),
+    Kernel("column_per_thread", "cuda", "one thread a column of C", "column_per_thread.cu", _both(Form((ALL, 128), (128, 1)))),
+    Kernel("matvec", "cuda", "matrix × vector, one thread an element", "matvec.cu", _both(Form((128, ALL), (128, 1))), vectors_only=True),
+    Kernel("matvec_warp", "cuda", "matrix × vector, one warp an element", "matvec.cu", _both(Form((8, ALL), (32, 8))), vectors_only=True,
+           reason="B is a vector: A is read once, in whole lines"),
+    Kernel("tiled", "cuda", "tiles of 16×16 in shared memory", "tiled.cu", _both(Form((16, 16), (16, 16), "16"))),
+    Kernel("tiled32", "cuda", "tiles of 32×32 in shared memory", "tiled.cu", _both(Form((32, 32), (32, 32), "32")), "tiled"),
+    Kernel("cublas", "cuda", "NVIDIA's library, the yardstick; auto never takes it"),
+)  # fmt: skip
+
+AUTO = ("blas", "matvec_warp", "tensor", "warp_tiled", "register_tiled", "tiled")  # the first that fits
 
 
 @dataclass(frozen=True)
@@ -39,7 +86,47 @@ def named(name: str) -> Kernel | None:
     return next((kernel for kernel in CATALOGUE if kernel.name == name), None)
 
 
-def fastest(device: str, dtype: str) -> Choice:
-    """What `auto` stands for."""
-    kernel = next(kernel for kernel in kernels_for(device) if dtype in kernel.dtypes)
-    return Choice(kernel, f"the fastest for {dtype} on {device}")
+def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
+    """Why the kernel cannot make a C of so many columns on a GPU of that compute capability (times ten); "" if it can."""
+    if dtype not in kernel.dtypes:
+        return f"kernel {kernel.name} does not take {dtype}"
+    if kernel.vectors_only and columns > 1:
+        return f"kernel {kernel.name} multiplies by a vector, and B has {columns} columns"
+    forms = kernel.forms.get(dtype, ())
+    if forms and _form(kernel, dtype, capability) is None:
+        needed = min(form.capability for form in forms)
+        return f"kernel {kernel.name} needs compute capability {_dotted(needed)}, and this GPU has {_dotted(capability)}"
+    return ""
+
+
+def fastest(device: str, dtype: str, columns: int, capability: int = 90) -> Choice:
+    """What `auto` stands for: never a library where there is a kernel of ours."""
+    for kernel in filter(None, map(named, AUTO)):
+        if kernel.device == device and not refusal(kernel, dtype, columns, capability):
+            return Choice(kernel, kernel.reason)
+    raise LookupError(f"no kernel for {dtype} on {device}")
+
+
+def launch_of(kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1) -> Launch:
+    """How a rows×columns C is made. `width`: elements that A, B and C's rows let one copy at once."""
+    form = _form(kernel, dtype, capability)
+    assert form is not None, refusal(kernel, dtype, columns, capability)
+    down, across = _pieces(rows, form.tile[0]), _pieces(columns, form.tile[1])
+    arguments = [C_TYPES[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
+    in_line = form.in_line or ALL in form.tile
+    grid = (down * across, 1) if in_line else (across, min(down, MOST_BLOCKS_Y))
+    item = {"float32": 4, "float64": 8}[dtype]
+    expression = f"{kernel.function or kernel.name}<{', '.join(arguments)}>"
+    return Launch(kernel.source, expression, grid, form.block, form.shared * item)
+
+
+def _form(kernel: Kernel, dtype: str, capability: int) -> Form | None:
+    return next((form for form in kernel.forms.get(dtype, ()) if form.capability <= capability), None)
+
+
+def _pieces(whole: int, piece: int) -> int:
+    return 1 if piece == ALL else -(-whole // piece)
+
+
+def _dotted(capability: int) -> str:
+    return f"{capability // 10}.{capability % 10}"
