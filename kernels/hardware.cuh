@@ -23,8 +23,19 @@ __device__ __forceinline__ T* launched_shared_memory()
 }
 
 #if __CUDA_ARCH__ >= 800
-// BYTES (4, 8 or 16) from global to shared memory, past the registers. Of the source only `there` bytes are read, zeros
-// make up the rest. Both addresses are multiples of BYTES. Done when a later copies_wait says so.
+// BYTES (4, 8 or 16) from global to shared memory, past the registers. Both addresses are multiples of BYTES. Done when a
+// later copies_wait says so.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global)
+{
+    unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
+}
+
+// The same, but only `there` bytes of the source are read; zeros make up the rest.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int there)
 {

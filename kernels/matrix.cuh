@@ -14,3 +14,18 @@ struct Matrix {
 };
 
 __device__ inline Size pieces(Size whole, Size piece) { return (whole + piece - 1) / piece; }
+
+struct TilePosition {
+    Size row, column;
+};
+
+// The block's tile of C. Blocks that run at the same time get tiles close to each other, GROUP rows of tiles high, so that
+// together they read few rows of A and columns of B, and find them in the L2 cache.
+template <int ROWS, int COLUMNS, int GROUP = 8, typename T>
+__device__ TilePosition tile_position(const Matrix<T>& c)
+{
+    Size down = pieces(c.rows, ROWS), across = pieces(c.columns, COLUMNS);
+    Size group = blockIdx.x / (GROUP * across), within = blockIdx.x % (GROUP * across);
+    Size height = min(down - group * GROUP, Size(GROUP));
+    return {(group * GROUP + within % height) * ROWS, within / height * COLUMNS};
+}

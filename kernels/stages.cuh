@@ -1,0 +1,111 @@
+// Tiles on their way from global to shared memory: who copies which piece, and where it lies so that no two threads of a
+// warp want the same bank at once.
+#pragma once
+#include "hardware.cuh"
+#include "matrix.cuh"
+
+// Moves the 16-byte pieces within their row: bits of the row's number, from ROW_BIT on, flip bits of the piece's, from
+// PIECE_BIT on.
+template <int ROW_BIT, int BITS, int PIECE_BIT>
+struct Swizzle {
+    static constexpr int MASK = (1 << BITS) - 1, PERIOD = BITS ? 1 << (ROW_BIT + BITS) : 1;  // in rows
+
+    __device__ static int piece(int row, int piece) { return piece ^ (row >> ROW_BIT & MASK) << PIECE_BIT; }
+};
+
+using NoSwizzle = Swizzle<0, 0, 0>;
+
+// A tile in shared memory, ROWS×COLUMNS, row by row, in pieces of 16 bytes that the swizzle moves within their row.
+template <typename T, int ROWS_, int COLUMNS_, typename Swizzle_>
+struct Tile {
+    using Element = T;
+    using Swizzle = Swizzle_;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, SIZE = ROWS * COLUMNS, PIECE = 16 / sizeof(T);
+    static constexpr int BELOW = COLUMNS;  // from one row to the next
+
+    __device__ static int place(int row, int column)
+    {
+        return row * COLUMNS + Swizzle_::piece(row, column / PIECE) * PIECE + column % PIECE;
+    }
+};
+
+// The same tile column by column, for threads that want several rows of one column at once.
+template <typename T, int ROWS_, int COLUMNS_>
+struct TransposedTile {
+    using Element = T;
+    using Swizzle = NoSwizzle;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PITCH = ROWS + 16 / sizeof(T), SIZE = COLUMNS * PITCH, BELOW = 1;
+
+    __device__ static int place(int row, int column) { return column * PITCH + row; }
+};
+
+enum class Along { COLUMNS, ROWS };  // where the next tile lies: to the right (A) or below (B)
+
+// One thread's part in copying a matrix's tiles one after the other, WIDTH elements at a time.
+template <typename Tile, int THREADS, int WIDTH, Along K>
+class TileCopy {
+    using T = typename Tile::Element;
+    static constexpr int PER_ROW = Tile::COLUMNS / WIDTH, ROWS_AT_ONCE = THREADS / PER_ROW;
+    static_assert(THREADS % PER_ROW == 0 && Tile::ROWS % ROWS_AT_ONCE == 0, "the threads divide the tile evenly");
+    static constexpr int PLACES = ROWS_AT_ONCE < Tile::Swizzle::PERIOD ? Tile::Swizzle::PERIOD / ROWS_AT_ONCE : 1;
+
+    const T* from;                // this thread's next piece
+    Size down, back;              // to the piece below; from below the last to the next tile's first
+    int rows_left, columns_left;  // of the matrix, from this tile's first piece on
+    int place[PLACES];            // of the first pieces in the tile; the others lie in the same way below
+
+    __device__ static int clamp(Size left) { return static_cast<int>(left < 0 ? 0 : left > 1 << 30 ? 1 << 30 : left); }
+
+public:
+    static constexpr int TIMES = Tile::ROWS / ROWS_AT_ONCE;
+
+    __device__ TileCopy(const Matrix<const T>& matrix, Size top, Size left)
+    {
+        int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
+        from = matrix.data + (top + row) * matrix.stride + left + column;
+        down = ROWS_AT_ONCE * matrix.stride;
+        back = K == Along::COLUMNS ? Tile::COLUMNS - TIMES * down : 0;
+        rows_left = clamp(matrix.rows - top - row);
+        columns_left = clamp(matrix.columns - left - column);
+#pragma unroll
+        for (int i = 0; i < PLACES; ++i) place[i] = Tile::place(row + i * ROWS_AT_ONCE, column);
+    }
+
+    // All of a tile that may reach beyond the matrix: zeros stand for what is there.
+    __device__ __forceinline__ void carefully(T* tile) const
+    {
+        int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
+        int there = min(columns_left, WIDTH) * static_cast<int>(sizeof(T));
+#pragma unroll 1
+        for (int i = 0; i < TIMES; ++i)
+            copy_async<WIDTH * sizeof(T)>(tile + Tile::place(row + i * ROWS_AT_ONCE, column), from + i * down,
+                                          i * ROWS_AT_ONCE < rows_left ? there : 0);
+    }
+
+    // The i-th of TIMES pieces, in their order; copied if `wanted`, and passed in any case. Along k the tile lies within the
+    // matrix. What lies beyond it across k is left as it is, for it only ends in elements that C does not have.
+    __device__ __forceinline__ void piece(T* tile, int i, bool wanted)
+    {
+        bool inside = K == Along::COLUMNS ? i * ROWS_AT_ONCE < rows_left : columns_left > 0;
+        if (wanted && inside)
+            copy_async<WIDTH * sizeof(T)>(tile + place[i % PLACES] + i / PLACES * PLACES * ROWS_AT_ONCE * Tile::BELOW, from);
+        from += down;
+        if (i == TIMES - 1) to_next_tile();
+    }
+
+    __device__ __forceinline__ void advance()
+    {
+        from += TIMES * down;
+        to_next_tile();
+    }
+
+private:
+    __device__ __forceinline__ void to_next_tile()  // from below this one
+    {
+        from += back;
+        if (K == Along::COLUMNS)
+            columns_left = max(columns_left - Tile::COLUMNS, 0);
+        else
+            rows_left = max(rows_left - Tile::ROWS, 0);
+    }
+};

@@ -1,0 +1,124 @@
+// The matrix units multiply: a warp's mma takes 16×8 and 8×8 numbers out of its lanes' registers. Everything around it
+// keeps them fed: tiles arrive asynchronously, STAGES deep, and the operands of the next mma are loaded during this one.
+//
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS. Limit: the matrix units, and at full load the GPU's power.
+//
+// The units compute Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows at a time. Which column and which k an operand's place stands for
+// is free, as long as all agree: a lane (g, t) = (lane / 4, lane % 4) takes columns 2g and 2g+1, k = 2t and 2t+1, so that
+// every load is 16 bytes and lands in the registers in the order that the mma wants.
+#include "hardware.cuh"
+#include "matrix.cuh"
+#include "stages.cuh"
+#include "vectors.cuh"
+
+template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH>
+__global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
+    tensor(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
+{
+    constexpr int WARPS_DOWN = ROWS / WARP_ROWS, THREADS = WARPS_DOWN * (COLUMNS / WARP_COLUMNS) * 32;
+    constexpr int DOWN = WARP_ROWS / 8, ACROSS = WARP_COLUMNS / 16, STEPS = DEPTH / 8;
+    static_assert(ACROSS % 2 == 0 && STEPS % 2 == 0, "operands alternate between two sets of registers");
+    using ATile = Tile<T, ROWS, DEPTH, Swizzle<0, 1, 2>>;
+    using BTile = Tile<T, DEPTH, COLUMNS, Swizzle<1, 2, 1>>;
+    constexpr int STAGE = ATile::SIZE + BTile::SIZE;
+
+    T* shared = launched_shared_memory<T>();
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    int warp_row = warp % WARPS_DOWN * WARP_ROWS, warp_column = warp / WARPS_DOWN * WARP_COLUMNS;
+    TilePosition at = tile_position<ROWS, COLUMNS>(c);
+
+    using CopyA = TileCopy<ATile, THREADS, WIDTH, Along::COLUMNS>;
+    using CopyB = TileCopy<BTile, THREADS, WIDTH, Along::ROWS>;
+    CopyA copy_a(a, at.row, 0);
+    CopyB copy_b(b, 0, at.column);
+    auto copy_carefully = [&](int stage) {
+        copy_a.carefully(shared + stage);
+        copy_b.carefully(shared + stage + ATile::SIZE);
+    };
+    // The copies of a tile, a few in each of `turns` turns.
+    auto copy = [&](int stage, bool wanted, int turn, int turns) {
+        constexpr int PIECES = CopyA::TIMES + CopyB::TIMES;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (i * turns / PIECES != turn) continue;
+            if (i < CopyA::TIMES)
+                copy_a.piece(shared + stage, i, wanted);
+            else
+                copy_b.piece(shared + stage + ATile::SIZE, i - CopyA::TIMES, wanted);
+        }
+        if (turn == turns - 1) copies_commit();
+    };
+
+    T sums[ACROSS][DOWN][4] = {};
+    T b_part[2][4], a_part[2][DOWN][2];
+    int a_place[2] = {ATile::place(warp_row + g, 2 * t), ATile::place(warp_row + g, 8 + 2 * t)};
+    int b_place = ATile::SIZE + BTile::place(2 * t, warp_column + 2 * g);
+    auto fetch_a = [&](int stage, int step) {
+#pragma unroll
+        for (int i = 0; i < DOWN; ++i) {
+            double2 pair = *reinterpret_cast<const double2*>(shared + stage + a_place[step % 2] + step / 2 * 16 + 8 * i * DEPTH);
+            a_part[step % 2][i][0] = pair.x;
+            a_part[step % 2][i][1] = pair.y;
+        }
+    };
+    auto fetch_b = [&](int stage, int step, int j) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            double2 pair = *reinterpret_cast<const double2*>(shared + stage + b_place + (8 * step + k) * COLUMNS + 16 * j);
+            b_part[j % 2][2 * k] = pair.x;
+            b_part[j % 2][2 * k + 1] = pair.y;
+        }
+    };
+
+    int tiles = static_cast<int>(pieces(a.columns, DEPTH));
+    bool cut = (c.columns - at.column) % WIDTH && c.columns - at.column < COLUMNS;  // C's edge goes through a piece
+    int whole_tiles = cut ? 0 : static_cast<int>(a.columns / DEPTH);
+    auto next = [](int& stage) { stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE; };
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        copy_carefully(stage * STAGE);
+        copy_a.advance();
+        copy_b.advance();
+        copies_commit();
+    }
+    copies_wait<STAGES - 2>();
+    __syncthreads();
+    int reading = 0, writing = (STAGES - 1) * STAGE;
+    fetch_a(reading, 0);
+    fetch_b(reading, 0, 0);
+    for (int tile = 0; tile < tiles; ++tile) {
+        bool whole = tile + STAGES - 1 < whole_tiles;
+        if (!whole) copy_carefully(writing);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+            for (int j = 0; j < ACROSS; ++j) {
+                copy(writing, whole, step * ACROSS + j, STEPS * ACROSS);
+                if (j < ACROSS - 1)
+                    fetch_b(reading, step, j + 1);
+                else {
+                    if (step == STEPS - 1) {  // all of this tile is in registers: on to the next
+                        copies_wait<STAGES - 2>();
+                        __syncthreads();  // ... and nobody reads this one any more
+                        next(reading);
+                        next(writing);
+                    }
+                    fetch_a(reading, (step + 1) % STEPS);
+                    fetch_b(reading, (step + 1) % STEPS, 0);
+                }
+#pragma unroll
+                for (int i = 0; i < DOWN; ++i) mma_m16n8k8(sums[j][i], b_part[j % 2], a_part[step % 2][i]);
+            }
+    }
+    copies_wait<0>();
+
+#pragma unroll
+    for (int i = 0; i < DOWN; ++i)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd)
+#pragma unroll
+            for (int j = 0; j < ACROSS; ++j) {
+                const T pair[2] = {sums[j][i][odd], sums[j][i][odd + 2]};
+                store<WIDTH>(c, at.row + warp_row + 8 * i + 2 * t + odd, at.column + warp_column + 16 * j + 2 * g, pair);
+            }
+}

@@ -1,0 +1,109 @@
+// For the ordinary units, all that helps at once: a block's tile is cut into warps' tiles and those into 4×8 lanes' elements;
+// tiles arrive asynchronously; a thread holds two steps of B, and of A the row it multiplies and the next.
+//
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS. Shared loads per multiply-add: 1 / (rows of a thread) + 1 / (columns
+// of a thread), 16 bytes each. Limit: the multiply-add units, and at full load the GPU's power.
+#include "hardware.cuh"
+#include "matrix.cuh"
+#include "stages.cuh"
+#include "vectors.cuh"
+
+template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH>
+__global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
+    warp_tiled(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
+{
+    constexpr int WARPS_DOWN = ROWS / WARP_ROWS, THREADS = WARPS_DOWN * (COLUMNS / WARP_COLUMNS) * 32;
+    constexpr int PIECE = 16 / sizeof(T), DOWN = WARP_ROWS / (4 * PIECE), ACROSS = WARP_COLUMNS / (8 * PIECE);
+    using ATile = TransposedTile<T, ROWS, DEPTH>;
+    using BTile = Tile<T, DEPTH, COLUMNS, NoSwizzle>;
+    constexpr int STAGE = ATile::SIZE + BTile::SIZE;
+
+    T* shared = launched_shared_memory<T>();
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x = lane % 8 * PIECE, y = lane / 8 * PIECE;
+    int my_row = warp % WARPS_DOWN * WARP_ROWS + y, my_column = warp / WARPS_DOWN * WARP_COLUMNS + x;
+    TilePosition at = tile_position<ROWS, COLUMNS>(c);
+
+    using CopyA = TileCopy<ATile, THREADS, 1, Along::COLUMNS>;
+    using CopyB = TileCopy<BTile, THREADS, WIDTH, Along::ROWS>;
+    CopyA copy_a(a, at.row, 0);
+    CopyB copy_b(b, 0, at.column);
+    auto copy_carefully = [&](int stage) {
+        copy_a.carefully(shared + stage);
+        copy_b.carefully(shared + stage + ATile::SIZE);
+    };
+    // The copies of a tile, a few in each of `turns` turns.
+    auto copy = [&](int stage, bool wanted, int turn, int turns) {
+        constexpr int PIECES = CopyA::TIMES + CopyB::TIMES;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (i * turns / PIECES != turn) continue;
+            if (i < CopyA::TIMES)
+                copy_a.piece(shared + stage, i, wanted);
+            else
+                copy_b.piece(shared + stage + ATile::SIZE, i - CopyA::TIMES, wanted);
+        }
+        if (turn == turns - 1) copies_commit();
+    };
+
+    T sums[DOWN][PIECE][ACROSS][PIECE] = {};
+    Piece<T> a_part[2][DOWN], b_part[2][ACROSS];
+    const T *a_from = shared + ATile::place(my_row, 0), *b_from = shared + ATile::SIZE + BTile::place(0, my_column);
+    auto fetch = [&](int k) {
+#pragma unroll
+        for (int i = 0; i < DOWN; ++i) a_part[k % 2][i] = Piece<T>::at(a_from + ATile::place(4 * PIECE * i, k));
+#pragma unroll
+        for (int j = 0; j < ACROSS; ++j) b_part[k % 2][j] = Piece<T>::at(b_from + BTile::place(k, 8 * PIECE * j));
+    };
+
+    int tiles = static_cast<int>(pieces(a.columns, DEPTH));
+    bool cut = (c.columns - at.column) % WIDTH && c.columns - at.column < COLUMNS;  // C's edge goes through a piece
+    int whole_tiles = cut ? 0 : static_cast<int>(a.columns / DEPTH);
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        copy_carefully(stage * STAGE);
+        copy_a.advance();
+        copy_b.advance();
+        copies_commit();
+    }
+    copies_wait<STAGES - 2>();
+    __syncthreads();
+    int reading = 0, writing = (STAGES - 1) * STAGE;
+    fetch(0);
+    for (int tile = 0; tile < tiles; ++tile) {
+        bool whole = tile + STAGES - 1 < whole_tiles;
+        if (!whole) copy_carefully(writing);
+#pragma unroll
+        for (int k = 0; k < DEPTH; ++k) {
+            copy(writing, whole, k, DEPTH);
+            if (k == DEPTH - 1) {  // all of this tile is in registers: on to the next
+                copies_wait<STAGES - 2>();
+                __syncthreads();  // ... and nobody reads this one any more
+                writing = reading;
+                int forward = reading == (STAGES - 1) * STAGE ? -reading : STAGE;
+                reading += forward;
+                a_from += forward;
+                b_from += forward;
+            }
+            fetch((k + 1) % DEPTH);
+#pragma unroll
+            for (int i = 0; i < DOWN; ++i)
+#pragma unroll
+                for (int row = 0; row < PIECE; ++row)
+#pragma unroll
+                    for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+                        for (int column = 0; column < PIECE; ++column)
+                            sums[i][row][j][column] =
+                                multiply_add(a_part[k % 2][i].of[row], b_part[k % 2][j].of[column], sums[i][row][j][column]);
+        }
+    }
+    copies_wait<0>();
+
+#pragma unroll
+    for (int i = 0; i < DOWN; ++i)
+#pragma unroll
+        for (int row = 0; row < PIECE; ++row)
+#pragma unroll
+            for (int j = 0; j < ACROSS; ++j)
+                store<WIDTH>(c, at.row + my_row + 4 * PIECE * i + row, at.column + my_column + 8 * PIECE * j, sums[i][row][j]);
+}
