@@ -22,24 +22,25 @@ __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
     int y = threadIdx.x / THREADS_ACROSS, x = threadIdx.x % THREADS_ACROSS * PIECE;
 
-    TileCopy<ATile, THREADS, WIDTH, Along::COLUMNS> copy_a(a, at.row, 0);
-    TileCopy<BTile, THREADS, WIDTH, Along::ROWS> copy_b(b, 0, at.column);
-    auto copy = [&](int tile) {
-        T* stage = shared + tile % STAGES * STAGE;
-        copy_a.carefully(stage);
-        copy_a.advance();
-        copy_b.carefully(stage + ATile::SIZE);
-        copy_b.advance();
+    TileCopy<ATile, THREADS, WIDTH, STAGES, STAGE, Along::COLUMNS> copy_a(shared, a, at.row, 0);
+    TileCopy<BTile, THREADS, WIDTH, STAGES, STAGE, Along::ROWS> copy_b(shared + ATile::SIZE, b, 0, at.column);
+    auto copy_tile = [&] {
+        copy_a.carefully();
+        copy_a.skip_pieces();
+        copy_a.next_tile();
+        copy_b.carefully();
+        copy_b.skip_pieces();
+        copy_b.next_tile();
         copies_commit();
     };
 
     T sums[MINE_DOWN][MINE_ACROSS] = {};
     int tiles = static_cast<int>(pieces(a.columns, DEPTH));
-    for (int tile = 0; tile < STAGES - 1; ++tile) copy(tile);
+    for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile();
     for (int tile = 0; tile < tiles; ++tile) {
         copies_wait<STAGES - 2>();
         __syncthreads();  // the tile is whole, and nobody reads the one before it any more
-        copy(tile + STAGES - 1);
+        copy_tile();
         const T* a_tile = shared + tile % STAGES * STAGE;
         const T* b_tile = a_tile + ATile::SIZE;
 #pragma unroll

@@ -41,8 +41,9 @@ struct TransposedTile {
 
 enum class Along { COLUMNS, ROWS };  // where the next tile lies: to the right (A) or below (B)
 
-// One thread's part in copying a matrix's tiles one after the other, WIDTH elements at a time.
-template <typename Tile, int THREADS, int WIDTH, Along K>
+// One thread's part in copying a matrix's tiles, one after the other, into a ring of STAGES places in shared memory, STAGE
+// elements from one to the next. WIDTH elements are copied at a time.
+template <typename Tile, int THREADS, int WIDTH, int STAGES, int STAGE, Along K>
 class TileCopy {
     using T = typename Tile::Element;
     static constexpr int PER_ROW = Tile::COLUMNS / WIDTH, ROWS_AT_ONCE = THREADS / PER_ROW;
@@ -52,14 +53,15 @@ class TileCopy {
     const T* from;                // this thread's next piece
     Size down, back;              // to the piece below; from below the last to the next tile's first
     int rows_left, columns_left;  // of the matrix, from this tile's first piece on
-    int place[PLACES];            // of the first pieces in the tile; the others lie in the same way below
+    T* to[PLACES];                // where the first pieces go; the others lie in the same way below
+    int stage;
 
     __device__ static int clamp(Size left) { return static_cast<int>(left < 0 ? 0 : left > 1 << 30 ? 1 << 30 : left); }
 
 public:
     static constexpr int TIMES = Tile::ROWS / ROWS_AT_ONCE;
 
-    __device__ TileCopy(const Matrix<const T>& matrix, Size top, Size left)
+    __device__ TileCopy(T* ring, const Matrix<const T>& matrix, Size top, Size left) : stage(0)
     {
         int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
         from = matrix.data + (top + row) * matrix.stride + left + column;
@@ -68,13 +70,14 @@ public:
         rows_left = clamp(matrix.rows - top - row);
         columns_left = clamp(matrix.columns - left - column);
 #pragma unroll
-        for (int i = 0; i < PLACES; ++i) place[i] = Tile::place(row + i * ROWS_AT_ONCE, column);
+        for (int i = 0; i < PLACES; ++i) to[i] = ring + Tile::place(row + i * ROWS_AT_ONCE, column);
     }
 
     // All of a tile that may reach beyond the matrix: zeros stand for what is there.
-    __device__ __forceinline__ void carefully(T* tile) const
+    __device__ __forceinline__ void carefully() const
     {
         int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
+        T* tile = to[0] - Tile::place(row, column);
         int there = min(columns_left, WIDTH) * static_cast<int>(sizeof(T));
 #pragma unroll 1
         for (int i = 0; i < TIMES; ++i)
@@ -82,30 +85,28 @@ public:
                                           i * ROWS_AT_ONCE < rows_left ? there : 0);
     }
 
-    // The i-th of TIMES pieces, in their order; copied if `wanted`, and passed in any case. Along k the tile lies within the
-    // matrix. What lies beyond it across k is left as it is, for it only ends in elements that C does not have.
-    __device__ __forceinline__ void piece(T* tile, int i, bool wanted)
+    // The i-th of a tile's TIMES pieces, in their order; copied if `wanted`. Along k the tile lies within the matrix. What
+    // lies beyond it across k is left as it is, for it only ends in elements that C does not have.
+    __device__ __forceinline__ void piece(int i, bool wanted)
     {
         bool inside = K == Along::COLUMNS ? i * ROWS_AT_ONCE < rows_left : columns_left > 0;
-        if (wanted && inside)
-            copy_async<WIDTH * sizeof(T)>(tile + place[i % PLACES] + i / PLACES * PLACES * ROWS_AT_ONCE * Tile::BELOW, from);
+        if (wanted && inside) copy_async<WIDTH * sizeof(T)>(to[i % PLACES] + i / PLACES * PLACES * ROWS_AT_ONCE * Tile::BELOW, from);
         from += down;
-        if (i == TIMES - 1) to_next_tile();
     }
 
-    __device__ __forceinline__ void advance()
-    {
-        from += TIMES * down;
-        to_next_tile();
-    }
-
-private:
-    __device__ __forceinline__ void to_next_tile()  // from below this one
+    // After a tile's pieces: to the next tile, and the next place in the ring.
+    __device__ __forceinline__ void next_tile()
     {
         from += back;
         if (K == Along::COLUMNS)
             columns_left = max(columns_left - Tile::COLUMNS, 0);
         else
             rows_left = max(rows_left - Tile::ROWS, 0);
+        int forward = stage == STAGES - 1 ? -(STAGES - 1) * STAGE : STAGE;
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+#pragma unroll
+        for (int i = 0; i < PLACES; ++i) to[i] += forward;
     }
+
+    __device__ __forceinline__ void skip_pieces() { from += TIMES * down; }
 };

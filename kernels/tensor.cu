@@ -27,44 +27,49 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     int warp_row = warp % WARPS_DOWN * WARP_ROWS, warp_column = warp / WARPS_DOWN * WARP_COLUMNS;
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
 
-    using CopyA = TileCopy<ATile, THREADS, WIDTH, Along::COLUMNS>;
-    using CopyB = TileCopy<BTile, THREADS, WIDTH, Along::ROWS>;
-    CopyA copy_a(a, at.row, 0);
-    CopyB copy_b(b, 0, at.column);
-    auto copy_carefully = [&](int stage) {
-        copy_a.carefully(shared + stage);
-        copy_b.carefully(shared + stage + ATile::SIZE);
+    using CopyA = TileCopy<ATile, THREADS, WIDTH, STAGES, STAGE, Along::COLUMNS>;
+    using CopyB = TileCopy<BTile, THREADS, WIDTH, STAGES, STAGE, Along::ROWS>;
+    CopyA copy_a(shared, a, at.row, 0);
+    CopyB copy_b(shared + ATile::SIZE, b, 0, at.column);
+    auto copy_carefully = [&] {
+        copy_a.carefully();
+        copy_b.carefully();
     };
-    // The copies of a tile, a few in each of `turns` turns.
-    auto copy = [&](int stage, bool wanted, int turn, int turns) {
+    auto next_tile = [&] {
+        copies_commit();
+        copy_a.next_tile();
+        copy_b.next_tile();
+    };
+    // The pieces of a tile, a few in each of `turns` turns.
+    auto copy = [&](bool wanted, int turn, int turns) {
         constexpr int PIECES = CopyA::TIMES + CopyB::TIMES;
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             if (i * turns / PIECES != turn) continue;
             if (i < CopyA::TIMES)
-                copy_a.piece(shared + stage, i, wanted);
+                copy_a.piece(i, wanted);
             else
-                copy_b.piece(shared + stage + ATile::SIZE, i - CopyA::TIMES, wanted);
+                copy_b.piece(i - CopyA::TIMES, wanted);
         }
-        if (turn == turns - 1) copies_commit();
+        if (turn == turns - 1) next_tile();
     };
 
     T sums[ACROSS][DOWN][4] = {};
     T b_part[2][4], a_part[2][DOWN][2];
-    int a_place[2] = {ATile::place(warp_row + g, 2 * t), ATile::place(warp_row + g, 8 + 2 * t)};
-    int b_place = ATile::SIZE + BTile::place(2 * t, warp_column + 2 * g);
-    auto fetch_a = [&](int stage, int step) {
+    const T* a_from[2] = {shared + ATile::place(warp_row + g, 2 * t), shared + ATile::place(warp_row + g, 8 + 2 * t)};
+    const T* b_from = shared + ATile::SIZE + BTile::place(2 * t, warp_column + 2 * g);
+    auto fetch_a = [&](int step) {
 #pragma unroll
         for (int i = 0; i < DOWN; ++i) {
-            double2 pair = *reinterpret_cast<const double2*>(shared + stage + a_place[step % 2] + step / 2 * 16 + 8 * i * DEPTH);
+            double2 pair = *reinterpret_cast<const double2*>(a_from[step % 2] + step / 2 * 16 + 8 * i * DEPTH);
             a_part[step % 2][i][0] = pair.x;
             a_part[step % 2][i][1] = pair.y;
         }
     };
-    auto fetch_b = [&](int stage, int step, int j) {
+    auto fetch_b = [&](int step, int j) {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-            double2 pair = *reinterpret_cast<const double2*>(shared + stage + b_place + (8 * step + k) * COLUMNS + 16 * j);
+            double2 pair = *reinterpret_cast<const double2*>(b_from + (8 * step + k) * COLUMNS + 16 * j);
             b_part[j % 2][2 * k] = pair.x;
             b_part[j % 2][2 * k + 1] = pair.y;
         }
@@ -73,38 +78,39 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     int tiles = static_cast<int>(pieces(a.columns, DEPTH));
     bool cut = (c.columns - at.column) % WIDTH && c.columns - at.column < COLUMNS;  // C's edge goes through a piece
     int whole_tiles = cut ? 0 : static_cast<int>(a.columns / DEPTH);
-    auto next = [](int& stage) { stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE; };
-#pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        copy_carefully(stage * STAGE);
-        copy_a.advance();
-        copy_b.advance();
-        copies_commit();
+        copy_carefully();
+        copy_a.skip_pieces();
+        copy_b.skip_pieces();
+        next_tile();
     }
     copies_wait<STAGES - 2>();
     __syncthreads();
-    int reading = 0, writing = (STAGES - 1) * STAGE;
-    fetch_a(reading, 0);
-    fetch_b(reading, 0, 0);
+    int stage = 0;  // that is read
+    fetch_a(0);
+    fetch_b(0, 0);
     for (int tile = 0; tile < tiles; ++tile) {
         bool whole = tile + STAGES - 1 < whole_tiles;
-        if (!whole) copy_carefully(writing);
+        if (!whole) copy_carefully();
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
 #pragma unroll
             for (int j = 0; j < ACROSS; ++j) {
-                copy(writing, whole, step * ACROSS + j, STEPS * ACROSS);
+                copy(whole, step * ACROSS + j, STEPS * ACROSS);
                 if (j < ACROSS - 1)
-                    fetch_b(reading, step, j + 1);
+                    fetch_b(step, j + 1);
                 else {
                     if (step == STEPS - 1) {  // all of this tile is in registers: on to the next
                         copies_wait<STAGES - 2>();
                         __syncthreads();  // ... and nobody reads this one any more
-                        next(reading);
-                        next(writing);
+                        int forward = stage == STAGES - 1 ? -(STAGES - 1) * STAGE : STAGE;
+                        stage = stage == STAGES - 1 ? 0 : stage + 1;
+                        a_from[0] += forward;
+                        a_from[1] += forward;
+                        b_from += forward;
                     }
-                    fetch_a(reading, (step + 1) % STEPS);
-                    fetch_b(reading, (step + 1) % STEPS, 0);
+                    fetch_a((step + 1) % STEPS);
+                    fetch_b((step + 1) % STEPS, 0);
                 }
 #pragma unroll
                 for (int i = 0; i < DOWN; ++i) mma_m16n8k8(sums[j][i], b_part[j % 2], a_part[step % 2][i]);

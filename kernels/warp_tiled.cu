@@ -17,32 +17,38 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     using ATile = TransposedTile<T, ROWS, DEPTH>;
     using BTile = Tile<T, DEPTH, COLUMNS, NoSwizzle>;
     constexpr int STAGE = ATile::SIZE + BTile::SIZE;
+    constexpr int TURN = 4;  // k from a few copies to the next: apart, so that they wait for nothing; not alone, for each few costs
 
     T* shared = launched_shared_memory<T>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x = lane % 8 * PIECE, y = lane / 8 * PIECE;
     int my_row = warp % WARPS_DOWN * WARP_ROWS + y, my_column = warp / WARPS_DOWN * WARP_COLUMNS + x;
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
 
-    using CopyA = TileCopy<ATile, THREADS, 1, Along::COLUMNS>;
-    using CopyB = TileCopy<BTile, THREADS, WIDTH, Along::ROWS>;
-    CopyA copy_a(a, at.row, 0);
-    CopyB copy_b(b, 0, at.column);
-    auto copy_carefully = [&](int stage) {
-        copy_a.carefully(shared + stage);
-        copy_b.carefully(shared + stage + ATile::SIZE);
+    using CopyA = TileCopy<ATile, THREADS, 1, STAGES, STAGE, Along::COLUMNS>;
+    using CopyB = TileCopy<BTile, THREADS, WIDTH, STAGES, STAGE, Along::ROWS>;
+    CopyA copy_a(shared, a, at.row, 0);
+    CopyB copy_b(shared + ATile::SIZE, b, 0, at.column);
+    auto copy_carefully = [&] {
+        copy_a.carefully();
+        copy_b.carefully();
     };
-    // The copies of a tile, a few in each of `turns` turns.
-    auto copy = [&](int stage, bool wanted, int turn, int turns) {
+    auto next_tile = [&] {
+        copies_commit();
+        copy_a.next_tile();
+        copy_b.next_tile();
+    };
+    // The pieces of a tile, a few in each of `turns` turns.
+    auto copy = [&](bool wanted, int turn, int turns) {
         constexpr int PIECES = CopyA::TIMES + CopyB::TIMES;
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             if (i * turns / PIECES != turn) continue;
             if (i < CopyA::TIMES)
-                copy_a.piece(shared + stage, i, wanted);
+                copy_a.piece(i, wanted);
             else
-                copy_b.piece(shared + stage + ATile::SIZE, i - CopyA::TIMES, wanted);
+                copy_b.piece(i - CopyA::TIMES, wanted);
         }
-        if (turn == turns - 1) copies_commit();
+        if (turn == turns - 1) next_tile();
     };
 
     T sums[DOWN][PIECE][ACROSS][PIECE] = {};
@@ -58,29 +64,27 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     int tiles = static_cast<int>(pieces(a.columns, DEPTH));
     bool cut = (c.columns - at.column) % WIDTH && c.columns - at.column < COLUMNS;  // C's edge goes through a piece
     int whole_tiles = cut ? 0 : static_cast<int>(a.columns / DEPTH);
-#pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        copy_carefully(stage * STAGE);
-        copy_a.advance();
-        copy_b.advance();
-        copies_commit();
+        copy_carefully();
+        copy_a.skip_pieces();
+        copy_b.skip_pieces();
+        next_tile();
     }
     copies_wait<STAGES - 2>();
     __syncthreads();
-    int reading = 0, writing = (STAGES - 1) * STAGE;
+    int stage = 0;  // that is read
     fetch(0);
     for (int tile = 0; tile < tiles; ++tile) {
         bool whole = tile + STAGES - 1 < whole_tiles;
-        if (!whole) copy_carefully(writing);
+        if (!whole) copy_carefully();
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k) {
-            copy(writing, whole, k, DEPTH);
+            if (k % TURN == 0) copy(whole, k / TURN, DEPTH / TURN);
             if (k == DEPTH - 1) {  // all of this tile is in registers: on to the next
                 copies_wait<STAGES - 2>();
                 __syncthreads();  // ... and nobody reads this one any more
-                writing = reading;
-                int forward = reading == (STAGES - 1) * STAGE ? -reading : STAGE;
-                reading += forward;
+                int forward = stage == STAGES - 1 ? -(STAGES - 1) * STAGE : STAGE;
+                stage = stage == STAGES - 1 ? 0 : stage + 1;
                 a_from += forward;
                 b_from += forward;
             }
