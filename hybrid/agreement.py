@@ -9,7 +9,7 @@ from typing import Any
 
 from hybrid.devices.cuda import Gpu, choose_gpu, free_bytes, usable_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
-from hybrid.kernels.catalogue import CATALOGUE, Choice, Kernel, fastest, named
+from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
 from hybrid.memory import Room, available_host_bytes, refuse_what_does_not_fit, shared_bytes
 from hybrid.plan import Plan, Problem, make_plan
 from hybrid.settings import Settings, one_of
@@ -72,10 +72,8 @@ def agree(
     """Choose device, kernel and plan, the same on every rank, and make sure that it all fits."""
     kernel = choose_kernel_by_name(settings)
     gpus, device_reason = _choose_device(team, settings, kernel)
-    device = "cuda" if gpus else "cpu"
-    choice = Choice(kernel, "asked for") if kernel else fastest(device, problem.dtype)
-    if problem.dtype not in choice.kernel.dtypes:
-        raise UsageError(f"kernel {choice.kernel.name} does not take {problem.dtype}")
+    device = "cuda" if gpus else "emulate" if settings.device == "emulate" else "cpu"
+    choice = choose_kernel(kernel, device, problem, min((gpu.capability for gpu in gpus), default=EMULATED_CAPABILITY))
     plan = make_plan(
         problem,
         team.topology,
@@ -112,15 +110,31 @@ def choose_kernel_by_name(settings: Settings) -> Kernel | None:
     one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
     kernel = named(settings.kernel)
     assert kernel is not None
-    if settings.device not in ("auto", kernel.device):
+    if settings.device != "auto" and not kernel.runs_on(settings.device):
         raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
     return kernel
+
+
+def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
+    """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
+    if asked_for is None:
+        return fastest(device, problem.dtype, problem.m, capability)
+    refused = refusal(asked_for, problem.dtype, problem.m, capability)
+    if refused:
+        raise UsageError(refused)
+    return Choice(asked_for, "asked for")
 
 
 def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tuple[list[Gpu], str]:
     """Every rank's GPU, or none of them for the CPU; and why."""
     if settings.device == "cpu":
         return [], "asked for"
+    if settings.device == "emulate":
+        from hybrid.emulation.build import compiler
+
+        with team.phase("agree", timed=False):
+            compiler()
+        return [], "asked for: the CPU stands for a GPU"
     if kernel is not None and kernel.device == "cpu":
         return [], f"kernel {kernel.name} runs there"
     with team.phase("agree", timed=False) as looking:
@@ -133,8 +147,9 @@ def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tup
     if len(without) == team.size and not must:
         return [], str(looking.all[0])
     if without:
+        instead = "emulate" if kernel is not None and kernel.source else "cpu"
         who = "every rank" if len(without) == team.size else f"rank {without[0]}"
-        raise DeviceUnavailable(f"no usable GPU on {who}: {looking.all[without[0]]}; mend that, or use --device cpu")
+        raise DeviceUnavailable(f"no usable GPU on {who}: {looking.all[without[0]]}; mend that, or use --device {instead}")
     chosen = []
     for rank in range(team.size):
         members = team.topology.nodes[team.topology.node_of(rank)]

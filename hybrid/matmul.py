@@ -143,9 +143,9 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
-    from hybrid.agreement import choose_kernel_by_name
+    from hybrid.agreement import choose_kernel, choose_kernel_by_name
     from hybrid.explain import explain, refuse_on_assumed_machine
-    from hybrid.kernels.catalogue import Choice, fastest
+    from hybrid.kernels.catalogue import EMULATED_CAPABILITY
     from hybrid.partition import Topology
     from hybrid.plan import make_plan
 
@@ -154,7 +154,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     ranks = options.ranks or (launch.size if launch else 1)
     kernel = choose_kernel_by_name(settings)
     cuda = settings.device == "cuda" or bool(options.gpus_per_node) or (kernel is not None and kernel.device == "cuda")
-    device = "cuda" if cuda and settings.device != "cpu" else "cpu"
+    device = "cuda" if cuda and settings.device == "auto" else settings.device.replace("auto", "cpu")
     plan = make_plan(
         problem,
         Topology.of_equal_nodes(ranks, settings.ranks_per_node or options.gpus_per_node or ranks),
@@ -164,7 +164,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         panel_columns=settings.panel_columns,
         check=settings.check,
     )
-    choice = Choice(kernel, "asked for") if kernel else fastest(device, problem.dtype)
+    choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)
     print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
     refuse_on_assumed_machine(plan, settings, options.gpus_per_node)
     print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 
 from hybrid.commandline import Parser
@@ -28,6 +29,13 @@ Every option of how a product is carried out is also an environment variable HYB
 
 def _name_of(what: str, allowed: Sequence[str]) -> Callable[[str], str]:
     return lambda text: one_of(what, text, allowed)
+
+
+def _capability(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\.(\d)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a compute capability (such as 8.0)")
+    return 10 * int(found[1]) + int(found[2])
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -58,7 +66,7 @@ def build_parser() -> Parser:
     what.add_argument("--b", metavar="B.npy", help="take B from a file")
     what.add_argument("--out", metavar="C.npy", help="write C to a file, which appears whole or not at all")
     how = parser.add_argument_group("how")
-    how.add_argument("--device", help="auto, cpu or cuda (auto)")
+    how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
     how.add_argument(
         "--threads", type=int, help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
@@ -79,6 +87,7 @@ def build_parser() -> Parser:
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
     shown.add_argument("--ranks", type=_at_least(1), metavar="P", help="with --explain: for P ranks")
     shown.add_argument("--gpus-per-node", type=_at_least(0), default=0, metavar="G", help="with --explain: for nodes of G GPUs")
+    shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
     return parser
 
 
@@ -92,8 +101,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage")
     if bool(options.a) != bool(options.b) and len(options.sizes) != 3:
         raise UsageError("with only one of --a and --b the sizes n l m are needed")
-    if not options.explain and (options.ranks or options.gpus_per_node):
-        raise UsageError("--ranks and --gpus-per-node describe a machine one does not have: only with --explain")
+    if not options.explain and (options.ranks or options.gpus_per_node or options.capability):
+        raise UsageError("--ranks, --gpus-per-node and --capability describe a machine one does not have: only with --explain")
     flags = ("device", "kernel", "threads", "check", "stall", "host_memory", "gpu_memory")
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":

@@ -17,6 +17,8 @@ STRIP_WORK = 500_000_000_000  # multiply-adds of one strip on a CPU: progress sh
 MOST_STRIPS = 512
 PANEL_BYTES = 32 << 20  # on a GPU, smaller panels lose more in the kernel than their overlap wins
 MOST_PANELS = 8
+TILE = 128  # panels and chunks for a GPU are multiples of it where they can be: kernels work in such tiles
+WIDEST_COPY = 16  # bytes; rows of a GPU's buffers begin at multiples of it
 MOST_GROUPS, GROUP_COLUMNS = 16, 512  # of the check: fewer columns in a sum show smaller errors, and take more memory
 
 
@@ -73,6 +75,11 @@ class Arrival:
     releases: Strip | None
 
 
+def padded(columns: int, item_size: int) -> int:
+    """The width of a GPU's buffer that holds so many columns."""
+    return _multiple(columns, WIDEST_COPY // item_size)
+
+
 def column_groups(columns: int) -> int:
     """How many groups of columns the check sums apart."""
     return min(MOST_GROUPS, max(1, -(-columns // GROUP_COLUMNS)))
@@ -115,7 +122,7 @@ class Plan:
     problem: Problem
     topology: Topology
     root: int
-    device: str  # "cpu" or "cuda"
+    device: str  # "cpu", "cuda" or "emulate"
     staged: bool  # chunks and panels are copied into buffers of the device
     check: bool  # the product will be verified
     shares: tuple[Share, ...]
@@ -150,7 +157,8 @@ class Plan:
         if not self.staged:
             return 0
         p, rows = self.problem, len(self.shares[rank].rows)
-        return p.bytes(rows, p.l) + p.bytes(p.l, p.m) + p.bytes(rows, p.m) if rows else 0
+        l, m = (p.l, p.m) if self.device == "cpu" else (padded(p.l, p.item_size), padded(p.m, p.item_size))
+        return p.bytes(rows, l) + p.bytes(p.l, m) + p.bytes(rows, m) if rows else 0
 
     def bytes_of_check(self, rank: int) -> int:
         """What the check keeps: two numbers for each row of B and group of columns, three for each row it compares."""
@@ -164,7 +172,7 @@ class Plan:
 
     def bytes_on_rank(self, rank: int) -> int:
         """Private host memory of a rank."""
-        buffers = self.bytes_of_buffers(rank) if self.device == "cpu" else 0
+        buffers = 0 if self.device == "cuda" else self.bytes_of_buffers(rank)
         return PROCESS_BYTES + buffers + self.bytes_of_check(rank)
 
     def bytes_on_node(self, node: int) -> int:
@@ -186,7 +194,7 @@ def make_plan(
     check: bool = False,
 ) -> Plan:
     """Cut a product into row-blocks, chunks and panels. Zero for a size lets the plan choose it."""
-    staged = staged or device == "cuda"
+    staged = staged or device != "cpu"
     shares = []
     for rank in range(topology.size):
         rows = topology.rows_of_rank(rank, problem.n)
@@ -204,9 +212,9 @@ def make_plan(
 
 
 def _chunk_rows(problem: Problem, rows: int, device: str, ranks: int) -> int:
-    if device == "cuda":
+    if device != "cpu":
         # One GPU: a second chunk only makes the kernel's strips smaller. Several: B takes longer than a chunk to arrive.
-        return rows if ranks == 1 else -(-rows // 2)
+        return rows if ranks == 1 else _multiple(-(-rows // 2), TILE)
     return max(1, STRIP_WORK // max(1, problem.l * problem.m), -(-rows // MOST_STRIPS))
 
 
@@ -214,4 +222,8 @@ def _panel_columns(problem: Problem, device: str) -> int:
     if device == "cpu":
         return problem.m
     panels = min(MOST_PANELS, max(1, problem.bytes(problem.l, problem.m) // PANEL_BYTES))
-    return -(-problem.m // panels)
+    return _multiple(-(-problem.m // panels), TILE) if panels > 1 else problem.m
+
+
+def _multiple(size: int, of: int) -> int:
+    return -(-size // of) * of

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 
 from hybrid.agreement import Agreement
 from hybrid.devices import Device
-from hybrid.devices.cpu import CpuDevice, blas
-from hybrid.devices.cuda import CudaDevice, cublas
+from hybrid.devices.cpu import CpuDevice
+from hybrid.devices.cuda import CudaDevice
 from hybrid.exchange.host import pass_along
 from hybrid.guard import busy
 from hybrid.operands import FromRoot, Operand
@@ -26,8 +24,6 @@ from hybrid.threads import limited_threads
 from hybrid.timeline import Interval, Spread, slowest
 from hybrid.verify import Check, verify
 from hybrid.window import Window, make_windows
-
-_KERNELS: dict[str, Callable[[Any, Any, Any], None]] = {"blas": blas, "cublas": cublas}
 
 # Told what is being done, how much of it is done, and of how much; on every rank.
 Progress = Callable[[str, int, int], None]
@@ -161,12 +157,17 @@ def _place_from_nodes(team: Team, plan: Plan, window: Window, settings: Settings
 
 
 def _make_device(team: Team, agreement: Agreement) -> Device:
-    kernel = _KERNELS[agreement.kernel.name]
+    plan, kernel = agreement.plan, agreement.kernel
     with team.phase("prepare", timed=False) as preparing:
-        gpu = agreement.stations[team.rank].gpu
         preparing.mine = None
-        device: Device = CudaDevice(gpu, kernel) if gpu else CpuDevice(kernel, staged=agreement.plan.staged)
-    return device
+        gpu = agreement.stations[team.rank].gpu
+        if gpu:
+            return CudaDevice(gpu, kernel, plan.problem.dtype)
+        if plan.device == "emulate":
+            from hybrid.devices.emulated import EmulatedDevice
+
+            return EmulatedDevice(kernel)
+        return CpuDevice(staged=plan.staged)
 
 
 def _run(team: Team, plan: Plan, windows: dict[str, Window], device: Device, progress: Progress) -> None:

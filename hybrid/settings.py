@@ -22,7 +22,7 @@ def _setting(default: Any, text: str) -> Any:
 class Settings:
     """How a product is carried out. Each field is also the environment variable HYBRID_<FIELD>."""
 
-    device: str = _setting("auto", "auto, cpu or cuda")
+    device: str = _setting("auto", "auto, cpu, cuda or emulate (the GPU's kernels on the CPU)")
     kernel: str = _setting("auto", "a name of the kernel catalogue, or auto")
     check: bool = _setting(True, "verify the product with random vectors (or exactly, for integers)")
     threads: int = _setting(0, "CPU threads a rank; 0: what Slurm, OpenMP or the cores at hand say")
@@ -57,7 +57,7 @@ class Settings:
                 raise UsageError(f"{known.name} must be {_KINDS[kind]}, not {value!r}")
             if kind in (int, float) and not value >= 0:
                 raise UsageError(f"{known.name} must not be negative, not {value}")
-        one_of("device", self.device, ("auto", "cpu", "cuda"))
+        one_of("device", self.device, ("auto", "cpu", "cuda", "emulate"))
         if self.message_bytes == 0:
             raise UsageError("message_bytes must be at least 1")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 BOTH = ("float32", "float64")
 C_TYPES = {"float32": "float", "float64": "double"}
 MOST_BLOCKS_Y = 65535
+EMULATED_CAPABILITY = 90  # of the GPU that a CPU stands for
 ALL = 0
 
 
@@ -39,6 +40,11 @@ class Kernel:
     reason: str = ""  # why auto takes it
 
 
+    def runs_on(self, device: str) -> bool:
+        """On its device; kernels with a source also on "emulate", the CPU that stands for a GPU."""
+        return device == self.device or (device == "emulate" and bool(self.source))
+
+
 @dataclass(frozen=True)
 class Launch:
     """What is compiled, and how it is started."""
@@ -54,6 +60,11 @@ def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:
     return dict.fromkeys(BOTH, forms)
 
 
+def _tensor(stages: int, capability: int) -> Form:
+    arguments = f"128, 128, 16, 32, 64, {stages}, 1"
+    return Form((128, 128), (256, 1), arguments, stages * 16 * 256, capability, by_width=True, in_line=True)
+
+
 CATALOGUE = (
     Kernel("blas", "cpu", "the BLAS library NumPy was built with", reason="the CPU's fastest"),
     Kernel("naive", "cuda", "one thread an element of C", "naive.cu", _both(Form((16, 16), (16, 16)))),
@@ -64,6 +75,19 @@ CATALOGUE = (
            reason="B is a vector: A is read once, in whole lines"),
     Kernel("tiled", "cuda", "tiles of 16×16 in shared memory", "tiled.cu", _both(Form((16, 16), (16, 16), "16"))),
     Kernel("tiled32", "cuda", "tiles of 32×32 in shared memory", "tiled.cu", _both(Form((32, 32), (32, 32), "32")), "tiled"),
+    Kernel("register_tiled", "cuda", "each thread a block of C in registers, vector loads", "register_tiled.cu",
+           {"float32": (Form((128, 64), (256, 1), "128, 64, 8, 8, 4", by_width=True, in_line=True),),
+            "float64": (Form((128, 128), (256, 1), "128, 128, 8, 8, 8", by_width=True, in_line=True),)},
+           reason="runs on every GPU"),
+    Kernel("pipelined", "cuda", "asynchronous copies, several stages, swizzled shared memory", "pipelined.cu",
+           _both(Form((128, 128), (256, 1), "128, 128, 16, 8, 8, 3", 3 * 16 * 256, 80, by_width=True, in_line=True))),
+    Kernel("warp_tiled", "cuda", "warps' tiles, operands in flight from shared memory too", "warp_tiled.cu",
+           {"float32": (Form((128, 256), (256, 1), "128, 256, 16, 64, 64, 3, 1", 3 * 16 * (132 + 256), 80, by_width=True, in_line=True),),
+            "float64": (Form((128, 128), (256, 1), "128, 128, 16, 32, 64, 3, 1", 3 * 16 * (130 + 128), 80, by_width=True, in_line=True),)},
+           reason="float32's fastest without rounding to less"),
+    Kernel("tensor", "cuda", "double-precision matrix units", "tensor.cu",
+           {"float64": (_tensor(stages=3, capability=120), _tensor(stages=4, capability=90), _tensor(stages=3, capability=80))},
+           dtypes=("float64",), reason="this GPU has matrix units for float64"),
     Kernel("cublas", "cuda", "NVIDIA's library, the yardstick; auto never takes it"),
 )  # fmt: skip
 
@@ -76,10 +100,6 @@ class Choice:
 
     kernel: Kernel
     reason: str
-
-
-def kernels_for(device: str) -> list[Kernel]:
-    return [kernel for kernel in CATALOGUE if kernel.device == device]
 
 
 def named(name: str) -> Kernel | None:
@@ -99,10 +119,10 @@ def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
     return ""
 
 
-def fastest(device: str, dtype: str, columns: int, capability: int = 90) -> Choice:
+def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CAPABILITY) -> Choice:
     """What `auto` stands for: never a library where there is a kernel of ours."""
     for kernel in filter(None, map(named, AUTO)):
-        if kernel.device == device and not refusal(kernel, dtype, columns, capability):
+        if kernel.runs_on(device) and not refusal(kernel, dtype, columns, capability):
             return Choice(kernel, kernel.reason)
     raise LookupError(f"no kernel for {dtype} on {device}")
 

@@ -11,6 +11,23 @@
 #include "stages.cuh"
 #include "vectors.cuh"
 
+// A lane's part in d (16×8) += a (16×8) · b (8×8). Before sm_90 four smaller products make it.
+__device__ __forceinline__ void multiply_fragments(double (&d)[4], const double (&a)[4], const double (&b)[2])
+{
+#if __CUDA_ARCH__ >= 900
+    mma_m16n8k8(d, a, b);
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        double part[2] = {d[2 * half], d[2 * half + 1]};
+        mma_m8n8k4(part, a[half], b[0]);
+        mma_m8n8k4(part, a[half + 2], b[1]);
+        d[2 * half] = part[0];
+        d[2 * half + 1] = part[1];
+    }
+#endif
+}
+
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
     tensor(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
@@ -113,7 +130,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
                     fetch_b((step + 1) % STEPS, 0);
                 }
 #pragma unroll
-                for (int i = 0; i < DOWN; ++i) mma_m16n8k8(sums[j][i], b_part[j % 2], a_part[step % 2][i]);
+                for (int i = 0; i < DOWN; ++i) multiply_fragments(sums[j][i], b_part[j % 2], a_part[step % 2][i]);
             }
     }
     copies_wait<0>();

@@ -121,7 +121,8 @@ class Nvrtc:
             major, minor = self._call(nvrtc.nvrtcVersion)
             self.capabilities = frozenset(self._call(nvrtc.nvrtcGetSupportedArchs))
         except (ImportError, RuntimeError) as error:
-            raise HybridError(f"NVRTC cannot be loaded ({error}): pip install '.[nvrtc13]' or '.[nvrtc12]'") from error
+            reason = " ".join(str(error).split())
+            raise HybridError(f"NVRTC cannot be loaded ({reason}): pip install '.[nvrtc13]' or '.[nvrtc12]'") from error
         self.version = f"{major}.{minor}"
 
     def compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:

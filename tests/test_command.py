@@ -161,7 +161,7 @@ def test_a_wrong_product_exits_with_3_and_writes_no_file(tmp_path, ranks):
         "def wrong(a, b, c):\n"
         "    numpy.matmul(a, b, out=c)\n"
         "    c[0, 0] += 1\n"
-        "hybrid.product._KERNELS['blas'] = wrong\n"
+        "hybrid.devices.cpu.blas = wrong\n"
         "sys.exit(hybrid.matmul.main())\n"
     )
     done = subprocess.run(

@@ -121,7 +121,7 @@ def test_a_long_multiplication_is_no_standstill(tmp_path):
         "def slow(a, b, c):\n"
         "    time.sleep(3)  # as a library may take, without giving a sign\n"
         "    numpy.matmul(a, b, out=c)\n"
-        "hybrid.product._KERNELS['blas'] = slow\n"
+        "hybrid.devices.cpu.blas = slow\n"
         "sys.exit(hybrid.matmul.main())\n"
     )
     done = run(2, [str(program), "20", "20", "20", "--stall", "1.5"])

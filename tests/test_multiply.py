@@ -163,7 +163,7 @@ def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_wit
         given.extend((a, b, c))
         np.matmul(a, b, out=c)
 
-    monkeypatch.setitem(product._KERNELS, "blas", kernel)
+    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
     a, b = VIEWS[view]((uniform(7, 5) * 100).astype(dtype)), uniform(5, 6, 1)
     hybrid.multiply(a, b)
     for matrix in given:
@@ -230,7 +230,7 @@ def test_infinity_times_zero_is_nan_and_overflow_is_infinity():
 
 
 def test_nan_in_one_row_does_not_hide_a_wrong_element_in_another(monkeypatch):
-    monkeypatch.setitem(product._KERNELS, "blas", spoiled)
+    monkeypatch.setattr("hybrid.devices.cpu.blas", spoiled)
     a = uniform(9, 8)
     a[2, 3] = np.nan
     with pytest.raises(CheckFailed):
@@ -341,7 +341,7 @@ def test_a_contiguous_out_is_computed_in_place(monkeypatch):
         seen.append(c.ctypes.data)
         np.matmul(a, b, out=c)
 
-    monkeypatch.setitem(product._KERNELS, "blas", kernel)
+    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
     out = np.empty((4, 3))
     hybrid.multiply(uniform(4, 5), uniform(5, 3), out=out)
     assert seen == [out.ctypes.data]
@@ -397,7 +397,7 @@ def test_threads_are_those_asked_for_and_afterwards_as_before(monkeypatch):
         seen.append(blas_threads())
         np.matmul(a, b, out=c)
 
-    monkeypatch.setitem(product._KERNELS, "blas", kernel)
+    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
     before = blas_threads()
     a, b = uniform(4, 5), uniform(5, 3)
     for count in (1, 2):
@@ -410,7 +410,7 @@ def test_threads_are_those_asked_for_and_afterwards_as_before(monkeypatch):
 
 @pytest.mark.parametrize("make", [uniform, lambda *shape: np.ones(shape)], ids=["uniform", "integers"])
 def test_a_wrong_kernel_is_found_unless_the_check_is_off(monkeypatch, make):
-    monkeypatch.setitem(product._KERNELS, "blas", spoiled)
+    monkeypatch.setattr("hybrid.devices.cpu.blas", spoiled)
     a, b = make(6, 5), make(5, 4)
     with pytest.raises(CheckFailed, match=r"the product is wrong: error .* tolerance"):
         hybrid.multiply(a, b)
@@ -429,7 +429,7 @@ def product_with(monkeypatch, a, b, **environment):
 
 
 def test_a_kernel_that_leaves_a_row_out_is_found(monkeypatch):
-    monkeypatch.setitem(product._KERNELS, "blas", lambda a, b, c: np.matmul(a[:-1], b, out=c[:-1]))
+    monkeypatch.setattr("hybrid.devices.cpu.blas", lambda a, b, c: np.matmul(a[:-1], b, out=c[:-1]))
     with pytest.raises(CheckFailed):
         hybrid.multiply(uniform(6, 5), uniform(5, 4))
 
@@ -445,7 +445,7 @@ def test_the_environment_says_in_which_pieces_the_work_is_done(monkeypatch, envi
         shapes.append(c.shape)
         np.matmul(a, b, out=c)
 
-    monkeypatch.setitem(product._KERNELS, "blas", kernel)
+    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
     a, b = uniform(10, 8), uniform(8, 12, 1)
     assert_is_numpys(product_with(monkeypatch, a, b, **environment), a, b)
     assert len(shapes) == calls

@@ -164,7 +164,7 @@ def test_a_failure_on_one_rank_is_raised_on_all_and_the_next_product_works(comm,
     a, b = same_matrix((20, 20), 1), same_matrix((20, 20), 2)
     with monkeypatch.context() as patch:
         if comm.rank == comm.size - 1:
-            patch.setitem(hybrid.product._KERNELS, "blas", failing(kind))
+            patch.setattr("hybrid.devices.cpu.blas", failing(kind))
         with pytest.raises(RankFailed, match=f"rank {comm.size - 1} on .*, multiply: "):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
@@ -220,7 +220,7 @@ def test_a_wrong_element_on_any_rank_is_found_by_all(comm, way, monkeypatch, wro
     a, b = same_matrix((40, 30), 1), same_matrix((30, 50), 2)
     with monkeypatch.context() as patch:
         if comm.rank == wrong_rank % comm.size:
-            patch.setitem(hybrid.product._KERNELS, "blas", wrong)
+            patch.setattr("hybrid.devices.cpu.blas", wrong)
         with pytest.raises(CheckFailed, match="the product is wrong"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
 

@@ -100,14 +100,14 @@ def product_of_shares(n, l, m, device, *, ranks=1, dtype="float64", seed=0, ente
 @settings(deadline=None, max_examples=150)
 @given(n=sizes, l=sizes, m=sizes, chunk_rows=cuts, panel_columns=cuts, ranks=st.integers(1, 3), staged=st.booleans())
 def test_any_chunks_and_panels_give_numpys_product(n, l, m, chunk_rows, panel_columns, ranks, staged):
-    device = CpuDevice(blas, staged=staged)
+    device = CpuDevice(staged=staged)
     a, b, c = product_of_shares(n, l, m, device, ranks=ranks, chunk_rows=chunk_rows, panel_columns=panel_columns)
     np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_buffers_and_product_have_the_problems_type(dtype):
-    a, b, c = product_of_shares(9, 8, 7, CpuDevice(blas, staged=True), dtype=dtype, chunk_rows=2, panel_columns=3)
+    a, b, c = product_of_shares(9, 8, 7, CpuDevice(staged=True), dtype=dtype, chunk_rows=2, panel_columns=3)
     assert c.dtype == dtype
     np.testing.assert_array_equal(c, a @ b)
 
@@ -140,7 +140,7 @@ def test_a_device_reports_every_piece_of_work(seed):
     share_of = {"chunk_rows": 2, "panel_columns": 3}
     plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), staged=True, **share_of)
     a, b, c = np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12))
-    for device in (CpuDevice(blas, staged=True), ShuffledDevice(seed)):
+    for device in (CpuDevice(staged=True), ShuffledDevice(seed)):
         done = run_share(plan.shares[0], plan.problem, HostRows(a, b, c), device, lambda phase: None)
         kinds = [kind for kind, begin, end in done]
         assert all(begin <= end for _, begin, end in done)
@@ -151,7 +151,7 @@ def test_a_device_reports_every_piece_of_work(seed):
 def test_a_device_that_works_in_place_copies_nothing():
     plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), chunk_rows=4)
     host = HostRows(np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12)))
-    device = CpuDevice(blas)
+    device = CpuDevice()
     done = run_share(plan.shares[0], plan.problem, host, device, lambda phase: None)
     assert [kind for kind, _, _ in done] == ["multiply"] * 3
     assert device.finish() == []
@@ -159,7 +159,7 @@ def test_a_device_that_works_in_place_copies_nothing():
 
 def test_each_piece_is_announced_before_it_is_handed_over():
     entered = []
-    product_of_shares(4, 3, 2, CpuDevice(blas, staged=True), entering=entered.append, chunk_rows=2)
+    product_of_shares(4, 3, 2, CpuDevice(staged=True), entering=entered.append, chunk_rows=2)
     assert entered == ["copy in", "copy in", "multiply", "copy out", "copy in", "multiply", "copy out", "multiply"]
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid.devices import Mark
+from hybrid.devices.cuda_kernels import multiplication
 from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.kernels.catalogue import Kernel
+from hybrid.plan import padded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +25,7 @@ class Gpu:
     index: int
     uuid: str
     name: str
+    capability: int = 90  # compute capability, times ten
 
 
 def usable_gpus() -> list[Gpu]:
@@ -47,7 +51,10 @@ def usable_gpus() -> list[Gpu]:
         raise DeviceUnavailable(f"CUDA finds no usable GPU ({one_line(error)})") from None
     if not count:
         raise DeviceUnavailable("CUDA finds no GPU (is CUDA_VISIBLE_DEVICES empty?)")
-    return [Gpu(index, _uuid(bytes(entry["uuid"])), entry["name"].decode()) for index, entry in enumerate(properties)]
+    return [
+        Gpu(index, _uuid(bytes(entry["uuid"])), entry["name"].decode(), 10 * entry["major"] + entry["minor"])
+        for index, entry in enumerate(properties)
+    ]
 
 
 def _uuid(raw: bytes) -> str:
@@ -85,27 +92,28 @@ class CudaDevice:
     name = "cuda"
     staged = True
 
-    def __init__(self, gpu: Gpu, kernel: Callable[[Any, Any, Any], None]) -> None:
+    def __init__(self, gpu: Gpu, kernel: Kernel, dtype: str) -> None:
         import cupy
 
         self.gpu = gpu
         self._cupy = cupy
-        self._kernel = kernel
         self._device = cupy.cuda.Device(gpu.index)
         self._device.use()
+        self._multiply = multiplication(kernel, dtype, gpu.capability)
         self._streams = {phase: cupy.cuda.Stream(non_blocking=True) for phase in ("copy in", "multiply", "copy out")}
         self._timed: list[tuple[str, Any, Any]] = []
         self._host_zero = 0.0
         self._zero: Any = None
 
     def buffer(self, rows: int, columns: int, dtype: str) -> Any:
-        return self._cupy.empty((rows, columns), dtype)
+        width = padded(columns, self._cupy.dtype(dtype).itemsize)
+        return self._cupy.empty((rows, width), dtype)[:, :columns]
 
     def copy_in(self, into: Any, source: np.ndarray) -> Mark:
         return self._do("copy in", [], lambda stream: self._copy(into.data.ptr, into, source.ctypes.data, source, stream))
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Mark]) -> Mark:
-        return self._do("multiply", after, lambda stream: self._kernel(a, b, c))
+        return self._do("multiply", after, lambda stream: self._multiply(a, b, c))
 
     def copy_out(self, into: np.ndarray, source: Any, after: list[Mark]) -> Mark:
         return self._do("copy out", after, lambda stream: self._copy(into.ctypes.data, into, source.data.ptr, source, stream))
@@ -152,42 +160,3 @@ class CudaDevice:
             runtime.memcpyDefault,
             stream.ptr,
         )
-
-
-def cublas(a: Any, b: Any, c: Any) -> None:
-    """c = a · b by cuBLAS, on parts of row-major buffers, on the current stream."""
-    import cupy
-    from cupy_backends.cuda.libs import cublas as library
-
-    rows, inner = a.shape
-    columns = b.shape[1]
-    if not (rows and columns):
-        return
-    if not inner:
-        c[...] = 0
-        return
-    import numpy as np
-
-    handle = cupy.cuda.device.get_cublas_handle()
-    gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]
-    one, zero = np.ones((), a.dtype), np.zeros((), a.dtype)
-    stride = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, b, c)]
-    library.setStream(handle, cupy.cuda.get_current_stream().ptr)
-    library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
-    # cuBLAS counts by columns: what is row-major C = A·B to us is C' = B'·A' to it.
-    gemm(
-        handle,
-        library.CUBLAS_OP_N,
-        library.CUBLAS_OP_N,
-        columns,
-        rows,
-        inner,
-        one.ctypes.data,
-        b.data.ptr,
-        stride[1],
-        a.data.ptr,
-        stride[0],
-        zero.ctypes.data,
-        c.data.ptr,
-        stride[2],
-    )

@@ -22,7 +22,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__ __restrict
 #define __shared__ static  // one block runs at a time; the runtime fills the whole of .bss with NaN before each
 #define warpSize 32
@@ -31,10 +31,6 @@
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 // What the runtime does in a kernel's name is no access of a thread's own.
 #define UNCHECKED __attribute__((noinline, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
-
-struct uint3 {
-    unsigned x, y, z;
-};
 
 struct dim3 {
     unsigned x, y, z;
@@ -58,9 +54,7 @@ VECTOR_TYPES(float, float)
 VECTOR_TYPES(double, double)
 VECTOR_TYPES(int, int)
 VECTOR_TYPES(long long, longlong)
-#define uint3 uint3_of_vectors  // CUDA's own is defined above, for it is threadIdx's type
-VECTOR_TYPES(unsigned, uint)
-#undef uint3
+VECTOR_TYPES(unsigned, uint)  // threadIdx is a uint3
 #undef VECTOR_TYPES
 
 // CUDA's overloads, and no template: min(int, long long) is as ambiguous there as here.
@@ -101,7 +95,7 @@ extern dim3 block_size, grid_size;
 void meet_block(const char* file, int line);
 // Waits for the lanes in `mask`. When all are there, `combine` (the same for all) gives each its answer.
 void meet_warp(unsigned mask, Combine combine, const void* brought, void* answer, bool orders_memory, const char* file, int line);
-void* launched_memory(size_t alignment);
+void* launched_memory();  // multiple of 128, as on a GPU
 void copy(void* to, const void* from, int bytes, int there, const char* file, int line);
 void close_copies();
 void wait_copies(int pending);

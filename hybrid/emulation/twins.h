@@ -10,7 +10,7 @@ __device__ __forceinline__ double multiply_add(double x, double y, double sum) {
 template <typename T>
 __device__ __forceinline__ T* launched_shared_memory()
 {
-    return static_cast<T*>(cuda_on_cpu::launched_memory(alignof(T)));
+    return static_cast<T*>(cuda_on_cpu::launched_memory());
 }
 
 #if __CUDA_ARCH__ >= 800

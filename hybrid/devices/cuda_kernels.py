@@ -1,0 +1,100 @@
+"""The catalogue's kernels on a GPU: compiled at first use, kept on disk by CuPy, launched on parts of buffers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.devices.alignment import copy_width
+from hybrid.kernels import catalogue
+from hybrid.kernels.catalogue import Kernel, Launch, launch_of
+
+Multiply = Callable[[Any, Any, Any], None]  # (a, b, c): c = a · b on the current stream
+
+_FOLDER = Path(catalogue.__file__).parent
+_ORDINARY_SHARED_BYTES = 48 * 1024  # more than that must be asked for
+_MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # as in matrix.cuh
+
+
+def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
+    """What multiplies by this kernel on GPUs of this compute capability (times ten), ready to run."""
+    return OwnKernel(kernel, dtype, capability) if kernel.source else cublas
+
+
+class OwnKernel:
+    """A kernel of ours. C's rows must be contiguous, as A's and B's; they may be parts of wider buffers."""
+
+    def __init__(self, kernel: Kernel, dtype: str, capability: int) -> None:
+        self._kernel = kernel
+        self._capability = capability
+        self._functions: dict[str, Any] = {}
+        self._function(launch_of(kernel, dtype, 1, 1, capability, copy_width(np.dtype(dtype).itemsize, ())))
+
+    def __call__(self, a: Any, b: Any, c: Any) -> None:
+        if not c.size:
+            return
+        width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
+        launch = launch_of(self._kernel, c.dtype.name, *c.shape, self._capability, width)
+        self._function(launch)(launch.grid, launch.block, tuple(map(_described, (a, b, c))), shared_mem=launch.shared_bytes)
+
+    def _function(self, launch: Launch) -> Any:
+        if launch.expression not in self._functions:
+            import cupy
+
+            # CuPy's cache does not look into included files: their content becomes a part of the options.
+            headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_FOLDER.glob("*.cuh")))).hexdigest()
+            module = cupy.RawModule(
+                code=(_FOLDER / launch.source).read_text(),
+                options=("-std=c++17", f"-I{_FOLDER}", f"-DHEADERS=0x{headers[:16]}"),
+                name_expressions=(launch.expression,),
+            )
+            function = module.get_function(launch.expression)
+            if launch.shared_bytes > _ORDINARY_SHARED_BYTES:
+                function.max_dynamic_shared_size_bytes = launch.shared_bytes
+            self._functions[launch.expression] = function
+        return self._functions[launch.expression]
+
+
+def _described(matrix: Any) -> np.ndarray:
+    return np.array((matrix.data.ptr, *matrix.shape, matrix.strides[0] // matrix.itemsize), _MATRIX)
+
+
+def cublas(a: Any, b: Any, c: Any) -> None:
+    """c = a · b by cuBLAS, on parts of row-major buffers, on the current stream."""
+    import cupy
+    from cupy_backends.cuda.libs import cublas as library
+
+    rows, inner = a.shape
+    columns = b.shape[1]
+    if not (rows and columns):
+        return
+    if not inner:
+        c[...] = 0
+        return
+    handle = cupy.cuda.device.get_cublas_handle()
+    gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]
+    one, zero = np.ones((), a.dtype), np.zeros((), a.dtype)
+    stride = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, b, c)]
+    library.setStream(handle, cupy.cuda.get_current_stream().ptr)
+    library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
+    # cuBLAS counts by columns: what is row-major C = A·B to us is C' = B'·A' to it.
+    gemm(
+        handle,
+        library.CUBLAS_OP_N,
+        library.CUBLAS_OP_N,
+        columns,
+        rows,
+        inner,
+        one.ctypes.data,
+        b.data.ptr,
+        stride[1],
+        a.data.ptr,
+        stride[0],
+        zero.ctypes.data,
+        c.data.ptr,
+        stride[2],
+    )

@@ -1,0 +1,161 @@
+"""From a .cu file to a shared library with some of its kernels, by the machine's C++ compiler; kept for the next time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from hybrid.emulation import EmulationError
+from hybrid.errors import DeviceUnavailable
+from hybrid.kernels import catalogue
+
+HERE = Path(__file__).resolve().parent
+KERNELS = Path(catalogue.__file__).resolve().parent
+
+# Fibers share what one thread's own would be, so the compiler must not assume types or statics to itself too eagerly; no
+# multiply and add become one by themselves, for which of them do is the kernel's choice.
+_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
+_KERNEL = {
+    "": ("-O2",),
+    "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
+    "address": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
+    "threads": ("-O1", "-g1", "-fsanitize=thread"),
+    # Not -O0: there every mention of a variable captured by reference is an access, and the kernels take minutes. At -O1 two
+    # loads of the same element may become one, as they may on a GPU.
+    "loads": ("-O1", "-fsanitize=thread"),
+}
+_RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
+# Counting links our own functions in the place of the race checker's.
+_LINK = {
+    "undefined": ("-fsanitize=undefined",),
+    "address": ("-fsanitize=address,undefined",),
+    "threads": ("-fsanitize=thread",),
+}
+CHECKS = tuple(_KERNEL)
+
+
+def compiler() -> str:
+    """The path of a C++17 compiler: $CXX, g++ or clang++. DeviceUnavailable when there is none."""
+    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+        if path := shutil.which(name):
+            return path
+    raise DeviceUnavailable("--device emulate needs a C++ compiler: apt-get install g++ (or set CXX)")
+
+
+def build(source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "") -> Path:
+    """A shared library with these instances of the kernels in `source`: run_0, run_1, ... in their order.
+
+    Headers are looked for beside `source`, then among the project's kernels. `capability`: the GPU's that the kernels shall
+    take this CPU for, times ten. EmulationError of kind "build" when they do not compile.
+    """
+    source = source.resolve()
+    flags = (*_COMMON, *_KERNEL[checks], *_native(), f"-D__CUDA_ARCH__={capability * 10}")
+    entries = "".join(
+        f'extern "C" __attribute__((visibility("default"))) int run_{i}(const cuda_on_cpu::Launch* launch,\n'
+        f"    const cuda_on_cpu::Array* arrays, int count, char* error, size_t error_size)\n"
+        f"{{ return cuda_on_cpu::start({expression}, launch, arrays, count, error, error_size); }}\n"
+        for i, expression in enumerate(expressions)
+    )
+    headers = sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")})
+    key = _key(flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+    name = source.stem + (f"-{checks}" if checks else "")
+    library = _folder() / f"{name}-{key}.so"
+    if not library.exists():
+        with _beside(library) as folder:
+            text = folder / f"{source.stem}.cpp"
+            # Anonymous: nothing of one library is taken for another's. The file's own folder comes first by itself.
+            text.write_text(f'namespace {{\n#include "{source}"\n}}\n{entries}', encoding="utf-8")
+            short = [f"-ffile-prefix-map={place}/=" for place in (source.parent, KERNELS)]  # messages: tiled.cu:20
+            include = ["-include", str(HERE / "cuda_on_cpu.h"), "-I", str(HERE), "-I", str(KERNELS)]
+            _compile(source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], library)
+            first, last, *others = _runtime(checks)
+            objects = [first, folder / "kernel.o", last, *others]  # in this order in .bss as well: see runtime.cpp
+            _compile(source.name, ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")], library)
+            os.replace(folder / "library.so", library)
+    return library
+
+
+def _runtime(checks: str) -> list[Path]:
+    """The object files that go with every kernel, made once."""
+    flags = (*_COMMON, "-O2", *_RUNTIME.get(checks, ()))
+    sources = [*sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp"))]
+    made = _folder() / f"runtime-{_key(flags, checks, *sources)}"
+    names = ["runtime", "loads"] if checks == "loads" else ["runtime"]
+    if not made.is_dir():
+        with _beside(made) as folder:
+            for edge in ("first", "last"):
+                (folder / f"{edge}.cpp").write_text(f'extern "C" {{ alignas(128) char shared_{edge}[128]; }}\n', encoding="utf-8")
+                _compile(edge, [*flags, "-c", str(folder / f"{edge}.cpp"), "-o", str(folder / f"{edge}.o")], made)
+            for name in names:
+                _compile(f"{name}.cpp", [*flags, "-c", str(HERE / f"{name}.cpp"), "-o", str(folder / f"{name}.o")], made)
+            try:
+                (folder / "done").mkdir()
+                for name in ("first", "last", *names):
+                    os.replace(folder / f"{name}.o", folder / "done" / f"{name}.o")
+                os.rename(folder / "done", made)
+            except OSError:
+                if not made.is_dir():  # else another process was faster, with the same
+                    raise
+    return [made / f"{name}.o" for name in ("first", "last", *names)]
+
+
+def _compile(what: str, arguments: Sequence[str], target: Path) -> None:
+    done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, errors="replace")  # noqa: S603
+    if done.returncode:
+        log = target.with_suffix(".log")
+        log.write_text(f"{compiler()} {' '.join(arguments)}\n{done.stdout}{done.stderr}", encoding="utf-8")
+        lines = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines() or ["no message"]
+        raise EmulationError("build", f"{what} does not compile for the CPU: {lines[0].strip()} (all of it: {log})")
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A folder of this process's own, from which a finished file is moved to `target`: ranks may build at the same time."""
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
+        yield Path(folder)
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base) / "hybrid-runner" / "emulation"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeviceUnavailable(f"no folder for compiled kernels can be made at {folder} ({error}): set XDG_CACHE_HOME") from None
+    return folder
+
+
+def _key(*parts: object) -> str:
+    """Stands for all that a library is made from: texts, files' contents, the compiler and the CPU."""
+    digest = hashlib.sha256()
+    for part in (_version(compiler()), _cpu(), *parts):
+        content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()[:20]
+
+
+@cache
+def _version(path: str) -> str:
+    return subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+
+
+@cache
+def _cpu() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
+
+
+def _native() -> tuple[str, ...]:
+    return ("-march=native",) if platform.machine() in ("x86_64", "aarch64") else ()

@@ -1,0 +1,130 @@
+"""A kernel instance that runs on NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hybrid.emulation import EmulationError
+from hybrid.emulation.build import build
+
+ORDERS = ("forward", "reverse", "shuffled")  # of blocks, of a block's warps, of a warp's lanes
+COPIES = ("late", "early", "mixed")  # asynchronous ones: done when they are waited for, at once, or by chance
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 2),
+        ("block", ctypes.c_uint * 2),
+        ("shared_bytes", ctypes.c_ulonglong),
+        ("seed", ctypes.c_ulonglong),
+        ("order", ctypes.c_int),
+        ("copies", ctypes.c_int),
+    )
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("rows", ctypes.c_longlong),
+        ("columns", ctypes.c_longlong),
+        ("stride", ctypes.c_longlong),
+        ("item", ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True)
+class Loads:
+    """How often each element was read and written in global memory. Half an element read is half a time."""
+
+    a: np.ndarray
+    b: np.ndarray
+    c_reads: np.ndarray
+    c_writes: np.ndarray
+
+
+class EmulatedKernel:
+    """One instance of a kernel's template, such as tiled<double, 16>.
+
+    `checks`: "", "loads", or a sanitizer ("address", "undefined", "threads"), which needs a process of its own: see checked.py.
+    """
+
+    def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
+        self._open(_Library(build(source, [expression], capability=capability, checks=checks)), 0, expression, checks)
+
+    @classmethod
+    def several(cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = "") -> dict[str, EmulatedKernel]:
+        """Instances built together, which takes less time."""
+        library = _Library(build(source, expressions, capability=capability, checks=checks))
+        made = {}
+        for number, expression in enumerate(expressions):
+            made[expression] = cls.__new__(cls)
+            made[expression]._open(library, number, expression, checks)
+        return made
+
+    def _open(self, library: _Library, number: int, expression: str, checks: str) -> None:
+        self.expression = expression
+        self.loads: Loads | None = None  # of the last call, with checks="loads"
+        self._library = library
+        self._counting = checks == "loads"
+        self._run = library.code[f"run_{number}"]
+        self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+
+    def __call__(
+        self,
+        grid: tuple[int, int],
+        block: tuple[int, int],
+        shared_bytes: int,
+        matrices: Sequence[np.ndarray],
+        *,
+        order: str = "forward",
+        copies: str = "late",
+        seed: int = 0,
+    ) -> None:
+        """Run it on these matrices (A, B and C: the last one is written to). Rows are contiguous, any distance apart.
+
+        EmulationError when the launch is refused or the threads do what CUDA forbids; C is then in any state.
+        """
+        launch = _Launch((*grid,), (*block,), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies))
+        arrays = (_Array * len(matrices))(*map(_described, matrices))
+        if not matrices[-1].flags.writeable:
+            raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")
+        error = ctypes.create_string_buffer(1000)
+        with self._library.one_at_a_time:
+            counts = [self._watch(i, array, matrix) for i, (array, matrix) in enumerate(zip(arrays, matrices, strict=True))]
+            failed = self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error))
+        if failed:
+            kind, _, text = error.value.decode(errors="replace").partition("|")
+            raise EmulationError(kind, f"{self.expression}: {text}")
+        if self._counting and len(counts) == 3:
+            (a, _), (b, _), (c_reads, c_writes) = counts
+            self.loads = Loads(a, b, c_reads, c_writes)
+
+    def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Counters of the bytes of each element read and written, as numbers of elements."""
+        reads, writes = np.zeros(matrix.shape), np.zeros(matrix.shape)
+        if self._counting:
+            self._library.code.watch(number, ctypes.byref(array), ctypes.c_void_p(reads.ctypes.data), ctypes.c_void_p(writes.ctypes.data))
+        return reads, writes
+
+
+class _Library:
+    """Its runtime runs one kernel at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.code = ctypes.CDLL(str(path))
+        self.one_at_a_time = threading.Lock()
+
+
+def _described(matrix: np.ndarray) -> _Array:
+    rows, columns = matrix.shape
+    item = matrix.itemsize
+    stride = matrix.strides[0] // item if rows > 1 else columns
+    if (columns > 1 and matrix.strides[1] != item) or stride * item != matrix.strides[0] and rows > 1:
+        raise EmulationError("launch", "a kernel takes matrices whose rows are contiguous")
+    return _Array(matrix.ctypes.data, rows, columns, stride, item)

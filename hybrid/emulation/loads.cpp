@@ -1,0 +1,68 @@
+// Counts a kernel's accesses to its matrices. The compiler, told to check for races, calls a function at each access; these are
+// ours in the place of the checker's.
+#include "cuda_on_cpu.h"
+
+namespace {
+
+struct Watched {
+    cuda_on_cpu::Array array;
+    double *reads, *writes;  // per element: half of it counts one half
+};
+
+Watched watched[3];
+
+void count(const volatile void* address, long long bytes, double* Watched::* counts)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(address);
+    while (bytes > 0) {
+        long long taken = bytes;
+        for (const Watched& one : watched) {
+            const cuda_on_cpu::Array& array = one.array;
+            long long place = static_cast<long long>(at - reinterpret_cast<uintptr_t>(array.data));
+            if (!array.data || place < 0 || !array.columns) continue;
+            long long element = place / array.item;
+            long long row = array.rows > 1 ? element / array.stride : 0, column = element - row * array.stride;
+            if (row >= array.rows || column >= array.columns) continue;
+            taken = min(bytes, array.item - place % array.item);
+            (one.*counts)[row * array.columns + column] += static_cast<double>(taken) / array.item;
+            break;
+        }
+        if (taken == bytes) return;
+        at += taken;
+        bytes -= taken;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads, double* writes)
+{
+    if (!number) watched[1] = watched[2] = {};
+    if (number < 3) watched[number] = {*array, reads, writes};
+}
+
+#define ACCESSES(bytes)                                                                                    \
+    void __tsan_read##bytes(void* address) { count(address, bytes, &Watched::reads); }                     \
+    void __tsan_write##bytes(void* address) { count(address, bytes, &Watched::writes); }                   \
+    void __tsan_unaligned_read##bytes(void* address) { count(address, bytes, &Watched::reads); }           \
+    void __tsan_unaligned_write##bytes(void* address) { count(address, bytes, &Watched::writes); }         \
+    void __tsan_volatile_read##bytes(void* address) { count(address, bytes, &Watched::reads); }            \
+    void __tsan_volatile_write##bytes(void* address) { count(address, bytes, &Watched::writes); }
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+
+void __tsan_read_range(void* address, unsigned long bytes) { count(address, bytes, &Watched::reads); }
+void __tsan_write_range(void* address, unsigned long bytes) { count(address, bytes, &Watched::writes); }
+
+// Also told to the checker, and of no interest here.
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_read(void**) {}
+void __tsan_vptr_update(void**, void*) {}
+}

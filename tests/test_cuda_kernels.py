@@ -1,0 +1,120 @@
+"""Every kernel of the catalogue on a GPU: python -m pytest -m gpu tests/test_cuda_kernels.py"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.devices.cuda import usable_gpus
+from hybrid.devices.cuda_kernels import multiplication
+from hybrid.errors import DeviceUnavailable
+from hybrid.kernels.catalogue import CATALOGUE, named, refusal
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = [
+    pytest.param(kernel.name, dtype, id=f"{kernel.name}-{dtype}")
+    for kernel in CATALOGUE
+    if kernel.device == "cuda"
+    for dtype in kernel.dtypes
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu():
+    try:
+        return usable_gpus()[0]
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@cache
+def multiply_by(name, dtype):
+    return multiplication(named(name), dtype, usable_gpus()[0].capability)
+
+
+def check(name, dtype, n, l, m, spare=(0, 0, 0), rng=None):
+    """Multiply parts of wider arrays; NaN lies around A and B and beforehand in C, and nothing around C may change."""
+    import cupy
+
+    def part(rows, columns, spare, fill):
+        whole = cupy.full((rows + 2, columns + spare), cupy.nan, dtype)
+        whole[1:-1, :columns] = fill
+        return whole, whole[1:-1, :columns]
+
+    rng = rng or cupy.random.default_rng(int(np.random.default_rng().integers(1 << 60)))
+    _, a = part(n, l, spare[0], rng.standard_normal((n, l), dtype))
+    _, b = part(l, m, spare[1], rng.standard_normal((l, m), dtype))
+    around, c = part(n, m, spare[2], cupy.nan)
+    multiply_by(name, dtype)(a, b, c)
+    of_double = cupy.float64
+    exact = a.astype(of_double) @ b.astype(of_double)
+    bound = (l + 2) * np.finfo(dtype).eps * (abs(a.astype(of_double)) @ abs(b.astype(of_double)))
+    wrong = ~(abs(c - exact) <= bound)
+    assert not wrong.any(), f"{n}×{l}×{m} {spare}: {int(wrong.sum())} wrong, first {cupy.argwhere(wrong)[0]}"
+    c[...] = cupy.nan
+    assert cupy.isnan(around).all(), f"{n}×{l}×{m} {spare}: written beside C"
+
+
+@pytest.mark.parametrize(("name", "dtype"), KERNELS)
+def test_random_shapes_and_strides(name, dtype):
+    draw = np.random.default_rng()
+    for index in range(300):
+        n, l, m = (int(size) for size in draw.integers(1, 700, 3))
+        m = 1 if named(name).vectors_only else m
+        spare = tuple(int(extra) for extra in draw.integers(0, 5, 3)) if index % 2 else tuple(-size % 4 for size in (l, m, m))
+        check(name, dtype, n, l, m, spare)
+
+
+@pytest.mark.parametrize(("name", "dtype"), KERNELS)
+@pytest.mark.parametrize("shape", [(1_100_000, 3, 5), (5, 3, 1_100_000), (1_100_000, 3, 1), (3, 1_100_000, 2), (1, 1, 1), (7, 0, 3)])
+def test_extreme_shapes(name, dtype, shape):
+    if refusal(named(name), dtype, shape[2], 90):
+        pytest.skip("a kernel for vectors")
+    check(name, dtype, *shape)
+
+
+@pytest.mark.parametrize("name", [kernel.name for kernel in CATALOGUE if kernel.source and "float32" in kernel.dtypes])
+def test_more_than_2_to_the_31_elements(name):
+    """Positions in C take more than 32 bits. Rows of B are equal up to a sign, so that every element is known."""
+    import cupy
+
+    kernel = named(name)
+    n, l, m = (2**31 // 3 + 5, 3, 1) if kernel.vectors_only else (46_400, 3, 46_400)
+    a = cupy.full((n, l), 2, np.float32)
+    a[-1] = 3
+    b = cupy.ones((l, m), np.float32)
+    b[:, -1] = -1
+    c = cupy.full((n, m), cupy.nan, np.float32)
+    multiply_by(name, "float32")(a, b, c)
+    assert c.size > 2**31 or a.size > 2**31
+    b[0] *= 0  # and b is read in time
+    if m > 1:
+        assert float(c[:-1, :-1].min()) == float(c[:-1, :-1].max()) == 6
+        assert float(c[-1, :-1].min()) == float(c[-1, :-1].max()) == 9
+    assert float(c[:-1, -1].min()) == float(c[:-1, -1].max()) == -6
+    assert float(c[-1, -1]) == -9
+
+
+@pytest.mark.parametrize("name", [kernel.name for kernel in CATALOGUE if kernel.source and "float32" in kernel.dtypes])
+def test_subnormal_numbers_stay(name):
+    a, b = np.full((3, 40), 1e-30, np.float32), np.full((40, 1), 1e-10, np.float32)
+    c = hybrid.multiply(a, b, device="cuda", kernel=name)
+    assert (c > 3.9e-39).all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [one for one in KERNELS if one.values[0] not in ("cublas", "matvec_warp")])
+def test_the_sum_is_rounded_once_for_each_product_in_order(name, dtype):
+    """Which makes the results the same on every GPU, and the same as the CPU's that stands for one."""
+    import cupy
+
+    m = 1 if named(name).vectors_only else 67
+    rng = np.random.default_rng()
+    a, b = cupy.asarray(rng.standard_normal((70, 90)).astype(dtype)), cupy.asarray(rng.standard_normal((90, m)).astype(dtype))
+    c, first = cupy.empty((70, m), dtype), cupy.empty((70, m), dtype)
+    multiply_by("naive", dtype)(a, b, first)
+    multiply_by(name, dtype)(a, b, c)
+    assert (c == first).all()
