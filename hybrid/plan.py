@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hybrid.errors import UsageError
-from hybrid.partition import Span, Topology, block, even_pieces
+from hybrid.partition import Span, Topology, block, even_pieces, pieces
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
@@ -204,11 +204,17 @@ def make_plan(
                 node=topology.node_of(rank),
                 rows=rows,
                 b_rows=topology.rows_of_rank(rank, problem.l),
-                chunks=even_pieces(Span(0, len(rows)), chunk_rows or _chunk_rows(problem, len(rows), device, topology.size)),
-                panels=even_pieces(Span(0, problem.m), panel_columns or _panel_columns(problem, device)),
+                chunks=_cut(len(rows), device, chunk_rows, _chunk_rows(problem, len(rows), device, topology.size)),
+                panels=_cut(problem.m, device, panel_columns, _panel_columns(problem, device)),
             )
         )
     return Plan(problem, topology, root, device, staged, check, tuple(shares))
+
+
+def _cut(length: int, device: str, asked: int, chosen: int) -> tuple[Span, ...]:
+    """Pieces of what was asked for, or else of what suits: equal ones, on a GPU whole tiles."""
+    whole = Span(0, length)
+    return tuple(pieces(whole, max(1, chosen))) if device != "cpu" and not asked else even_pieces(whole, asked or chosen)
 
 
 def _chunk_rows(problem: Problem, rows: int, device: str, ranks: int) -> int:

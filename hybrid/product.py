@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
 import numpy as np
 
 from hybrid.agreement import Agreement

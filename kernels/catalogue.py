@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 BOTH = ("float32", "float64")
@@ -39,7 +38,6 @@ class Kernel:
     vectors_only: bool = False  # B must have one column
     reason: str = ""  # why auto takes it
 
-
     def runs_on(self, device: str) -> bool:
         """On its device; kernels with a source also on "emulate", the CPU that stands for a GPU."""
         return device == self.device or (device == "emulate" and bool(self.source))
@@ -60,9 +58,13 @@ def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:
     return dict.fromkeys(BOTH, forms)
 
 
+def _linear(tile: tuple[int, int], arguments: str, shared: int = 0, capability: int = 50) -> Form:
+    return Form(tile, (256, 1), arguments, shared, capability, by_width=True, in_line=True)
+
+
 def _tensor(stages: int, capability: int) -> Form:
     arguments = f"128, 128, 16, 32, 64, {stages}, 1"
-    return Form((128, 128), (256, 1), arguments, stages * 16 * 256, capability, by_width=True, in_line=True)
+    return _linear((128, 128), arguments, stages * 16 * 256, capability)
 
 
 CATALOGUE = (
@@ -70,20 +72,20 @@ CATALOGUE = (
     Kernel("naive", "cuda", "one thread an element of C", "naive.cu", _both(Form((16, 16), (16, 16)))),
     Kernel("row_per_thread", "cuda", "one thread a row of C", "row_per_thread.cu", _both(Form((128, ALL), (128, 1)))),
     Kernel("column_per_thread", "cuda", "one thread a column of C", "column_per_thread.cu", _both(Form((ALL, 128), (128, 1)))),
-    Kernel("matvec", "cuda", "matrix × vector, one thread an element", "matvec.cu", _both(Form((128, ALL), (128, 1))), vectors_only=True),
-    Kernel("matvec_warp", "cuda", "matrix × vector, one warp an element", "matvec.cu", _both(Form((8, ALL), (32, 8))), vectors_only=True,
-           reason="B is a vector: A is read once, in whole lines"),
+    Kernel("matvec", "cuda", "matrix × vector, one thread an element", "matvec.cu", _both(Form((128, ALL), (128, 1))),
+           vectors_only=True),
+    Kernel("matvec_warp", "cuda", "matrix × vector, one warp an element", "matvec.cu", _both(Form((8, ALL), (32, 8))),
+           vectors_only=True, reason="B is a vector: A is read once, in whole lines"),
     Kernel("tiled", "cuda", "tiles of 16×16 in shared memory", "tiled.cu", _both(Form((16, 16), (16, 16), "16"))),
     Kernel("tiled32", "cuda", "tiles of 32×32 in shared memory", "tiled.cu", _both(Form((32, 32), (32, 32), "32")), "tiled"),
     Kernel("register_tiled", "cuda", "each thread a block of C in registers, vector loads", "register_tiled.cu",
-           {"float32": (Form((128, 64), (256, 1), "128, 64, 8, 8, 4", by_width=True, in_line=True),),
-            "float64": (Form((128, 128), (256, 1), "128, 128, 8, 8, 8", by_width=True, in_line=True),)},
+           {"float32": (_linear((128, 64), "128, 64, 8, 8, 4"),), "float64": (_linear((128, 128), "128, 128, 8, 8, 8"),)},
            reason="runs on every GPU"),
     Kernel("pipelined", "cuda", "asynchronous copies, several stages, swizzled shared memory", "pipelined.cu",
-           _both(Form((128, 128), (256, 1), "128, 128, 16, 8, 8, 3", 3 * 16 * 256, 80, by_width=True, in_line=True))),
-    Kernel("warp_tiled", "cuda", "warps' tiles, operands in flight from shared memory too", "warp_tiled.cu",
-           {"float32": (Form((128, 256), (256, 1), "128, 256, 16, 64, 64, 3, 1", 3 * 16 * (132 + 256), 80, by_width=True, in_line=True),),
-            "float64": (Form((128, 128), (256, 1), "128, 128, 16, 32, 64, 3, 1", 3 * 16 * (130 + 128), 80, by_width=True, in_line=True),)},
+           _both(_linear((128, 128), "128, 128, 16, 8, 8, 3", 3 * 16 * 256, 80))),
+    Kernel("warp_tiled", "cuda", "warps' tiles, operands from shared memory in flight too", "warp_tiled.cu",
+           {"float32": (_linear((128, 256), "128, 256, 16, 64, 64, 3, 1", 3 * 16 * (132 + 256), 80),),
+            "float64": (_linear((128, 128), "128, 128, 16, 32, 64, 3, 1", 3 * 16 * (130 + 128), 80),)},
            reason="float32's fastest without rounding to less"),
     Kernel("tensor", "cuda", "double-precision matrix units", "tensor.cu",
            {"float64": (_tensor(stages=3, capability=120), _tensor(stages=4, capability=90), _tensor(stages=3, capability=80))},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ GRACE = 20.0  # seconds the other ranks may take longer for a test than this one
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter was made
 def pytest_configure(config: pytest.Config) -> None:
+    # What a shell starts in the background ignores interrupts, and so would every program that a test starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     comm = _world(config)
     if comm is not None and comm.rank != 0:
         reporter = config.pluginmanager.getplugin("terminalreporter")

@@ -10,6 +10,7 @@ import pytest
 import hybrid
 from hybrid.devices.cuda import usable_gpus
 from hybrid.devices.cuda_kernels import multiplication
+from hybrid.devices.emulated import EmulatedDevice
 from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import CATALOGUE, named, refusal
 
@@ -70,7 +71,9 @@ def test_random_shapes_and_strides(name, dtype):
 
 
 @pytest.mark.parametrize(("name", "dtype"), KERNELS)
-@pytest.mark.parametrize("shape", [(1_100_000, 3, 5), (5, 3, 1_100_000), (1_100_000, 3, 1), (3, 1_100_000, 2), (1, 1, 1), (7, 0, 3)])
+@pytest.mark.parametrize(
+    "shape", [(1_100_000, 3, 5), (5, 3, 1_100_000), (1_100_000, 3, 1), (3, 1_100_000, 2), (1, 1, 1), (7, 0, 3)]
+)
 def test_extreme_shapes(name, dtype, shape):
     if refusal(named(name), dtype, shape[2], 90):
         pytest.skip("a kernel for vectors")
@@ -107,14 +110,25 @@ def test_subnormal_numbers_stay(name):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [one for one in KERNELS if one.values[0] not in ("cublas", "matvec_warp")])
-def test_the_sum_is_rounded_once_for_each_product_in_order(name, dtype):
-    """Which makes the results the same on every GPU, and the same as the CPU's that stands for one."""
+def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(name, dtype):
+    """Which makes the results the same on every GPU, and the same as those of the CPU that stands for one."""
     import cupy
 
-    m = 1 if named(name).vectors_only else 67
+    l, m = 96, 1 if named(name).vectors_only else 67
     rng = np.random.default_rng()
-    a, b = cupy.asarray(rng.standard_normal((70, 90)).astype(dtype)), cupy.asarray(rng.standard_normal((90, m)).astype(dtype))
-    c, first = cupy.empty((70, m), dtype), cupy.empty((70, m), dtype)
-    multiply_by("naive", dtype)(a, b, first)
+    a, b = cupy.asarray(rng.standard_normal((70, l)).astype(dtype)), cupy.asarray(rng.standard_normal((l, m)).astype(dtype))
+    # The matrix units add eight products at a time, and lane t holds those of k = 2t and 2t + 1.
+    order = np.arange(l).reshape(-1, 4, 2).transpose(0, 2, 1).ravel() if name == "tensor" else np.arange(l)
+    c, in_order = cupy.empty((70, m), dtype), cupy.empty((70, m), dtype)
+    multiply_by("naive", dtype)(cupy.ascontiguousarray(a[:, order]), cupy.ascontiguousarray(b[order]), in_order)
     multiply_by(name, dtype)(a, b, c)
-    assert (c == first).all()
+    assert (c == in_order).all()
+    np.testing.assert_array_equal(emulated(name, dtype, cupy.asnumpy(a), cupy.asnumpy(b)), cupy.asnumpy(c))
+
+
+def emulated(name, dtype, a, b):
+    device = EmulatedDevice(named(name))
+    buffers = [device.buffer(*shape, dtype) for shape in (a.shape, b.shape, (a.shape[0], b.shape[1]))]
+    buffers[0][...], buffers[1][...] = a, b
+    device.multiply(*buffers, after=[])
+    return buffers[2]

@@ -153,9 +153,9 @@ def test_a_rank_without_rows_needs_no_buffers():
 
 
 def test_one_gpu_takes_its_rows_in_one_chunk_and_several_in_two():
-    alone, together = (make_plan(Problem(100, 10, 10), Topology.of_equal_nodes(p, p), device="cuda") for p in (1, 2))
-    assert [len(chunk) for chunk in alone.shares[0].chunks] == [100]
-    assert [[len(chunk) for chunk in share.chunks] for share in together.shares] == [[25, 25], [25, 25]]
+    alone, together = (make_plan(Problem(1000, 10, 10), Topology.of_equal_nodes(p, p), device="cuda") for p in (1, 2))
+    assert [len(chunk) for chunk in alone.shares[0].chunks] == [1000]
+    assert [[len(chunk) for chunk in share.chunks] for share in together.shares] == [[256, 244], [256, 244]]
 
 
 def test_on_a_gpu_a_large_b_comes_in_panels_and_a_small_one_at_once():
@@ -263,7 +263,7 @@ def test_what_is_already_there_is_not_counted_on_the_roots_node():
 
 
 def explained(plan, gpus_per_node=0):
-    return explain(plan, fastest(plan.device, plan.problem.dtype), Settings(), gpus_per_node)
+    return explain(plan, fastest(plan.device, plan.problem.dtype, plan.problem.m), Settings(), gpus_per_node)
 
 
 def test_a_large_machine_is_explained_in_its_bytes():
@@ -271,14 +271,14 @@ def test_a_large_machine_is_explained_in_its_bytes():
     lines = explained(plan, gpus_per_node=8).splitlines()
     assert lines[0].startswith("C (100000×100000) = A (100000×100000) · B (100000×100000)  float64  2e+06 GF")
     assert lines[0].endswith("matrices 223.5 GiB")
-    assert lines[1].startswith("kernel cublas on cuda")
+    assert lines[1].startswith("kernel tensor on cuda: this GPU has matrix units for float64")
     assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
     assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
     # 12500 rows of A and of C, and all of B
     assert lines[6] == (
         f"rank 3: rows 37500:50000 in 2 chunk(s), B in 8 panel(s), 9 strip(s) of C, {(10e9 + 80e9 + 10e9) / GiB:.1f} GiB in GPU 3"
     )
-    assert lines[11].startswith("order of arrival on rank 0: A0:6250 B0:12500 B12500:25000 ")
+    assert lines[11].startswith("order of arrival on rank 0: A0:6272 B0:12544 B12544:25088 ")
     assert len(lines) == 12
 
 

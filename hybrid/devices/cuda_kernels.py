@@ -32,24 +32,24 @@ class OwnKernel:
         self._kernel = kernel
         self._capability = capability
         self._functions: dict[str, Any] = {}
-        self._function(launch_of(kernel, dtype, 1, 1, capability, copy_width(np.dtype(dtype).itemsize, ())))
+        self.compiled(launch_of(kernel, dtype, 1, 1, capability, copy_width(np.dtype(dtype).itemsize, ())))
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
         if not c.size:
             return
+        rows, columns = c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
-        launch = launch_of(self._kernel, c.dtype.name, *c.shape, self._capability, width)
-        self._function(launch)(launch.grid, launch.block, tuple(map(_described, (a, b, c))), shared_mem=launch.shared_bytes)
+        launch = launch_of(self._kernel, c.dtype.name, rows, columns, self._capability, width)
+        self.compiled(launch)(launch.grid, launch.block, tuple(map(_described, (a, b, c))), shared_mem=launch.shared_bytes)
 
-    def _function(self, launch: Launch) -> Any:
+    def compiled(self, launch: Launch) -> Any:
+        """CuPy's function of this instance."""
         if launch.expression not in self._functions:
             import cupy
 
-            # CuPy's cache does not look into included files: their content becomes a part of the options.
-            headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_FOLDER.glob("*.cuh")))).hexdigest()
             module = cupy.RawModule(
                 code=(_FOLDER / launch.source).read_text(),
-                options=("-std=c++17", f"-I{_FOLDER}", f"-DHEADERS=0x{headers[:16]}"),
+                options=compile_options(_FOLDER),
                 name_expressions=(launch.expression,),
             )
             function = module.get_function(launch.expression)
@@ -57,6 +57,12 @@ class OwnKernel:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes
             self._functions[launch.expression] = function
         return self._functions[launch.expression]
+
+
+def compile_options(folder: Path) -> tuple[str, ...]:
+    """CuPy's cache does not look into included files, so what the headers in `folder` hold is a part of the options."""
+    headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.cuh")))).hexdigest()
+    return ("-std=c++17", f"-I{folder}", f"-DHEADERS=0x{headers[:16]}")
 
 
 def _described(matrix: Any) -> np.ndarray:

@@ -20,8 +20,8 @@ from hybrid.kernels import catalogue
 HERE = Path(__file__).resolve().parent
 KERNELS = Path(catalogue.__file__).resolve().parent
 
-# Fibers share what one thread's own would be, so the compiler must not assume types or statics to itself too eagerly; no
-# multiply and add become one by themselves, for which of them do is the kernel's choice.
+# No aliasing rules: kernels read numbers as vectors. No multiplication and addition become one by themselves: which of them
+# do is the kernel's choice. No warnings: the code is nvcc's to judge.
 _COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _KERNEL = {
     "": ("-O2",),
@@ -78,7 +78,9 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
             _compile(source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], library)
             first, last, *others = _runtime(checks)
             objects = [first, folder / "kernel.o", last, *others]  # in this order in .bss as well: see runtime.cpp
-            _compile(source.name, ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")], library)
+            _compile(
+                source.name, ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")], library
+            )
             os.replace(folder / "library.so", library)
     return library
 

@@ -58,14 +58,20 @@ class EmulatedKernel:
         self._open(_Library(build(source, [expression], capability=capability, checks=checks)), 0, expression, checks)
 
     @classmethod
-    def several(cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = "") -> dict[str, EmulatedKernel]:
+    def several(
+        cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
+    ) -> dict[str, EmulatedKernel]:
         """Instances built together, which takes less time."""
-        library = _Library(build(source, expressions, capability=capability, checks=checks))
-        made = {}
+        return cls.built(build(source, expressions, capability=capability, checks=checks), expressions, checks)
+
+    @classmethod
+    def built(cls, path: Path, expressions: Sequence[str], checks: str = "") -> dict[str, EmulatedKernel]:
+        """The instances that `build` made, told the same."""
+        library = _Library(path)
+        kernels = {expression: cls.__new__(cls) for expression in expressions}
         for number, expression in enumerate(expressions):
-            made[expression] = cls.__new__(cls)
-            made[expression]._open(library, number, expression, checks)
-        return made
+            kernels[expression]._open(library, number, expression, checks)
+        return kernels
 
     def _open(self, library: _Library, number: int, expression: str, checks: str) -> None:
         self.expression = expression
@@ -109,7 +115,9 @@ class EmulatedKernel:
         """Counters of the bytes of each element read and written, as numbers of elements."""
         reads, writes = np.zeros(matrix.shape), np.zeros(matrix.shape)
         if self._counting:
-            self._library.code.watch(number, ctypes.byref(array), ctypes.c_void_p(reads.ctypes.data), ctypes.c_void_p(writes.ctypes.data))
+            self._library.code.watch(
+                number, ctypes.byref(array), ctypes.c_void_p(reads.ctypes.data), ctypes.c_void_p(writes.ctypes.data)
+            )
         return reads, writes
 
 
@@ -124,7 +132,6 @@ class _Library:
 def _described(matrix: np.ndarray) -> _Array:
     rows, columns = matrix.shape
     item = matrix.itemsize
-    stride = matrix.strides[0] // item if rows > 1 else columns
-    if (columns > 1 and matrix.strides[1] != item) or stride * item != matrix.strides[0] and rows > 1:
+    if (columns > 1 and matrix.strides[1] != item) or matrix.strides[0] % item:
         raise EmulationError("launch", "a kernel takes matrices whose rows are contiguous")
-    return _Array(matrix.ctypes.data, rows, columns, stride, item)
+    return _Array(matrix.ctypes.data, rows, columns, matrix.strides[0] // item, item)

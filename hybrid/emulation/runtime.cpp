@@ -88,7 +88,7 @@ struct Warp {
     char ordered[2];            // the two stand for what its __syncwarps order, by turns
 };
 
-Fiber* fibers;  // of one block; used again by the next
+Fiber* fibers;  // of one block; used again by the launch's next
 std::vector<Warp> warps;
 std::mt19937_64 chance;
 std::string failure;
@@ -257,21 +257,37 @@ void make_ready(Fiber& fiber, int number)
 #endif
 }
 
-// Memory for all fibers a block can have, kept for the next launch; a page that faults below each stack.
-bool make_fibers()
-{
-    if (fibers) return true;
-    size_t page = std::max<size_t>(GUARD, sysconf(_SC_PAGESIZE)), each = STACK + page;
-    void* memory = mmap(nullptr, MOST_THREADS * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return false;
-    fibers = new Fiber[MOST_THREADS]();
-    for (size_t i = 0; i < MOST_THREADS; ++i) {
-        char* below = static_cast<char*>(memory) + i * each;
-        mprotect(below, page, PROT_NONE);
-        fibers[i].stack = below + page;
+// A launch's fibers, with a page that faults below each stack. Not kept: every such page is an entry in the kernel's list of
+// a process's mappings, whose length is limited.
+struct Fibers {
+    size_t count, page = std::max<size_t>(GUARD, sysconf(_SC_PAGESIZE)), each = STACK + page;
+    void* memory;
+
+    explicit Fibers(size_t threads) : count(threads)
+    {
+        memory = mmap(nullptr, count * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (!there()) return;
+        fibers = new Fiber[count]();
+        for (size_t i = 0; i < count; ++i) {
+            char* below = static_cast<char*>(memory) + i * each;
+            mprotect(below, page, PROT_NONE);
+            fibers[i].stack = below + page;
+        }
     }
-    return true;
-}
+
+    ~Fibers()
+    {
+        if (!there()) return;
+#ifdef CHECKS_ADDRESS
+        __asan_unpoison_memory_region(memory, count * each);
+#endif
+        delete[] fibers;
+        munmap(memory, count * each);
+    }
+
+    Fibers(const Fibers&) = delete;
+    bool there() const { return memory != MAP_FAILED; }
+};
 
 // The lanes that wait for each other and are all there go on, with their answers.
 void let_meet(Warp& warp, Fiber* lanes)
@@ -374,6 +390,19 @@ void run_block(unsigned threads)
     orders_after(block_ends);
 }
 
+// After a failure no thread goes on; for the race checker too all they did is over, and their memory may be freed.
+void abandon([[maybe_unused]] unsigned threads)
+{
+#ifdef CHECKS_THREADS
+    for (unsigned i = 0; i < threads; ++i) {
+        __tsan_switch_to_fiber(fibers[i].race_checker, __tsan_switch_to_fiber_no_sync);
+        orders_before(block_ends);
+        __tsan_switch_to_fiber(main_race_checker, __tsan_switch_to_fiber_no_sync);
+    }
+    orders_after(block_ends);
+#endif
+}
+
 // The block's shared memory, all NaN: of exactly the launched size where ASan guards it, else between two fences.
 char* make_shared(size_t bytes)
 {
@@ -424,7 +453,8 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y", error, error_size);
     if (!launch.block[0] || !launch.block[1] || launch.block[0] > 1024 || launch.block[1] > 1024 || threads > MOST_THREADS)
         return refuse("launch|a block has 1 to 1024 threads", error, error_size);
-    if (!make_fibers()) return refuse("launch|no memory for the threads' stacks", error, error_size);
+    Fibers its_fibers(threads);
+    if (!its_fibers.there()) return refuse("launch|no memory for the threads' stacks", error, error_size);
 
     failure.clear();
     grid_size = {launch.grid[0], launch.grid[1]};
@@ -464,6 +494,7 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         launched = make_shared(launched_bytes);
         if (!launched) return refuse("launch|no memory for the block's shared memory", error, error_size);
         run_block(threads);
+        if (!failure.empty()) abandon(threads);
         drop_shared(launched, launched_bytes);
     }
 #ifdef CHECKS_THREADS

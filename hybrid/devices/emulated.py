@@ -1,0 +1,48 @@
+"""The GPU's kernels and the GPU's schedule on a CPU: slow, for machines without a GPU and for tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid.devices import Mark
+from hybrid.devices.alignment import copy_width
+from hybrid.devices.cpu import CpuDevice
+from hybrid.emulation.build import KERNELS
+from hybrid.emulation.kernel import EmulatedKernel
+from hybrid.kernels.catalogue import Kernel, Launch, launch_of
+from hybrid.plan import WIDEST_COPY, padded
+
+
+class EmulatedDevice(CpuDevice):
+    """Works at once, like the CPU; multiplies by a kernel of the catalogue, for a GPU of `capability` (times ten)."""
+
+    name = "emulate"
+
+    def __init__(self, kernel: Kernel, capability: int = 90) -> None:
+        super().__init__(staged=True)
+        self._catalogued = kernel
+        self._capability = capability
+        self._kernels: dict[str, EmulatedKernel] = {}
+
+    def buffer(self, rows: int, columns: int, dtype: str) -> np.ndarray:
+        item = np.dtype(dtype).itemsize
+        width = padded(columns, item)
+        whole = np.full(rows * width + WIDEST_COPY // item, np.nan, dtype)  # whatever is read before it was written shows
+        start = -whole.ctypes.data % WIDEST_COPY // item  # NumPy's own memory need not begin where a wide copy can
+        return whole[start : start + rows * width].reshape(rows, width)[:, :columns]
+
+    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark]) -> Mark:
+        return self._do("multiply", lambda: self._launch(a, b, c))
+
+    def _launch(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        if not c.size:
+            return
+        rows, columns = c.shape
+        width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.ctypes.data, matrix.strides[0])])
+        launch = launch_of(self._catalogued, c.dtype.name, rows, columns, self._capability, width)
+        self._kernel(launch)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
+
+    def _kernel(self, launch: Launch) -> EmulatedKernel:
+        if launch.expression not in self._kernels:
+            self._kernels[launch.expression] = EmulatedKernel(KERNELS / launch.source, launch.expression, self._capability)
+        return self._kernels[launch.expression]

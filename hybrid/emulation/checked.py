@@ -1,0 +1,233 @@
+"""A kernel of the catalogue under every check, in processes of their own: a faulty one may crash, hang, or be stopped.
+
+`python -m hybrid.emulation.checked` is such a process: it reads its jobs from stdin and prints a verdict on each, as JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.emulation import EmulationError
+from hybrid.emulation.build import build, compiler
+from hybrid.emulation.kernel import EmulatedKernel
+from hybrid.errors import one_line
+from hybrid.kernels.catalogue import Launch, launch_of, named
+
+_PLAIN = {  # mode: the order of threads, how asynchronous copies are done
+    "forward": ("forward", "late"),
+    "reverse": ("reverse", "early"),
+    "shuffled": ("shuffled", "mixed"),
+}
+_CHECKS = {mode: mode for mode in ("undefined", "address", "threads", "loads")}
+MODES = (*_PLAIN, *_CHECKS)
+# A sanitizer that must be there before Python is; libstdc++, whose exceptions ASan wants to see, with it.
+_PRELOAD = {"address": ("libasan.so", "libstdc++.so.6"), "threads": ("libtsan.so",)}
+_OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
+    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
+    "UBSAN_OPTIONS": "print_stacktrace=0",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_FENCE = 256  # rows before and after a matrix that are nobody's: a tile's worth, lest a fault hit what Python needs
+_CANARY = -7.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel of the catalogue, taken from `source` (perhaps a changed copy; its folder's headers come first), on one shape."""
+
+    source: str
+    kernel: str
+    dtype: str
+    shape: tuple[int, int, int]  # n, l, m
+    capability: int = 90
+    mode: str = "forward"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`kind`: ok, wrong, canary (C was written to beside its rows), race, address, undefined, barrier, warp, copy, memory,
+    launch, build, crash or hang."""
+
+    kind: str
+    detail: str = ""
+
+
+def verdict(
+    source: Path, kernel_name: str, dtype: str, shape: tuple[int, int, int], capability: int = 90, mode: str = "forward"
+) -> str:
+    """The kind of verdict on one job."""
+    return run_checked([Job(str(source), kernel_name, dtype, shape, capability, mode)])[0].kind
+
+
+def run_checked(jobs: Sequence[Job], seconds: float = 120.0) -> list[Verdict]:
+    """A verdict on each job, in their order. Jobs share a process where they can; one that ends it, ends it for itself only.
+
+    `seconds`: what one process may take for its jobs.
+    """
+    verdicts: dict[int, Verdict] = {}
+    tasks: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for i, job in enumerate(jobs):
+        try:
+            checks = _CHECKS.get(job.mode, "")
+            tasks.setdefault(checks, []).append((i, {**asdict(job), "library": str(_built(job))}))
+        except EmulationError as failed:
+            verdicts[i] = Verdict(failed.kind, one_line(failed))
+    for checks, left in tasks.items():
+        while left:
+            came_to = _child([task for _, task in left], checks, seconds)
+            verdicts.update((i, verdict) for (i, _), verdict in zip(left, came_to, strict=False))
+            left = left[len(came_to) :]
+    return [verdicts[i] for i in range(len(jobs))]
+
+
+def _built(job: Job) -> Path:
+    # Here and not in the child: a compiler does not like to run under a sanitizer.
+    expressions = [launch.expression for launch in _launches(job).values()]
+    return build(Path(job.source), expressions, capability=job.capability, checks=_CHECKS.get(job.mode, ""))
+
+
+def _launches(job: Job) -> dict[int, Launch]:
+    """By copy width: the widest, and one element."""
+    kernel = named(job.kernel)
+    assert kernel is not None, job.kernel
+    n, _, m = job.shape
+    return {width: launch_of(kernel, job.dtype, n, m, job.capability, width) for width in (16 // np.dtype(job.dtype).itemsize, 1)}
+
+
+def _child(tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> list[Verdict]:
+    """The verdicts on the first few of these, at least one: up to the one that ended the process."""
+    environment = {**os.environ, **_OPTIONS}
+    if checks in _PRELOAD:
+        environment["LD_PRELOAD"] = ":".join(map(_path_of, _PRELOAD[checks]))
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "hybrid.emulation.checked"],
+            input=json.dumps(tasks).encode(),
+            capture_output=True,
+            env=environment,
+            timeout=seconds,
+        )
+        out, said, last = done.stdout, done.stderr.decode(errors="replace"), f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired as late:
+        out, said, last = late.stdout or b"", "", ""
+    verdicts = [Verdict(**json.loads(line)) for line in out.decode(errors="replace").splitlines() if line.startswith("{")]
+    if len(verdicts) < len(tasks):
+        verdicts.append(_cause_of_death(said, last) if last else Verdict("hang", f"not done within {seconds:g} s"))
+    return verdicts
+
+
+def _path_of(library: str) -> str:
+    return subprocess.run([compiler(), f"-print-file-name={library}"], capture_output=True, text=True).stdout.strip()  # noqa: S603
+
+
+def _cause_of_death(said: str, last: str) -> Verdict:
+    """What ended a process, from what the sanitizers write."""
+    place = re.search(r"\w+\.cuh?:\d+", said)
+    where = f" in {place[0]}" if place else ""
+    if "ThreadSanitizer: data race" in said:
+        return Verdict("race", f"a data race{where}")
+    if found := re.search(r"runtime error: (.*)", said):
+        return Verdict("undefined", found[1] + where)
+    if found := re.search(r"AddressSanitizer: (\S+)", said):
+        return Verdict("address", found[1] + where)
+    return Verdict("crash", "; ".join([last, *said.strip().splitlines()[-1:]]))
+
+
+class _Framed:
+    """A matrix within a bigger buffer, with something that shows between and around its rows.
+
+    Under ASan what is not of the matrix may not even be read, from `guard` to `bare`.
+    """
+
+    def __init__(self, rows: int, columns: int, dtype: str, filler: float, aligned: bool) -> None:
+        item = np.dtype(dtype).itemsize
+        piece = 16 // item
+        stride = -(-columns // piece) * piece + piece if aligned else (columns + 3) // 2 * 2 + 1
+        fence = _FENCE * (stride + 1)
+        self._whole = np.full(2 * (fence + piece) + rows * stride, filler, dtype)
+        self._filler = filler
+        start = fence + -(self._whole.ctypes.data + fence * item) % 16 // item + (not aligned)
+        place = np.arange(rows * stride).reshape(rows, stride)[:, :columns] + start
+        self._outside = np.ones(len(self._whole), bool)
+        self._outside[place] = False
+        self.inner = self._whole[start : start + rows * stride].reshape(rows, stride)[:, :columns]
+
+    def untouched(self) -> bool:
+        around = self._whole[self._outside]
+        return bool(((around == self._filler) | (np.isnan(around) & np.isnan(self._filler))).all())
+
+    def guard(self, off: bool = False) -> None:
+        function = getattr(ctypes.CDLL(None), f"__asan_{'un' if off else ''}poison_memory_region")
+        steps = np.diff(self._outside.astype(np.int8), prepend=0, append=0)
+        for begin, end in zip(np.flatnonzero(steps == 1), np.flatnonzero(steps == -1), strict=True):
+            outside = self._whole[begin:end]
+            function(ctypes.c_void_p(outside.ctypes.data), ctypes.c_size_t(outside.nbytes))
+
+
+def _judge(task: dict[str, Any]) -> Verdict:
+    library = Path(task.pop("library"))
+    job = Job(**task)
+    checks = _CHECKS.get(job.mode, "")
+    launches = _launches(job)
+    kernels = EmulatedKernel.built(library, [launch.expression for launch in launches.values()], checks)
+    for width, launch in launches.items():
+        try:
+            found = _try(job, kernels[launch.expression], launch, aligned=width > 1)
+        except EmulationError as failed:
+            return Verdict(failed.kind, one_line(failed))
+        if found.kind != "ok":
+            return found
+    return Verdict("ok")
+
+
+def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Verdict:
+    n, l, m = job.shape
+    a, b = (_Framed(rows, columns, job.dtype, np.nan, aligned) for rows, columns in ((n, l), (l, m)))
+    c = _Framed(n, m, job.dtype, _CANARY, aligned)
+    random = np.random.default_rng((n, l, m))
+    a.inner[:], b.inner[:] = random.standard_normal((n, l)), random.standard_normal((l, m))
+    c.inner[:] = np.nan
+    given = a.inner.copy(), b.inner.copy()
+    order, copies = _PLAIN.get(job.mode, ("shuffled", "mixed"))
+    framed = (a, b, c) if job.mode == "address" else ()
+    for one in framed:
+        one.guard()
+    kernel(launch.grid, launch.block, launch.shared_bytes, (a.inner, b.inner, c.inner), order=order, copies=copies)
+    for one in framed:
+        one.guard(off=True)
+    if not (a.untouched() and b.untouched() and c.untouched()):
+        return Verdict("canary", "something beside a matrix was written to")
+    if not (np.array_equal(given[0], a.inner) and np.array_equal(given[1], b.inner)):
+        return Verdict("canary", "A or B was written to")
+    wide = np.longdouble if job.dtype == "float64" else np.float64
+    wanted = given[0].astype(wide) @ given[1].astype(wide)
+    bound = 2 * (l + 2) * np.finfo(job.dtype).eps * (np.abs(given[0]).astype("f8") @ np.abs(given[1]).astype("f8")) + 1e-300
+    off = ~(np.abs(c.inner - wanted) <= bound)
+    if off.any():
+        row, column = np.argwhere(off)[0]
+        return Verdict("wrong", f"{off.sum()} of {off.size} elements, the first one C[{row}, {column}]")
+    if kernel.loads is not None and not ((kernel.loads.c_writes == 1).all() and (kernel.loads.c_reads == 0).all()):
+        return Verdict("race", "an element of C was read, or written more than once")
+    return Verdict("ok")
+
+
+def main() -> None:
+    for task in json.load(sys.stdin):
+        print(json.dumps(asdict(_judge(task))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

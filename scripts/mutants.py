@@ -1,0 +1,111 @@
+"""Are faults in kernels found without a GPU? Plants them one by one: python scripts/mutants.py [--all] [NAME ...]
+
+Each fault is a small change of a kernel or of a header, such as a barrier left out. The changed kernel runs on the CPU's
+CUDA runtime in the mode that finds it soonest, or with --all in every mode. Ends with 1 if a fault goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from faults import FAULTS, Fault
+from tqdm import tqdm
+
+from hybrid.emulation.build import KERNELS, compiler
+from hybrid.emulation.checked import Job, Verdict, run_checked
+from hybrid.errors import HybridError
+from hybrid.files import appearing
+from hybrid.kernels.catalogue import named
+
+TABLE = Path(__file__).resolve().parent.parent / "docs" / "mutants.md"
+MODES = ("forward", "reverse", "shuffled", "undefined", "address", "threads")
+
+
+def plant(fault: Fault, folder: Path) -> Path:
+    """The kernel's source with the fault, in `folder`."""
+    kernel = named(fault.kernel)
+    assert kernel is not None
+    for original in [KERNELS / kernel.source, *KERNELS.glob("*.cuh")]:
+        text = original.read_text()
+        if original.name == fault.file:
+            if fault.old not in text:
+                raise LookupError(f"{fault.file} no longer has {fault.old!r}, which the fault {fault.name!r} changes")
+            text = text.replace(fault.old, fault.new)
+        (folder / original.name).write_text(text)
+    return folder / kernel.source
+
+
+def tried(fault: Fault, modes: Sequence[str]) -> list[Verdict]:
+    """For each mode the first verdict that is not "ok", or an "ok"."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = str(plant(fault, Path(folder)))
+        jobs = [Job(source, fault.kernel, fault.dtype, shape, fault.capability, mode) for mode in modes for shape in fault.shapes]
+        verdicts = run_checked(jobs, seconds=600)
+    count = len(fault.shapes)
+    return [next((v for v in verdicts[i * count : (i + 1) * count] if v.kind != "ok"), Verdict("ok")) for i in range(len(modes))]
+
+
+def matrix(faults: Sequence[Fault]) -> Iterable[tuple[Fault, list[Verdict]]]:
+    """Every fault in every mode, in their order."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from zip(faults, pool.map(lambda fault: tried(fault, MODES), faults), strict=True)
+
+
+def table(rows: Iterable[tuple[Fault, list[Verdict]]]) -> str:
+    head = f"| kernel | fault | {' | '.join(MODES)} |\n|{' --- |' * (len(MODES) + 2)}\n"
+    cells = (
+        [fault.kernel, fault.name, *("–" if verdict.kind == "ok" else verdict.kind for verdict in verdicts)]
+        for fault, verdicts in rows
+    )
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in cells)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only the faults in these kernels")
+    parser.add_argument("--all", action="store_true", help="every fault in every mode (many minutes)")
+    parser.add_argument("--write", action="store_true", help=f"with --all: write the table to {TABLE.name} in docs")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    faults = [fault for fault in FAULTS if not options.kernels or fault.kernel in options.kernels]
+    compiler()
+    missed = []
+    if options.all:
+        rows = list(tqdm(matrix(faults), total=len(faults), disable=None))
+        missed = [fault for fault, verdicts in rows if all(verdict.kind == "ok" for verdict in verdicts)]
+        print(table(rows), end="")
+        if options.write:
+            with appearing(str(TABLE)) as path:
+                path.write_text(PREFACE + table(rows), encoding="utf-8")
+    else:
+        for fault in faults:
+            (verdict,) = tried(fault, [fault.found_by])
+            print(f"{fault.kernel:<18} {fault.name:<50} {fault.found_by:<9} {verdict.kind}", flush=True)
+            missed += [fault] if verdict.kind == "ok" else []
+    for fault in missed:
+        print(f"MISSED {fault.kernel}: {fault.name}")
+    return bool(missed)
+
+
+PREFACE = """# Planted faults, and what finds them
+
+Written by `python scripts/mutants.py --all --write`: each fault is planted into a kernel, which then runs on the CPU's CUDA
+runtime. forward, reverse, shuffled: the order in which threads run, with asynchronous copies done as late as allowed, as
+early, or mixed. undefined, address, threads: the compiler's sanitizers. A dash means that the mode did not notice.
+
+"""
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except HybridError as error:
+        sys.exit(f"mutants: {error}")
