@@ -63,7 +63,7 @@ def _linear(tile: tuple[int, int], arguments: str, shared: int = 0, capability: 
 
 
 def _tensor(stages: int, capability: int) -> Form:
-    arguments = f"128, 128, 16, 32, 64, {stages}, 1"
+    arguments = f"128, 128, 16, 64, 32, {stages}, 1"
     return _linear((128, 128), arguments, stages * 16 * 256, capability)
 
 

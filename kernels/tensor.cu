@@ -106,9 +106,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     int stage = 0;  // that is read
     fetch_a(0);
     fetch_b(0, 0);
-    for (int tile = 0; tile < tiles; ++tile) {
-        bool whole = tile + STAGES - 1 < whole_tiles;
-        if (!whole) copy_carefully();
+    auto multiply_tile = [&](bool whole) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
 #pragma unroll
@@ -132,6 +130,12 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
 #pragma unroll
                 for (int i = 0; i < DOWN; ++i) multiply_fragments(sums[j][i], b_part[j % 2], a_part[step % 2][i]);
             }
+    };
+    int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
+    for (; tile + STAGES - 1 < whole_tiles; ++tile) multiply_tile(true);
+    for (; tile < tiles; ++tile) {
+        copy_carefully();
+        multiply_tile(false);
     }
     copies_wait<0>();
 

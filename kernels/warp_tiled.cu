@@ -74,9 +74,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     __syncthreads();
     int stage = 0;  // that is read
     fetch(0);
-    for (int tile = 0; tile < tiles; ++tile) {
-        bool whole = tile + STAGES - 1 < whole_tiles;
-        if (!whole) copy_carefully();
+    auto multiply_tile = [&](bool whole) {
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k) {
             if (k % TURN == 0) copy(whole, k / TURN, DEPTH / TURN);
@@ -89,17 +87,22 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
                 b_from += forward;
             }
             fetch((k + 1) % DEPTH);
+            // Back and forth, so that each multiply-add shares a number with the one before it: registers have few ports.
 #pragma unroll
-            for (int i = 0; i < DOWN; ++i)
+            for (int i = 0; i < DOWN * PIECE; ++i)
 #pragma unroll
-                for (int row = 0; row < PIECE; ++row)
-#pragma unroll
-                    for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                        for (int column = 0; column < PIECE; ++column)
-                            sums[i][row][j][column] =
-                                multiply_add(a_part[k % 2][i].of[row], b_part[k % 2][j].of[column], sums[i][row][j][column]);
+                for (int step = 0; step < ACROSS * PIECE; ++step) {
+                    int j = i % 2 ? ACROSS * PIECE - 1 - step : step;
+                    T& sum = sums[i / PIECE][i % PIECE][j / PIECE][j % PIECE];
+                    sum = multiply_add(a_part[k % 2][i / PIECE].of[i % PIECE], b_part[k % 2][j / PIECE].of[j % PIECE], sum);
+                }
         }
+    };
+    int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
+    for (; tile + STAGES - 1 < whole_tiles; ++tile) multiply_tile(true);
+    for (; tile < tiles; ++tile) {
+        copy_carefully();
+        multiply_tile(false);
     }
     copies_wait<0>();
 
