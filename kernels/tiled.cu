@@ -7,7 +7,7 @@
 #include "matrix.cuh"
 
 template <typename T, int TILE>
-__global__ void __launch_bounds__(TILE* TILE, TILE == 32 ? 2 : 1)  // two blocks of 1024 on an SM: while one waits ...
+__global__ void __launch_bounds__(TILE* TILE, TILE == 32 ? 2 : 6)  // blocks an SM holds: while one waits, others work
     tiled(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
     __shared__ T a_tile[TILE][TILE], b_tile[TILE][TILE];

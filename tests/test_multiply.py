@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import agreement, product
+from hybrid import agreement
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.plan import PROCESS_BYTES
 from hybrid.settings import Settings
