@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import compile_kernels
+import nvrtc
 import pytest
 
 from hybrid.errors import HybridError, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, Form, Kernel, Launch
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "compile_kernels.py"
 LOG = """\
 nvrtc: warning: Architectures prior to '<compute/sm>_75' are deprecated and may be removed in a future release
 ptxas info    : 2 bytes gmem, 16 bytes cmem[4]
@@ -46,66 +43,56 @@ __nv_name_map(2): error: identifier "nosuch" is undefined
 """
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("compile_kernels", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclasses look for their annotations
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def instance(script, target="sm_90", *, shared=0, threads=256, launched=True, expression="tiled<float, 32>"):
+def instance(target="sm_90", *, shared=0, threads=256, launched=True, expression="tiled<float, 32>"):
     launch = Launch("tiled.cu", expression, (1, 1), (threads, 1), shared)
-    return script.Instance("tiled32", "float32", target, launch, launched)
+    return compile_kernels.Instance("tiled32", "float32", target, launch, launched)
 
 
-def test_the_log_says_what_each_kernel_takes(script):
-    assert script.resources_in(LOG, PTX) == {
-        "_Z5tiledIfLi32EE": script.Resources(registers=53, shared=8192),
-        "_Z4wide": script.Resources(255, 0, stack=48, spill_stores=52, spill_loads=56, most_threads=256),
+def test_the_log_says_what_each_kernel_takes():
+    assert nvrtc.resources_in(LOG, PTX) == {
+        "_Z5tiledIfLi32EE": nvrtc.Resources(registers=53, shared=8192),
+        "_Z4wide": nvrtc.Resources(255, 0, stack=48, spill_stores=52, spill_loads=56, most_threads=256),
     }
 
 
-def test_a_log_without_registers_is_no_all_clear(script):
+def test_a_log_without_registers_is_no_all_clear():
     with pytest.raises(HybridError, match="registers of _Z4wide"):
-        script.resources_in(LOG[: LOG.rindex("ptxas info")])
+        nvrtc.resources_in(LOG[: LOG.rindex("ptxas info")])
 
 
-def test_of_an_error_the_first_line_is_kept(script):
-    assert script.first_error(ERRORS) == '__nv_name_map(2): error: identifier "nosuch" is undefined'
-    assert script.first_error(LOG) == ""
+def test_of_an_error_the_first_line_is_kept():
+    assert nvrtc.first_error(ERRORS) == '__nv_name_map(2): error: identifier "nosuch" is undefined'
+    assert nvrtc.first_error(LOG) == ""
 
 
-def test_old_targets_are_no_news(script):
-    assert script.warnings_in(LOG) == frozenset()
-    assert script.warnings_in('a.cu(3): warning #177-D: variable "x" was declared\n')
+def test_old_targets_are_no_news():
+    assert nvrtc.warnings_in(LOG) == frozenset()
+    assert nvrtc.warnings_in('a.cu(3): warning #177-D: variable "x" was declared\n')
 
 
 @pytest.mark.parametrize(("target", "capability"), [("sm_60", 60), ("sm_90a", 90), ("sm_120", 120), ("sm_100f", 100)])
-def test_targets_have_capabilities(script, target, capability):
-    assert script.capability_of(target) == capability
+def test_targets_have_capabilities(target, capability):
+    assert compile_kernels.capability_of(target) == capability
 
 
 @pytest.mark.parametrize("target", ["sm_20", "90", "sm_", "compute_90", "sm_90b"])
-def test_unknown_targets_are_refused(script, target):
+def test_unknown_targets_are_refused(target):
     with pytest.raises(UsageError, match=target):
-        script.capability_of(target)
+        compile_kernels.capability_of(target)
 
 
-def test_every_form_that_fits_is_compiled_with_every_width_and_the_first_is_launched(script):
+def test_every_form_that_fits_is_compiled_with_every_width_and_the_first_is_launched():
     forms = (
         Form((64, 64), (128, 1), "64", 100, 80, by_width=True),
         Form((16, 16), (16, 16), "16"),
         Form((8, 8), (8, 8), "8", 0, 90),
     )
     kernel = Kernel("k", "cuda", "", "k.cu", {"float32": forms, "float64": forms[1:2]})
-    assert [(i.launch.expression, i.launched) for i in script.instances("sm_75", [kernel])] == [
+    assert [(i.launch.expression, i.launched) for i in compile_kernels.instances("sm_75", [kernel])] == [
         ("k<float, 16>", True),
         ("k<double, 16>", True),
     ]
-    assert [(i.launch.expression, i.launched) for i in script.instances("sm_86", [kernel])] == [
+    assert [(i.launch.expression, i.launched) for i in compile_kernels.instances("sm_86", [kernel])] == [
         ("k<float, 64, 1>", True),
         ("k<float, 64, 2>", True),
         ("k<float, 64, 4>", True),
@@ -114,11 +101,11 @@ def test_every_form_that_fits_is_compiled_with_every_width_and_the_first_is_laun
     ]
 
 
-def test_the_catalogue_has_instances_for_all_targets_and_their_sources_exist(script):
-    for target in script.TARGETS:
-        found = list(script.instances(target))
+def test_the_catalogue_has_instances_for_all_targets_and_their_sources_exist():
+    for target in compile_kernels.TARGETS:
+        found = list(compile_kernels.instances(target))
         assert {i.kernel for i in found} <= {kernel.name for kernel in CATALOGUE if kernel.source}
-        assert all((script.KERNELS / i.launch.source).is_file() for i in found)
+        assert all((compile_kernels.KERNELS / i.launch.source).is_file() for i in found)
         assert any(i.kernel == "naive" for i in found)
 
 
@@ -134,44 +121,44 @@ def test_the_catalogue_has_instances_for_all_targets_and_their_sources_exist(scr
         (255, 1, True),
     ],
 )
-def test_registers_of_a_block(script, registers, threads, fit):
-    assert script.registers_fit(registers, threads) is fit
+def test_registers_of_a_block(registers, threads, fit):
+    assert compile_kernels.registers_fit(registers, threads) is fit
 
 
 @pytest.mark.parametrize(
     ("target", "limit"), [("sm_60", 49152), ("sm_75", 65536), ("sm_80", 166912), ("sm_86", 101376), ("sm_90a", 232448)]
 )
-def test_declared_and_launched_shared_memory_count_together(script, target, limit):
-    used = script.Resources(registers=32, shared=1024)
-    assert script.faults_of(instance(script, target, shared=limit - 1024), used) == []
-    assert script.faults_of(instance(script, target, shared=limit - 1023), used) == [
+def test_declared_and_launched_shared_memory_count_together(target, limit):
+    used = nvrtc.Resources(registers=32, shared=1024)
+    assert compile_kernels.faults_of(instance(target, shared=limit - 1024), used) == []
+    assert compile_kernels.faults_of(instance(target, shared=limit - 1023), used) == [
         f"{limit + 1} bytes of shared memory, a block can have {limit}"
     ]
 
 
-def test_spills_registers_and_threads_are_faults(script):
-    (fault,) = script.faults_of(instance(script), script.Resources(registers=255, spill_loads=4))
+def test_spills_registers_and_threads_are_faults():
+    (fault,) = compile_kernels.faults_of(instance(), nvrtc.Resources(registers=255, spill_loads=4))
     assert fault == "spills registers: 0 bytes stored, 4 loaded"
-    (fault,) = script.faults_of(instance(script, threads=512), script.Resources(registers=255))
+    (fault,) = compile_kernels.faults_of(instance(threads=512), nvrtc.Resources(registers=255))
     assert fault == "255 registers × 512 threads, an SM has 65536 registers"
-    (fault,) = script.faults_of(instance(script), script.Resources(registers=32, most_threads=128))
+    (fault,) = compile_kernels.faults_of(instance(), nvrtc.Resources(registers=32, most_threads=128))
     assert fault == "256 threads a block, its __launch_bounds__ allow 128"
 
 
-def test_a_fault_of_many_instances_is_one_line_and_forms_never_launched_need_only_compile(script):
-    wanted = [instance(script, expression=name) for name in ("one", "two", "three")]
-    wanted.append(instance(script, expression="idle", launched=False))
-    spilling = script.Resources(registers=255, spill_stores=4, spill_loads=4)
-    compiled = script.Compiled({"three": script.Resources(registers=9), "idle": spilling}, {"one": "error: x", "two": "error: x"})
-    assert script.judge(wanted, {("tiled.cu", "sm_90"): compiled}) == [
+def test_a_fault_of_many_instances_is_one_line_and_forms_never_launched_need_only_compile():
+    wanted = [instance(expression=name) for name in ("one", "two", "three")]
+    wanted.append(instance(expression="idle", launched=False))
+    spilling = nvrtc.Resources(registers=255, spill_stores=4, spill_loads=4)
+    compiled = nvrtc.Compiled({"three": nvrtc.Resources(registers=9), "idle": spilling}, {"one": "error: x", "two": "error: x"})
+    assert compile_kernels.judge(wanted, {("tiled.cu", "sm_90"): compiled}) == [
         "tiled.cu, sm_90: one and 1 more: does not compile: error: x"
     ]
 
 
-def test_the_table_is_aligned(script):
-    lines = script.table([
-        (instance(script, shared=64), script.Resources(53, 8192)),
-        (instance(script, expression="x", launched=False), script.Resources(8)),
+def test_the_table_is_aligned():
+    lines = compile_kernels.table([
+        (instance(shared=64), nvrtc.Resources(53, 8192)),
+        (instance(expression="x", launched=False), nvrtc.Resources(8)),
     ])  # fmt: skip
     assert lines[0].split() == ["kernel", "expression", "target", "registers", "shared", "stack", "spills"]
     assert lines[1].split() == ["tiled32", "tiled<float,", "32>", "sm_90", "53", "8192+64", "0", "0+0"]

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ladder
+import ladder_bench
 import pytest
 
 from hybrid import record
@@ -15,31 +17,11 @@ from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, named
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
-MODULES = ("ladder", "ladder_bench", "ladder_picture", "ladder_table")
 ROW_BLOCK = (1000, 8000, 8000)
 SHAPES = [*((n, n, n) for n in (4096, 8000, 8192, 16384)), ROW_BLOCK]
 SPEEDS = {"naive": 3.8, "tiled": 4.6, "tiled32": 4.8, "register_tiled": 30.0, "warp_tiled": 49.5, "tensor": 49.0, "cublas": 50.0}
 TILES = {"naive": [16, 16], "tiled": [16, 16], "tiled32": [32, 32], "warp_tiled": [128, 256], "column_per_thread": [0, 128]}
 README = "# Kernels\r\n\nbefore <!-- ladder --> in a line\n<!-- ladder -->\nold\n<!-- /ladder -->\nafter, without an end of line"
-
-
-@pytest.fixture(scope="module")
-def ladder():
-    """The script as a module, its other files beside it."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        import ladder
-
-        yield ladder
-    finally:
-        sys.path.remove(str(SCRIPTS))
-        for name in MODULES:
-            sys.modules.pop(name, None)
-
-
-@pytest.fixture(scope="module")
-def bench(ladder):
-    return sys.modules["ladder_bench"]
 
 
 def line(kernel, dtype, shape, *, speed=None, ratio=None, **more):
@@ -100,7 +82,7 @@ def rows_of(text, dtype):
     return {row[0]: row[1:] for row in rows}
 
 
-def test_a_table_has_each_rung_of_its_dtype(ladder):
+def test_a_table_has_each_rung_of_its_dtype():
     text = ladder.table(ladder.Results(all_lines()))
     rows = rows_of(text, "float64")
     assert rows["rung"][4:] == ["4096", "8000", "8192", "16384", "1000×8000²"]
@@ -116,12 +98,12 @@ def test_a_table_has_each_rung_of_its_dtype(ladder):
     assert "2026-11-21, `python scripts/ladder.py --json lines.jsonl`" in text
 
 
-def test_whole_rows_and_spills_are_named(ladder):
+def test_whole_rows_and_spills_are_named():
     text = ladder.table(ladder.Results([line("column_per_thread", "float32", ROW_BLOCK, spills=48)]))
     assert rows_of(text, "float32")["column_per_thread"] == ["n×128", "40, 48 bytes spilled", "2 KiB", "2", "–"]
 
 
-def test_the_last_line_counts_and_the_last_gpu(ladder):
+def test_the_last_line_counts_and_the_last_gpu():
     shape = SHAPES[0]
     lines = [
         line("tensor", "float64", SHAPES[1], speed=30.0, gpu="another"),
@@ -133,7 +115,7 @@ def test_the_last_line_counts_and_the_last_gpu(ladder):
     assert results.shapes() == [shape]
 
 
-def test_rewriting_keeps_the_rest_and_can_be_repeated(ladder, tmp_path):
+def test_rewriting_keeps_the_rest_and_can_be_repeated(tmp_path):
     path = tmp_path / "README.md"
     path.write_bytes(README.encode())
     before, _, after = README.encode().partition(b"<!-- ladder -->\nold\n<!-- /ladder -->\n")
@@ -145,7 +127,7 @@ def test_rewriting_keeps_the_rest_and_can_be_repeated(ladder, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "<!-- ladder -->\n", "<!-- /ladder -->\n<!-- ladder -->\n", README + "\n" + README])
-def test_without_its_markers_nothing_is_written(ladder, tmp_path, text):
+def test_without_its_markers_nothing_is_written(tmp_path, text):
     path = tmp_path / "README.md"
     path.write_bytes(text.encode())
     with pytest.raises(UsageError, match="must have one line"):
@@ -154,7 +136,7 @@ def test_without_its_markers_nothing_is_written(ladder, tmp_path, text):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_readme_has_its_markers_and_names_every_rung(ladder, tmp_path):
+def test_the_readme_has_its_markers_and_names_every_rung(tmp_path):
     text = ladder.README.read_text()
     copy = tmp_path / "README.md"
     copy.write_text(text)
@@ -162,7 +144,7 @@ def test_the_readme_has_its_markers_and_names_every_rung(ladder, tmp_path):
     assert [kernel.name for kernel in CATALOGUE if kernel.source and f"`{kernel.name}`" not in text] == []
 
 
-def test_table_and_picture_from_recorded_lines(ladder, lines_file, tmp_path, monkeypatch):
+def test_table_and_picture_from_recorded_lines(lines_file, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     readme, picture = tmp_path / "kernels" / "README.md", tmp_path / "docs" / "ladder.svg"
     for path in (readme, picture):
@@ -182,7 +164,7 @@ def test_table_and_picture_from_recorded_lines(ladder, lines_file, tmp_path, mon
 # --- the targets
 
 
-def test_every_target_reached(ladder, lines_file, capsys):
+def test_every_target_reached(lines_file, capsys):
     assert ladder.main(["--from", lines_file, "--check"]) == 0
     out = capsys.readouterr().out
     assert out.count("pass") == 8
@@ -200,7 +182,7 @@ def test_every_target_reached(ladder, lines_file, capsys):
         (line("tiled", "float32", SHAPES[1], speed=3.7), "float32 tiled over naive at 8000: 0.97 × as fast"),
     ],
 )
-def test_a_missed_target(ladder, lines_file, capsys, late, text):
+def test_a_missed_target(lines_file, capsys, late, text):
     record.write(late, lines_file)
     assert ladder.main(["--from", lines_file, "--check"]) == 1
     missed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSED")]
@@ -211,25 +193,25 @@ def test_a_missed_target(ladder, lines_file, capsys, late, text):
 # --- measuring
 
 
-def timed(bench, name, seconds):
-    return bench.Timed(named(name), lambda a, b, c: None, seconds)
+def timed(name, seconds):
+    return ladder_bench.Timed(named(name), lambda a, b, c: None, seconds)
 
 
-def test_each_runs_once_a_round_the_slow_ones_first_the_others_in_turn(bench):
-    every = [timed(bench, "naive", 0.3), *(timed(bench, name, 0.02) for name in ("pipelined", "tensor", "cublas"))]
-    orders = [[one.kernel.name for one in bench.in_turn(every, round_number)] for round_number in range(6)]
+def test_each_runs_once_a_round_the_slow_ones_first_the_others_in_turn():
+    every = [timed("naive", 0.3), *(timed(name, 0.02) for name in ("pipelined", "tensor", "cublas"))]
+    orders = [[one.kernel.name for one in ladder_bench.in_turn(every, round_number)] for round_number in range(6)]
     assert all(order[0] == "naive" and len(set(order)) == len(order) == 4 for order in orders)
     assert {order[1] for order in orders} == {order[3] for order in orders} == {"pipelined", "tensor", "cublas"}
 
 
-def test_a_ratio_is_of_times_of_the_same_round(bench):
-    got = bench.summary([1.0, 2.0, 4.0], [1.0, 1.0, 4.0], 10**12)
+def test_a_ratio_is_of_times_of_the_same_round():
+    got = ladder_bench.summary([1.0, 2.0, 4.0], [1.0, 1.0, 4.0], 10**12)
     assert got == {"seconds": {"median": 2.0, "min": 1.0, "max": 4.0}, "teraflops": 1.0, "ratio": 1.0}
-    assert bench.summary([], [1.0], 1)["seconds"] is None
+    assert ladder_bench.summary([], [1.0], 1)["seconds"] is None
 
 
 @pytest.mark.gpu
-def test_measured_on_a_gpu(ladder, tmp_path, capsys):
+def test_measured_on_a_gpu(tmp_path, capsys):
     try:
         usable_gpus()
     except DeviceUnavailable as missing:
@@ -250,7 +232,7 @@ def test_measured_on_a_gpu(ladder, tmp_path, capsys):
     ("name", "of_a", "of_b"),
     [("naive", 90, 100), ("tiled", 6, 7), ("register_tiled", 2, 1)],  # 128×64 in float32
 )
-def test_loads_are_as_the_formulas_say(ladder, name, of_a, of_b):
+def test_loads_are_as_the_formulas_say(name, of_a, of_b):
     try:
         compiler()
     except DeviceUnavailable as missing:
@@ -274,7 +256,7 @@ def test_loads_are_as_the_formulas_say(ladder, name, of_a, of_b):
         (["--rounds", "0"], "more than 0"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(ladder, lines_file, tmp_path, capsys, arguments, text):
+def test_what_cannot_be_done_is_said_in_one_line(lines_file, tmp_path, capsys, arguments, text):
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert ladder.main([argument.format(lines=lines_file, empty=empty) for argument in arguments]) == 2
@@ -283,7 +265,7 @@ def test_what_cannot_be_done_is_said_in_one_line(ladder, lines_file, tmp_path, c
     assert said.count("\n") == 1
 
 
-def test_shapes_on_the_command_line(ladder):
+def test_shapes_on_the_command_line():
     assert ladder.as_shape("8192") == (8192, 8192, 8192)
     assert ladder.as_shape("1000x8000x8000") == ROW_BLOCK
     for text in ("3x4", "0", "-1", "x", "1e3"):

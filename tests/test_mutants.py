@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-
-from hybrid.emulation.build import compiler
-from hybrid.errors import DeviceUnavailable
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from faults import FAULTS
 from mutants import plant, table, tried
 
-sys.path.pop(0)
+from hybrid.emulation.build import compiler
+from hybrid.emulation.checked import Verdict
+from hybrid.errors import DeviceUnavailable
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,21 +28,15 @@ def test_a_planted_fault_is_found(fault):
 
 
 def test_a_fault_that_changes_nothing_is_not_found():
-    from dataclasses import replace
-
     harmless = replace(FAULTS[0], new=FAULTS[0].old)
     assert [verdict.kind for verdict in tried(harmless, ["forward", "reverse"])] == ["ok", "ok"]
 
 
 def test_a_fault_whose_place_is_gone_is_said(tmp_path):
-    from dataclasses import replace
-
     with pytest.raises(LookupError, match=r"naive.cu no longer has 'nothing like it'"):
         plant(replace(FAULTS[0], old="nothing like it"), tmp_path)
 
 
 def test_the_table_has_a_dash_where_nothing_was_noticed():
-    from hybrid.emulation.checked import Verdict
-
     row = table([(FAULTS[0], [Verdict("ok"), Verdict("race"), *[Verdict("ok")] * 4])]).splitlines()[-1]
     assert row == f"| naive | {FAULTS[0].name} | – | race | – | – | – | – |"
