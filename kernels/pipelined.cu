@@ -16,32 +16,19 @@ __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
     constexpr int PIECE = 16 / sizeof(T), ACROSS = THREADS_ACROSS * PIECE;  // from a thread's piece to its next
     using ATile = Tile<T, ROWS, DEPTH, Swizzle<0, 2, 0>>;
     using BTile = Tile<T, DEPTH, COLUMNS, NoSwizzle>;
-    constexpr int STAGE = ATile::SIZE + BTile::SIZE;
 
     T* shared = launched_shared_memory<T>();
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
     int y = threadIdx.x / THREADS_ACROSS, x = threadIdx.x % THREADS_ACROSS * PIECE;
 
-    TileCopy<ATile, THREADS, WIDTH, STAGES, STAGE, Along::COLUMNS> copy_a(shared, a, at.row, 0);
-    TileCopy<BTile, THREADS, WIDTH, STAGES, STAGE, Along::ROWS> copy_b(shared + ATile::SIZE, b, 0, at.column);
-    auto copy_tile = [&] {
-        copy_a.carefully();
-        copy_a.skip_pieces();
-        copy_a.next_tile();
-        copy_b.carefully();
-        copy_b.skip_pieces();
-        copy_b.next_tile();
-        copies_commit();
-    };
-
+    using Tiles = Supply<ATile, BTile, THREADS, STAGES, WIDTH, WIDTH>;
+    Tiles supply(shared, a, b, at);
     T sums[MINE_DOWN][MINE_ACROSS] = {};
-    int tiles = static_cast<int>(pieces(a.columns, DEPTH));
-    for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile();
-    for (int tile = 0; tile < tiles; ++tile) {
-        copies_wait<STAGES - 2>();
-        __syncthreads();  // the tile is whole, and nobody reads the one before it any more
-        copy_tile();
-        const T* a_tile = shared + tile % STAGES * STAGE;
+    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile();
+    for (int tile = 0; tile < supply.tiles; ++tile) {
+        supply.wait();
+        supply.tile();
+        const T* a_tile = shared + tile % STAGES * Tiles::STAGE;
         const T* b_tile = a_tile + ATile::SIZE;
 #pragma unroll
         for (int k = 0; k < DEPTH; k += PIECE) {
@@ -64,12 +51,5 @@ __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
     copies_wait<0>();
 
 #pragma unroll
-    for (int i = 0; i < MINE_DOWN; ++i)
-#pragma unroll
-        for (int j = 0; j < MINE_ACROSS; j += PIECE) {
-            T values[PIECE];
-#pragma unroll
-            for (int e = 0; e < PIECE; ++e) values[e] = sums[i][j + e];
-            store<WIDTH>(c, at.row + y + i * THREADS_DOWN, at.column + x + j / PIECE * ACROSS, values);
-        }
+    for (int i = 0; i < MINE_DOWN; ++i) store_pieces<WIDTH>(c, at.row + y + i * THREADS_DOWN, at.column + x, ACROSS, sums[i]);
 }

@@ -55,11 +55,5 @@ __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
 
 #pragma unroll
     for (int i = 0; i < MINE_DOWN; ++i)
-#pragma unroll
-        for (int j = 0; j < MINE_ACROSS; j += PIECE) {
-            T values[PIECE];
-#pragma unroll
-            for (int e = 0; e < PIECE; ++e) values[e] = sums[i][j + e];
-            store<WIDTH>(c, at.row + y + i / PIECE * DOWN + i % PIECE, at.column + x + j / PIECE * ACROSS, values);
-        }
+        store_pieces<WIDTH>(c, at.row + y + i / PIECE * DOWN + i % PIECE, at.column + x, ACROSS, sums[i]);
 }

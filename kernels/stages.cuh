@@ -39,6 +39,20 @@ struct TransposedTile {
     __device__ static int place(int row, int column) { return column * PITCH + row; }
 };
 
+// Goes round STAGES places, SIZE elements from one to the next.
+template <int STAGES, int SIZE>
+struct Ring {
+    int place = 0;
+
+    // To the next place; returns how many elements forward, or back, that is.
+    __device__ __forceinline__ int forward()
+    {
+        bool last = place == STAGES - 1;
+        place = last ? 0 : place + 1;
+        return last ? -(STAGES - 1) * SIZE : SIZE;
+    }
+};
+
 enum class Along { COLUMNS, ROWS };  // where the next tile lies: to the right (A) or below (B)
 
 // One thread's part in copying a matrix's tiles, one after the other, into a ring of STAGES places in shared memory, STAGE
@@ -54,14 +68,14 @@ class TileCopy {
     Size down, back;              // to the piece below; from below the last to the next tile's first
     int rows_left, columns_left;  // of the matrix, from this tile's first piece on
     T* to[PLACES];                // where the first pieces go; the others lie in the same way below
-    int stage;
+    Ring<STAGES, STAGE> ring;
 
     __device__ static int clamp(Size left) { return static_cast<int>(left < 0 ? 0 : left > 1 << 30 ? 1 << 30 : left); }
 
 public:
     static constexpr int TIMES = Tile::ROWS / ROWS_AT_ONCE;
 
-    __device__ TileCopy(T* ring, const Matrix<const T>& matrix, Size top, Size left) : stage(0)
+    __device__ TileCopy(T* first, const Matrix<const T>& matrix, Size top, Size left)
     {
         int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
         from = matrix.data + (top + row) * matrix.stride + left + column;
@@ -70,7 +84,7 @@ public:
         rows_left = clamp(matrix.rows - top - row);
         columns_left = clamp(matrix.columns - left - column);
 #pragma unroll
-        for (int i = 0; i < PLACES; ++i) to[i] = ring + Tile::place(row + i * ROWS_AT_ONCE, column);
+        for (int i = 0; i < PLACES; ++i) to[i] = first + Tile::place(row + i * ROWS_AT_ONCE, column);
     }
 
     // All of a tile that may reach beyond the matrix: zeros stand for what is there.
@@ -102,11 +116,82 @@ public:
             columns_left = max(columns_left - Tile::COLUMNS, 0);
         else
             rows_left = max(rows_left - Tile::ROWS, 0);
-        int forward = stage == STAGES - 1 ? -(STAGES - 1) * STAGE : STAGE;
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        int forward = ring.forward();
 #pragma unroll
         for (int i = 0; i < PLACES; ++i) to[i] += forward;
     }
 
     __device__ __forceinline__ void skip_pieces() { from += TIMES * down; }
+};
+
+// A block's tiles of A and B on their way into a ring in shared memory, STAGES deep; A's tile lies before B's.
+template <typename ATile, typename BTile, int THREADS, int STAGES, int A_WIDTH, int B_WIDTH>
+class Supply {
+    using T = typename ATile::Element;
+
+public:
+    static constexpr int STAGE = ATile::SIZE + BTile::SIZE;
+    static constexpr int AHEAD = STAGES - 1;  // tiles that are under way while one is read
+
+    int tiles;  // along k
+    int whole;  // of them, that lie within the matrices and can be copied without care
+
+    __device__ Supply(T* shared, const Matrix<const T>& a, const Matrix<const T>& b, TilePosition at)
+        : copy_a(shared, a, at.row, 0), copy_b(shared + ATile::SIZE, b, 0, at.column)
+    {
+        tiles = static_cast<int>(pieces(a.columns, ATile::COLUMNS));
+        bool cut = (b.columns - at.column) % B_WIDTH && b.columns - at.column < BTile::COLUMNS;  // B's edge goes through a piece
+        whole = cut ? 0 : static_cast<int>(a.columns / ATile::COLUMNS);
+    }
+
+    // The next tile, all of it, whatever lies beyond the matrices.
+    __device__ __forceinline__ void tile()
+    {
+        carefully();
+        copy_a.skip_pieces();
+        copy_b.skip_pieces();
+        next();
+    }
+
+    // The next tile's turn of `turns` when it is copied a few pieces at a time. If it was copied carefully before, `wanted` is
+    // false and it is only passed.
+    __device__ __forceinline__ void turn(int turn, int turns, bool wanted)
+    {
+        constexpr int PIECES = CopyA::TIMES + CopyB::TIMES;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (i * turns / PIECES != turn) continue;
+            if (i < CopyA::TIMES)
+                copy_a.piece(i, wanted);
+            else
+                copy_b.piece(i - CopyA::TIMES, wanted);
+        }
+        if (turn == turns - 1) next();
+    }
+
+    __device__ __forceinline__ void carefully() const
+    {
+        copy_a.carefully();
+        copy_b.carefully();
+    }
+
+    // Until the next tile is there for all threads; none of them then reads the one before it any more.
+    __device__ __forceinline__ static void wait()
+    {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+    }
+
+private:
+    using CopyA = TileCopy<ATile, THREADS, A_WIDTH, STAGES, STAGE, Along::COLUMNS>;
+    using CopyB = TileCopy<BTile, THREADS, B_WIDTH, STAGES, STAGE, Along::ROWS>;
+    CopyA copy_a;
+    CopyB copy_b;
+
+    __device__ __forceinline__ void next()
+    {
+        copies_commit();
+        copy_a.next_tile();
+        copy_b.next_tile();
+    }
 };

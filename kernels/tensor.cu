@@ -37,40 +37,14 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     static_assert(ACROSS % 2 == 0 && STEPS % 2 == 0, "operands alternate between two sets of registers");
     using ATile = Tile<T, ROWS, DEPTH, Swizzle<0, 1, 2>>;
     using BTile = Tile<T, DEPTH, COLUMNS, Swizzle<1, 2, 1>>;
-    constexpr int STAGE = ATile::SIZE + BTile::SIZE;
 
     T* shared = launched_shared_memory<T>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     int warp_row = warp % WARPS_DOWN * WARP_ROWS, warp_column = warp / WARPS_DOWN * WARP_COLUMNS;
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
 
-    using CopyA = TileCopy<ATile, THREADS, WIDTH, STAGES, STAGE, Along::COLUMNS>;
-    using CopyB = TileCopy<BTile, THREADS, WIDTH, STAGES, STAGE, Along::ROWS>;
-    CopyA copy_a(shared, a, at.row, 0);
-    CopyB copy_b(shared + ATile::SIZE, b, 0, at.column);
-    auto copy_carefully = [&] {
-        copy_a.carefully();
-        copy_b.carefully();
-    };
-    auto next_tile = [&] {
-        copies_commit();
-        copy_a.next_tile();
-        copy_b.next_tile();
-    };
-    // The pieces of a tile, a few in each of `turns` turns.
-    auto copy = [&](bool wanted, int turn, int turns) {
-        constexpr int PIECES = CopyA::TIMES + CopyB::TIMES;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (i * turns / PIECES != turn) continue;
-            if (i < CopyA::TIMES)
-                copy_a.piece(i, wanted);
-            else
-                copy_b.piece(i - CopyA::TIMES, wanted);
-        }
-        if (turn == turns - 1) next_tile();
-    };
-
+    using Tiles = Supply<ATile, BTile, THREADS, STAGES, WIDTH, WIDTH>;
+    Tiles supply(shared, a, b, at);
     T sums[ACROSS][DOWN][4] = {};
     T b_part[2][4], a_part[2][DOWN][2];
     const T* a_from[2] = {shared + ATile::place(warp_row + g, 2 * t), shared + ATile::place(warp_row + g, 8 + 2 * t)};
@@ -92,34 +66,23 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
         }
     };
 
-    int tiles = static_cast<int>(pieces(a.columns, DEPTH));
-    bool cut = (c.columns - at.column) % WIDTH && c.columns - at.column < COLUMNS;  // C's edge goes through a piece
-    int whole_tiles = cut ? 0 : static_cast<int>(a.columns / DEPTH);
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
-        copy_carefully();
-        copy_a.skip_pieces();
-        copy_b.skip_pieces();
-        next_tile();
-    }
-    copies_wait<STAGES - 2>();
-    __syncthreads();
-    int stage = 0;  // that is read
+    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile();
+    supply.wait();
     fetch_a(0);
     fetch_b(0, 0);
+    Ring<STAGES, Tiles::STAGE> ring;
     auto multiply_tile = [&](bool whole) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
 #pragma unroll
             for (int j = 0; j < ACROSS; ++j) {
-                copy(whole, step * ACROSS + j, STEPS * ACROSS);
+                supply.turn(step * ACROSS + j, STEPS * ACROSS, whole);
                 if (j < ACROSS - 1)
                     fetch_b(step, j + 1);
                 else {
                     if (step == STEPS - 1) {  // all of this tile is in registers: on to the next
-                        copies_wait<STAGES - 2>();
-                        __syncthreads();  // ... and nobody reads this one any more
-                        int forward = stage == STAGES - 1 ? -(STAGES - 1) * STAGE : STAGE;
-                        stage = stage == STAGES - 1 ? 0 : stage + 1;
+                        supply.wait();
+                        int forward = ring.forward();
                         a_from[0] += forward;
                         a_from[1] += forward;
                         b_from += forward;
@@ -132,9 +95,9 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
             }
     };
     int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
-    for (; tile + STAGES - 1 < whole_tiles; ++tile) multiply_tile(true);
-    for (; tile < tiles; ++tile) {
-        copy_carefully();
+    for (; tile + Tiles::AHEAD < supply.whole; ++tile) multiply_tile(true);
+    for (; tile < supply.tiles; ++tile) {
+        supply.carefully();
         multiply_tile(false);
     }
     copies_wait<0>();

@@ -73,3 +73,17 @@ __device__ __forceinline__ void store(const Matrix<T>& c, Size row, Size column,
         }
     }
 }
+
+// A row of a thread's elements of C: pieces of 16 bytes, `apart` columns from one to the next.
+template <int WIDTH, int COUNT, typename T>
+__device__ __forceinline__ void store_pieces(const Matrix<T>& c, Size row, Size column, int apart, const T (&values)[COUNT])
+{
+    constexpr int PIECE = 16 / sizeof(T);
+#pragma unroll
+    for (int j = 0; j < COUNT; j += PIECE) {
+        T piece[PIECE];
+#pragma unroll
+        for (int i = 0; i < PIECE; ++i) piece[i] = values[j + i];
+        store<WIDTH>(c, row, column + j / PIECE * apart, piece);
+    }
+}

@@ -16,7 +16,6 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     constexpr int PIECE = 16 / sizeof(T), DOWN = WARP_ROWS / (4 * PIECE), ACROSS = WARP_COLUMNS / (8 * PIECE);
     using ATile = TransposedTile<T, ROWS, DEPTH>;
     using BTile = Tile<T, DEPTH, COLUMNS, NoSwizzle>;
-    constexpr int STAGE = ATile::SIZE + BTile::SIZE;
     constexpr int TURN = 4;  // k from a few copies to the next: apart, so that they wait for nothing; not alone, for each few costs
 
     T* shared = launched_shared_memory<T>();
@@ -24,34 +23,9 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     int my_row = warp % WARPS_DOWN * WARP_ROWS + y, my_column = warp / WARPS_DOWN * WARP_COLUMNS + x;
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
 
-    using CopyA = TileCopy<ATile, THREADS, 1, STAGES, STAGE, Along::COLUMNS>;
-    using CopyB = TileCopy<BTile, THREADS, WIDTH, STAGES, STAGE, Along::ROWS>;
-    CopyA copy_a(shared, a, at.row, 0);
-    CopyB copy_b(shared + ATile::SIZE, b, 0, at.column);
-    auto copy_carefully = [&] {
-        copy_a.carefully();
-        copy_b.carefully();
-    };
-    auto next_tile = [&] {
-        copies_commit();
-        copy_a.next_tile();
-        copy_b.next_tile();
-    };
-    // The pieces of a tile, a few in each of `turns` turns.
-    auto copy = [&](bool wanted, int turn, int turns) {
-        constexpr int PIECES = CopyA::TIMES + CopyB::TIMES;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            if (i * turns / PIECES != turn) continue;
-            if (i < CopyA::TIMES)
-                copy_a.piece(i, wanted);
-            else
-                copy_b.piece(i - CopyA::TIMES, wanted);
-        }
-        if (turn == turns - 1) next_tile();
-    };
-
-    T sums[DOWN][PIECE][ACROSS][PIECE] = {};
+    using Tiles = Supply<ATile, BTile, THREADS, STAGES, 1, WIDTH>;
+    Tiles supply(shared, a, b, at);
+    T sums[DOWN * PIECE][ACROSS * PIECE] = {};
     Piece<T> a_part[2][DOWN], b_part[2][ACROSS];
     const T *a_from = shared + ATile::place(my_row, 0), *b_from = shared + ATile::SIZE + BTile::place(0, my_column);
     auto fetch = [&](int k) {
@@ -61,28 +35,17 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
         for (int j = 0; j < ACROSS; ++j) b_part[k % 2][j] = Piece<T>::at(b_from + BTile::place(k, 8 * PIECE * j));
     };
 
-    int tiles = static_cast<int>(pieces(a.columns, DEPTH));
-    bool cut = (c.columns - at.column) % WIDTH && c.columns - at.column < COLUMNS;  // C's edge goes through a piece
-    int whole_tiles = cut ? 0 : static_cast<int>(a.columns / DEPTH);
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
-        copy_carefully();
-        copy_a.skip_pieces();
-        copy_b.skip_pieces();
-        next_tile();
-    }
-    copies_wait<STAGES - 2>();
-    __syncthreads();
-    int stage = 0;  // that is read
+    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile();
+    supply.wait();
     fetch(0);
+    Ring<STAGES, Tiles::STAGE> ring;
     auto multiply_tile = [&](bool whole) {
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k) {
-            if (k % TURN == 0) copy(whole, k / TURN, DEPTH / TURN);
+            if (k % TURN == 0) supply.turn(k / TURN, DEPTH / TURN, whole);
             if (k == DEPTH - 1) {  // all of this tile is in registers: on to the next
-                copies_wait<STAGES - 2>();
-                __syncthreads();  // ... and nobody reads this one any more
-                int forward = stage == STAGES - 1 ? -(STAGES - 1) * STAGE : STAGE;
-                stage = stage == STAGES - 1 ? 0 : stage + 1;
+                supply.wait();
+                int forward = ring.forward();
                 a_from += forward;
                 b_from += forward;
             }
@@ -93,24 +56,20 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
 #pragma unroll
                 for (int step = 0; step < ACROSS * PIECE; ++step) {
                     int j = i % 2 ? ACROSS * PIECE - 1 - step : step;
-                    T& sum = sums[i / PIECE][i % PIECE][j / PIECE][j % PIECE];
+                    T& sum = sums[i][j];
                     sum = multiply_add(a_part[k % 2][i / PIECE].of[i % PIECE], b_part[k % 2][j / PIECE].of[j % PIECE], sum);
                 }
         }
     };
     int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
-    for (; tile + STAGES - 1 < whole_tiles; ++tile) multiply_tile(true);
-    for (; tile < tiles; ++tile) {
-        copy_carefully();
+    for (; tile + Tiles::AHEAD < supply.whole; ++tile) multiply_tile(true);
+    for (; tile < supply.tiles; ++tile) {
+        supply.carefully();
         multiply_tile(false);
     }
     copies_wait<0>();
 
 #pragma unroll
-    for (int i = 0; i < DOWN; ++i)
-#pragma unroll
-        for (int row = 0; row < PIECE; ++row)
-#pragma unroll
-            for (int j = 0; j < ACROSS; ++j)
-                store<WIDTH>(c, at.row + my_row + 4 * PIECE * i + row, at.column + my_column + 8 * PIECE * j, sums[i][row][j]);
+    for (int i = 0; i < DOWN * PIECE; ++i)
+        store_pieces<WIDTH>(c, at.row + my_row + i / PIECE * 4 * PIECE + i % PIECE, at.column + my_column, 8 * PIECE, sums[i]);
 }
