@@ -175,7 +175,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
 def _list_kernels() -> None:
     width = max(len(kernel.name) for kernel in CATALOGUE)
     for kernel in CATALOGUE:
-        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes)}  {kernel.summary}")
+        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes):<15}  {kernel.summary}")
 
 
 def answer(options: argparse.Namespace, settings: Settings) -> bool:

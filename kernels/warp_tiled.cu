@@ -1,8 +1,9 @@
-// For the ordinary units, all that helps at once: a block's tile is cut into warps' tiles and those into 4×8 lanes' elements;
-// tiles arrive asynchronously; a thread holds two steps of B, and of A the row it multiplies and the next.
+// For the ordinary units, all that helps at once: a block's tile is cut into warps' tiles, and those into blocks of C for
+// 4×8 lanes; tiles arrive asynchronously, A's transposed on the way, so that a thread's rows of one k lie side by side; while
+// a thread multiplies, the numbers of the next k are on their way from shared memory.
 //
-// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS. Shared loads per multiply-add: 1 / (rows of a thread) + 1 / (columns
-// of a thread), 16 bytes each. Limit: the multiply-add units, and at full load the GPU's power.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared loads: 4 / WARP_ROWS + 8 / WARP_COLUMNS numbers.
+// Limit: the multiply-add units, and at full load the GPU's power.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "stages.cuh"
