@@ -54,7 +54,7 @@ BUGS = (
         "Where blocks of 16 divide height and width, there are no such threads.", right="naive"),
     Bug("rounded-down", f"{HOCHBERG}, multShare", WIDE, _down(WIDE, "tiles.cu", "whole_tiles<float, 16>"),
         "width / 16 and height / 16 round down, in the grid and in the loop over k: no block comes to the ragged edges, and "
-        "every sum lacks the last l mod 16 products. The tiling slides and CUDA in Two-dimension divide in the same way."),
+        "every sum lacks the products after the last whole tile. The tiling slides and CUDA in Two-dimension divide alike."),
     Bug("empty-grid", f"{HOCHBERG}, multShare 10 10 10", SMALL, _down(SMALL, "tiles.cu", "whole_tiles<float, 16>"),
         "Fewer than 16 rows or columns make a grid of 0 blocks, and there is no such launch: C stays as it was. The module also "
         "says that the parts of a dim3 that are not given are 0. Then none of its launches could work; they are 1."),
@@ -81,10 +81,10 @@ BUGS = (
     Bug("no-first-barrier", CLASSIC, RAGGED, _up(RAGGED, "barriers.cu", "one_barrier<float, 16, Without::FIRST>"),
         "Without a barrier after the tiles are loaded, a thread reads what others have not loaded yet. Only the block's last "
         "thread finds all of it there, and which thread is last depends on the order. On a GPU, where 32 threads load at "
-        "once, fewer elements are wrong, and not in every run."),
+        "once, it may be fewer elements that are wrong, and others in the next run."),
     Bug("no-second-barrier", CLASSIC, RAGGED, _up(RAGGED, "barriers.cu", "one_barrier<float, 16, Without::SECOND>"),
         "Without a barrier after the tiles are used, fast threads load the next tiles over numbers that slow ones still need: "
-        "only the first one of a block is safe. With one tile along k there is no next one, and all is well."),
+        "here only the first one of a block is safe. With one tile along k there is no next one, and all is well."),
     Bug("early-return", f"{HOCHBERG}, question 3 with its hint taken at its word", TALL,
         _up(TALL, "barriers.cu", "early_return<float, 16>"),
         "The bounds test of the kernel without tiles, put first in the one with tiles: threads beyond C leave, load nothing, "

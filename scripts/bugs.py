@@ -41,6 +41,7 @@ class Target:
 
     def __init__(self, rows: int, columns: int, stride: int) -> None:
         self.where = "beside C"
+        whole: np.ndarray
         if stride:  # a file with holes: only the pages that are touched take space
             lost = -(-INT // stride)  # the first row that 32-bit offsets do not reach
             with tempfile.TemporaryFile() as file:
