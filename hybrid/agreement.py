@@ -118,7 +118,10 @@ def choose_kernel_by_name(settings: Settings) -> Kernel | None:
 def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
     """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
     if asked_for is None:
-        return fastest(device, problem.dtype, problem.m, capability)
+        try:
+            return fastest(device, problem.dtype, problem.m, capability)
+        except LookupError as none:
+            raise UsageError(str(none)) from None
     refused = refusal(asked_for, problem.dtype, problem.m, capability)
     if refused:
         raise UsageError(refused)

@@ -167,7 +167,7 @@ def _make_device(team: Team, agreement: Agreement) -> Device:
         if plan.device == "emulate":
             from hybrid.devices.emulated import EmulatedDevice
 
-            return EmulatedDevice(kernel)
+            return EmulatedDevice(kernel, plan.problem.dtype)
         return CpuDevice(staged=plan.staged)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 BOTH = ("float32", "float64")
 C_TYPES = {"float32": "float", "float64": "double"}
 MOST_BLOCKS_Y = 65535
+LEAST_CAPABILITY = 60
 EMULATED_CAPABILITY = 90  # of the GPU that a CPU stands for
 ALL = 0
 
@@ -19,7 +20,7 @@ class Form:
     block: tuple[int, int]  # threads of a block, x and y
     arguments: str = ""  # of the template, after the type
     shared: int = 0  # elements of shared memory that the launch gives
-    capability: int = 50  # the least compute capability, times ten
+    capability: int = LEAST_CAPABILITY  # the least compute capability, times ten
     by_width: bool = False  # the template's last argument is the number of elements that can be copied at once
     in_line: bool = False  # all blocks along x: the kernel itself orders the tiles
 
@@ -58,7 +59,7 @@ def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:
     return dict.fromkeys(BOTH, forms)
 
 
-def _linear(tile: tuple[int, int], arguments: str, shared: int = 0, capability: int = 50) -> Form:
+def _linear(tile: tuple[int, int], arguments: str, shared: int = 0, capability: int = LEAST_CAPABILITY) -> Form:
     return Form(tile, (256, 1), arguments, shared, capability, by_width=True, in_line=True)
 
 
@@ -126,7 +127,9 @@ def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CA
     for kernel in filter(None, map(named, AUTO)):
         if kernel.runs_on(device) and not refusal(kernel, dtype, columns, capability):
             return Choice(kernel, kernel.reason)
-    raise LookupError(f"no kernel for {dtype} on {device}")
+    raise LookupError(
+        f"no kernel for {dtype} on {device}, compute capability {_dotted(capability)}; {_dotted(LEAST_CAPABILITY)} is the least"
+    )
 
 
 def launch_of(kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1) -> Launch:

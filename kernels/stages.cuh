@@ -64,25 +64,29 @@ class TileCopy {
     static_assert(THREADS % PER_ROW == 0 && Tile::ROWS % ROWS_AT_ONCE == 0, "the threads divide the tile evenly");
     static constexpr int PLACES = ROWS_AT_ONCE < Tile::Swizzle::PERIOD ? Tile::Swizzle::PERIOD / ROWS_AT_ONCE : 1;
 
+    static constexpr int MOST = 1 << 30;  // more than any tile has
+
     const T* from;                // this thread's next piece
     Size down, back;              // to the piece below; from below the last to the next tile's first
-    int rows_left, columns_left;  // of the matrix, from this tile's first piece on
+    Size left;                    // of the matrix along k, from this tile's first piece on
+    int across;                   // the same across k, where it does not change
     T* to[PLACES];                // where the first pieces go; the others lie in the same way below
     Ring<STAGES, STAGE> ring;
 
-    __device__ static int clamp(Size left) { return static_cast<int>(left < 0 ? 0 : left > 1 << 30 ? 1 << 30 : left); }
+    __device__ static int clamp(Size size) { return static_cast<int>(size < 0 ? 0 : size > MOST ? MOST : size); }
 
 public:
     static constexpr int TIMES = Tile::ROWS / ROWS_AT_ONCE;
 
-    __device__ TileCopy(T* first, const Matrix<const T>& matrix, Size top, Size left)
+    __device__ TileCopy(T* first, const Matrix<const T>& matrix, Size top, Size left_column)
     {
         int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
-        from = matrix.data + (top + row) * matrix.stride + left + column;
+        from = matrix.data + (top + row) * matrix.stride + left_column + column;
         down = ROWS_AT_ONCE * matrix.stride;
         back = K == Along::COLUMNS ? Tile::COLUMNS - TIMES * down : 0;
-        rows_left = clamp(matrix.rows - top - row);
-        columns_left = clamp(matrix.columns - left - column);
+        Size rows = matrix.rows - top - row, columns = matrix.columns - left_column - column;
+        left = K == Along::COLUMNS ? columns : rows;
+        across = clamp(K == Along::COLUMNS ? rows : columns);
 #pragma unroll
         for (int i = 0; i < PLACES; ++i) to[i] = first + Tile::place(row + i * ROWS_AT_ONCE, column);
     }
@@ -92,18 +96,19 @@ public:
     {
         int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
         T* tile = to[0] - Tile::place(row, column);
-        int there = min(columns_left, WIDTH) * static_cast<int>(sizeof(T));
+        int rows = K == Along::COLUMNS ? across : clamp(left), columns = K == Along::COLUMNS ? clamp(left) : across;
+        int there = min(columns, WIDTH) * static_cast<int>(sizeof(T));
 #pragma unroll 1
         for (int i = 0; i < TIMES; ++i)
             copy_async<WIDTH * sizeof(T)>(tile + Tile::place(row + i * ROWS_AT_ONCE, column), from + i * down,
-                                          i * ROWS_AT_ONCE < rows_left ? there : 0);
+                                          i * ROWS_AT_ONCE < rows ? there : 0);
     }
 
     // The i-th of a tile's TIMES pieces, in their order; copied if `wanted`. Along k the tile lies within the matrix. What
     // lies beyond it across k is left as it is, for it only ends in elements that C does not have.
     __device__ __forceinline__ void piece(int i, bool wanted)
     {
-        bool inside = K == Along::COLUMNS ? i * ROWS_AT_ONCE < rows_left : columns_left > 0;
+        bool inside = K == Along::COLUMNS ? i * ROWS_AT_ONCE < across : across > 0;
         if (wanted && inside) copy_async<WIDTH * sizeof(T)>(to[i % PLACES] + i / PLACES * PLACES * ROWS_AT_ONCE * Tile::BELOW, from);
         from += down;
     }
@@ -112,10 +117,7 @@ public:
     __device__ __forceinline__ void next_tile()
     {
         from += back;
-        if (K == Along::COLUMNS)
-            columns_left = max(columns_left - Tile::COLUMNS, 0);
-        else
-            rows_left = max(rows_left - Tile::ROWS, 0);
+        left -= K == Along::COLUMNS ? Tile::COLUMNS : Tile::ROWS;
         int forward = ring.forward();
 #pragma unroll
         for (int i = 0; i < PLACES; ++i) to[i] += forward;

@@ -18,13 +18,14 @@ class Fault:
     old: str
     new: str
     found_by: str = "forward"
+    kind: str = "wrong"  # of the verdict that this mode must give
     shapes: tuple[tuple[int, int, int], ...] = SHAPES
     dtype: str = "float64"
     capability: int = 90
 
 
 FAULTS = (
-    Fault("one row too many", "naive", "naive.cu", "row < c.rows;", "row <= c.rows;"),
+    Fault("one row too many", "naive", "naive.cu", "row < c.rows;", "row <= c.rows;", kind="canary"),
     Fault(
         "a tall C's first rows only",
         "naive",
@@ -40,15 +41,32 @@ FAULTS = (
         "    for (Size row = 0; row < c.rows; ++row) {\n        T sum = 0;",
         "    T sum = 0;\n    for (Size row = 0; row < c.rows; ++row) {",
     ),
-    Fault("no bound on the threads", "row_per_thread", "row_per_thread.cu", "if (row >= c.rows) return;", ""),
-    Fault("a bound of > for >=", "column_per_thread", "column_per_thread.cu", "column >= c.columns", "column > c.columns"),
-    Fault("columns taken for the stride", "naive", "matrix.cuh", "row * stride + column", "row * columns + column"),
+    Fault("no bound on the threads", "row_per_thread", "row_per_thread.cu", "if (row >= c.rows) return;", "", kind="canary"),
+    Fault(
+        "a bound of > for >=",
+        "column_per_thread",
+        "column_per_thread.cu",
+        "column >= c.columns",
+        "column > c.columns",
+        kind="canary",
+    ),
+    Fault(
+        "columns taken for the stride", "naive", "matrix.cuh", "row * stride + column", "row * columns + column", kind="canary"
+    ),
     Fault(
         "one fold too few", "matvec_warp", "matvec.cu", "distance; distance /= 2", "distance > 1; distance /= 2", shapes=VECTORS
     ),
-    Fault("half a warp in the mask", "matvec_warp", "matvec.cu", "0xffffffffu", "0x0000ffffu", shapes=VECTORS),
+    Fault("half a warp in the mask", "matvec_warp", "matvec.cu", "0xffffffffu", "0x0000ffffu", shapes=VECTORS, kind="warp"),
     Fault("lanes overlap", "matvec_warp", "matvec.cu", "k += 32", "k += 31", shapes=VECTORS),
-    Fault("no barrier before the tiles are read", "tiled", "tiled.cu", "__syncthreads();  // the tiles are whole", ""),
+    Fault(
+        "no barrier before the tiles are read",
+        "tiled",
+        "tiled.cu",
+        "__syncthreads();  // the tiles are whole",
+        "",
+        "threads",
+        "race",
+    ),
     Fault("no barrier after the tiles were read", "tiled", "tiled.cu", "__syncthreads();  // nobody needs them any more", ""),
     Fault(
         "no zeros past the edge of k",
@@ -57,14 +75,23 @@ FAULTS = (
         "b_tile[y][x] = b.holds(left + y, column) ? b(left + y, column) : T(0);",
         "if (b.holds(left + y, column)) b_tile[y][x] = b(left + y, column);",
     ),
-    Fault("reads past A's last row", "tiled", "tiled.cu", "a.holds(row, left + x) ? ", "left + x < a.columns ? ", "address"),
-    Fault("writes past C's last row", "tiled", "tiled.cu", "if (c.holds(row, column))", "if (column < c.columns)"),
+    Fault(
+        "reads past A's last row",
+        "tiled",
+        "tiled.cu",
+        "a.holds(row, left + x) ? ",
+        "left + x < a.columns ? ",
+        "address",
+        kind="address",
+    ),
+    Fault("writes past C's last row", "tiled", "tiled.cu", "if (c.holds(row, column))", "if (column < c.columns)", kind="canary"),
     Fault(
         "writes past C's last column",
         "tiled",
         "tiled.cu",
         "if (c.holds(row, column))",
         "if (row < c.rows && column <= c.columns)",
+        kind="canary",
     ),
     Fault("the wrong place in shared memory", "tiled", "tiled.cu", "b_tile[k][x]", "b_tile[k + 1][x]"),
     Fault(
@@ -73,6 +100,7 @@ FAULTS = (
         "tiled.cu",
         "        T sum = 0;",
         "        if (row >= c.rows) return;\n        T sum = 0;",
+        kind="barrier",
     ),
     Fault(
         "a barrier for some threads only",
@@ -80,9 +108,16 @@ FAULTS = (
         "tiled.cu",
         "__syncthreads();  // the tiles are whole",
         "if (row < c.rows) __syncthreads();",
+        kind="barrier",
     ),
     Fault(
-        "no barrier after the tiles were read", "register_tiled", "register_tiled.cu", "        __syncthreads();\n    }", "    }"
+        "no barrier after the tiles were read",
+        "register_tiled",
+        "register_tiled.cu",
+        "        __syncthreads();\n    }",
+        "    }",
+        "threads",
+        "race",
     ),
     Fault(
         "a vector load half beyond the edge",
@@ -91,6 +126,7 @@ FAULTS = (
         "from.holds(row, column + WIDTH - 1)",
         "from.holds(row, column)",
         "address",
+        kind="address",
     ),
     Fault(
         "a vector store half beyond the edge",
@@ -98,6 +134,7 @@ FAULTS = (
         "vectors.cuh",
         "column + i + WIDTH <= c.columns",
         "column + i < c.columns",
+        kind="canary",
     ),
     Fault(
         "a thread's second piece in the wrong column", "register_tiled", "register_tiled.cu", "x + j * ACROSS", "x + j * PIECE"
@@ -109,11 +146,12 @@ FAULTS = (
         "T a_tile[DEPTH][ROWS + PIECE]",
         "T a_tile[DEPTH][ROWS + 1]",
         "undefined",
+        kind="undefined",
     ),
     Fault("a wait too weak", "pipelined", "stages.cuh", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();"),
     Fault("no barrier between tiles", "pipelined", "stages.cuh", "        __syncthreads();\n", ""),
     Fault("a copy into the tile that is read", "pipelined", "pipelined.cu", "tile < Tiles::AHEAD", "tile < Tiles::AHEAD + 1"),
-    Fault("no zeros past the last row", "pipelined", "stages.cuh", "i * ROWS_AT_ONCE < rows_left ? there : 0", "there"),
+    Fault("no zeros past the last row", "pipelined", "stages.cuh", "i * ROWS_AT_ONCE < rows ? there : 0", "there"),
     Fault(
         "the swizzle of the copy is not that of the load",
         "pipelined",
@@ -122,11 +160,19 @@ FAULTS = (
         "tile + (row + i * ROWS_AT_ONCE) * Tile::COLUMNS + column",
     ),
     Fault("no barrier between tiles", "warp_tiled", "stages.cuh", "        __syncthreads();\n", ""),
-    Fault("copies are never closed as a group", "warp_tiled", "stages.cuh", "        copies_commit();\n", ""),
+    Fault("copies are never closed as a group", "warp_tiled", "stages.cuh", "        copies_commit();\n", "", kind="copy"),
     Fault("B is read where it was", "warp_tiled", "warp_tiled.cu", "b_from += forward;", ""),
-    Fault("lanes' rows overlap", "warp_tiled", "warp_tiled.cu", "y = lane / 8 * PIECE", "y = lane / 8"),
+    Fault(
+        "lanes' rows overlap",
+        "warp_tiled",
+        "warp_tiled.cu",
+        "y = lane / 8 * PIECE",
+        "y = lane / 8",
+        found_by="undefined",
+        kind="undefined",
+    ),
     Fault("a wait too weak", "tensor", "stages.cuh", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();"),
-    Fault("no barrier between tiles", "tensor", "stages.cuh", "        __syncthreads();\n", "", "reverse"),
+    Fault("no barrier between tiles", "tensor", "stages.cuh", "        __syncthreads();\n", "", "threads", "race"),
     Fault(
         "an operand's k and column exchanged",
         "tensor",
@@ -150,7 +196,16 @@ FAULTS = (
         "tile + Tiles::AHEAD <= supply.whole",
         shapes=((40, 90, 70),),
     ),
-    Fault("an edge through a piece is forgotten", "tensor", "stages.cuh", "cut ? 0 : ", "", "address", shapes=((130, 200, 129),)),
+    Fault(
+        "an edge through a piece is forgotten",
+        "tensor",
+        "stages.cuh",
+        "cut ? 0 : ",
+        "",
+        "address",
+        shapes=((130, 200, 129),),
+        kind="address",
+    ),
     Fault(
         "the swizzle repeats too early",
         "tensor",

@@ -15,6 +15,7 @@ from hybrid.devices.alignment import copy_width
 from hybrid.devices.cuda_kernels import compile_options
 from hybrid.devices.emulated import EmulatedDevice
 from hybrid.emulation.build import KERNELS, compiler
+from hybrid.emulation.checked import verdict
 from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import ALL, AUTO, CATALOGUE, MOST_BLOCKS_Y, fastest, launch_of, named, refusal
 
@@ -125,11 +126,21 @@ def a_compiler():
 def test_what_auto_takes_on_each_gpu_is_right_on_its_twin(a_compiler, capability, dtype):
     rng = np.random.default_rng()
     for n, l, m in [(70, 33, 41), (9, 140, 1)]:
-        device = EmulatedDevice(fastest("emulate", dtype, m, capability).kernel, capability)
+        device = EmulatedDevice(fastest("emulate", dtype, m, capability).kernel, dtype, capability)
         a, b, c = (device.buffer(*shape, dtype) for shape in ((n, l), (l, m), (n, m)))
         a[...], b[...] = rng.integers(-9, 10, (n, l)), rng.integers(-9, 10, (l, m))
         device.multiply(a, b, c, after=[])
         np.testing.assert_array_equal(c, a.astype(int) @ b.astype(int))
+
+
+@pytest.mark.parametrize("kernel", ["pipelined", "warp_tiled", "tensor"])
+def test_more_along_k_than_a_tile_copy_counts(a_compiler, tmp_path, kernel):
+    """It counts to 2³⁰; here only to 64, so that small matrices are as long."""
+    for path in [KERNELS / named(kernel).source, *KERNELS.glob("*.cuh")]:
+        (tmp_path / path.name).write_text(path.read_text().replace("MOST = 1 << 30", "MOST = 1 << 6"))
+    assert "MOST = 1 << 6" in (tmp_path / "stages.cuh").read_text()
+    source = tmp_path / named(kernel).source
+    assert verdict(source, kernel, named(kernel).dtypes[0], (2, 300, 2)) == "ok"
 
 
 @pytest.mark.parametrize("kernel", [kernel.name for kernel in OURS if not kernel.vectors_only])
@@ -143,8 +154,19 @@ def test_multiply_on_the_emulated_gpu(a_compiler, kernel):
 def test_without_a_compiler_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(DeviceUnavailable, match=r"--device emulate needs a C\+\+ compiler: apt-get install g\+\+"):
+    with pytest.raises(DeviceUnavailable, match=r"\(--device emulate\) need a C\+\+ compiler: apt-get install g\+\+"):
         hybrid.multiply(np.ones((3, 3)), np.ones((3, 3)), device="emulate")
+
+
+def test_a_compiler_that_is_none_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(DeviceUnavailable, match="CXX=no-such-compiler is not a program"):
+        hybrid.multiply(np.ones((3, 3)), np.ones((3, 3)), device="emulate")
+
+
+def test_a_gpu_too_old_is_refused():
+    with pytest.raises(LookupError, match=r"no kernel for float64 on cuda, compute capability 3.5; 6.0 is the least"):
+        fastest("cuda", "float64", 9, 35)
 
 
 def test_a_library_cannot_be_emulated():

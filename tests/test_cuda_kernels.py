@@ -127,7 +127,7 @@ def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(name, dtype):
 
 
 def emulated(name, dtype, a, b):
-    device = EmulatedDevice(named(name))
+    device = EmulatedDevice(named(name), dtype)
     buffers = [device.buffer(*shape, dtype) for shape in (a.shape, b.shape, (a.shape[0], b.shape[1]))]
     buffers[0][...], buffers[1][...] = a, b
     device.multiply(*buffers, after=[])

@@ -81,7 +81,7 @@ def test_loads(name, tile):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("columns", [32, 33])
 def test_device(dtype, columns):
-    device = EmulatedDevice(named("warp_tiled"))
+    device = EmulatedDevice(named("warp_tiled"), dtype)
     shapes = [(20, 9), (9, columns), (20, columns)]
     buffers = [device.buffer(rows, across, dtype) for rows, across in shapes]
     assert all(np.isnan(buffer).all() and buffer.strides[0] % 16 == 0 and buffer.ctypes.data % 16 == 0 for buffer in buffers)

@@ -133,7 +133,8 @@ def alone(*arguments: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_an_interrupt_of_the_process_one_started_ends_it():
+@pytest.mark.parametrize("device", ["cpu", "emulate"])
+def test_an_interrupt_of_the_process_one_started_ends_it(device):
     job = alone("500", "500", "500", "--repeat", "100000")
     assert job.stdout.readline().startswith("C (500×500)")
     job.send_signal(signal.SIGINT)

@@ -24,12 +24,13 @@ def a_compiler():
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kernel}: {fault.name}")
 def test_a_planted_fault_is_found(fault):
     (verdict,) = tried(fault, [fault.found_by])
-    assert verdict.kind not in ("ok", "build"), verdict
+    assert verdict.kind == fault.kind, verdict
 
 
-def test_a_fault_that_changes_nothing_is_not_found():
+@pytest.mark.parametrize("mode", sorted({fault.found_by for fault in FAULTS}))
+def test_a_fault_that_changes_nothing_is_not_found(mode):
     harmless = replace(FAULTS[0], new=FAULTS[0].old)
-    assert [verdict.kind for verdict in tried(harmless, ["forward", "reverse"])] == ["ok", "ok"]
+    assert [verdict.kind for verdict in tried(harmless, [mode])] == ["ok"]
 
 
 def test_a_fault_whose_place_is_gone_is_said(tmp_path):

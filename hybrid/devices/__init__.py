@@ -15,7 +15,7 @@ class Device(Protocol):
     marks order it.
     """
 
-    name: str  # "cpu" or "cuda"
+    name: str  # "cpu", "cuda" or "emulate"
     staged: bool  # False: it multiplies host matrices where they lie, and copies nothing
 
     def buffer(self, rows: int, columns: int, dtype: str) -> Any:

@@ -9,7 +9,7 @@ from hybrid.devices.alignment import copy_width
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.build import KERNELS
 from hybrid.emulation.kernel import EmulatedKernel
-from hybrid.kernels.catalogue import Kernel, Launch, launch_of
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, Launch, launch_of
 from hybrid.plan import WIDEST_COPY, padded
 
 
@@ -18,11 +18,14 @@ class EmulatedDevice(CpuDevice):
 
     name = "emulate"
 
-    def __init__(self, kernel: Kernel, capability: int = 90) -> None:
+    def __init__(self, kernel: Kernel, dtype: str, capability: int = EMULATED_CAPABILITY) -> None:
         super().__init__(staged=True)
         self._catalogued = kernel
         self._capability = capability
         self._kernels: dict[str, EmulatedKernel] = {}
+        self._kernel(
+            launch_of(kernel, dtype, 1, 1, capability, WIDEST_COPY // np.dtype(dtype).itemsize)
+        )  # compiled before it is timed
 
     def buffer(self, rows: int, columns: int, dtype: str) -> np.ndarray:
         item = np.dtype(dtype).itemsize

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from hybrid.emulation import EmulationError
-from hybrid.errors import DeviceUnavailable
+from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels import catalogue
 
 HERE = Path(__file__).resolve().parent
@@ -44,10 +44,13 @@ CHECKS = tuple(_KERNEL)
 
 def compiler() -> str:
     """The path of a C++17 compiler: $CXX, g++ or clang++. DeviceUnavailable when there is none."""
-    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+    asked_for = os.environ.get("CXX")
+    for name in [asked_for] if asked_for else ["g++", "clang++"]:
         if path := shutil.which(name):
             return path
-    raise DeviceUnavailable("--device emulate needs a C++ compiler: apt-get install g++ (or set CXX)")
+    if asked_for:
+        raise DeviceUnavailable(f"CXX={asked_for} is not a program: let it name a C++ compiler, or nothing")
+    raise DeviceUnavailable("CUDA kernels on the CPU (--device emulate) need a C++ compiler: apt-get install g++ (or set CXX)")
 
 
 def build(source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "") -> Path:
@@ -72,9 +75,18 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
         with _beside(library) as folder:
             text = folder / f"{source.stem}.cpp"
             # Anonymous: nothing of one library is taken for another's. The file's own folder comes first by itself.
-            text.write_text(f'namespace {{\n#include "{source}"\n}}\n{entries}', encoding="utf-8")
+            text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
             short = [f"-ffile-prefix-map={place}/=" for place in (source.parent, KERNELS)]  # messages: tiled.cu:20
-            include = ["-include", str(HERE / "cuda_on_cpu.h"), "-I", str(HERE), "-I", str(KERNELS)]
+            include = [
+                "-include",
+                str(HERE / "cuda_on_cpu.h"),
+                "-iquote",
+                str(source.parent),
+                "-I",
+                str(HERE),
+                "-I",
+                str(KERNELS),
+            ]
             _compile(source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], library)
             first, last, *others = _runtime(checks)
             objects = [first, folder / "kernel.o", last, *others]  # in this order in .bss as well: see runtime.cpp
@@ -110,7 +122,10 @@ def _runtime(checks: str) -> list[Path]:
 
 
 def _compile(what: str, arguments: Sequence[str], target: Path) -> None:
-    done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, errors="replace")  # noqa: S603
+    try:
+        done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, errors="replace")  # noqa: S603
+    except OSError as error:
+        raise EmulationError("build", f"the compiler {compiler()} cannot be run: {one_line(error)}") from None
     if done.returncode:
         log = target.with_suffix(".log")
         log.write_text(f"{compiler()} {' '.join(arguments)}\n{done.stdout}{done.stderr}", encoding="utf-8")

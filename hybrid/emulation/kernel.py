@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hybrid.emulation import EmulationError
 from hybrid.emulation.build import build
+from hybrid.errors import one_line
 
 ORDERS = ("forward", "reverse", "shuffled")  # of blocks, of a block's warps, of a warp's lanes
 COPIES = ("late", "early", "mixed")  # asynchronous ones: done when they are waited for, at once, or by chance
@@ -103,7 +104,7 @@ class EmulatedKernel:
         error = ctypes.create_string_buffer(1000)
         with self._library.one_at_a_time:
             counts = [self._watch(i, array, matrix) for i, (array, matrix) in enumerate(zip(arrays, matrices, strict=True))]
-            failed = self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error))
+            failed = self._library.run(lambda: self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error)))
         if failed:
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {text}")
@@ -125,8 +126,28 @@ class _Library:
     """Its runtime runs one kernel at a time."""
 
     def __init__(self, path: Path) -> None:
-        self.code = ctypes.CDLL(str(path))
+        try:
+            self.code = ctypes.CDLL(str(path))
+        except OSError as damaged:
+            raise EmulationError(
+                "build", f"{one_line(damaged)}: delete that file, and let CXX name a C++ compiler or nothing"
+            ) from None
         self.one_at_a_time = threading.Lock()
+
+    def run(self, launch: Callable[[], int]) -> int:
+        """Run it in a thread of its own, so that an interrupt reaches this one; it then ends after its block."""
+        if threading.current_thread() is not threading.main_thread():
+            return launch()
+        results: list[int] = []
+        worker = threading.Thread(target=lambda: results.append(launch()))
+        worker.start()
+        try:
+            worker.join()
+        except BaseException:
+            ctypes.c_int.in_dll(self.code, "stop_asked").value = 1
+            worker.join()
+            raise
+        return results[0]
 
 
 def _described(matrix: np.ndarray) -> _Array:

@@ -43,6 +43,7 @@ enum Order { FORWARD, REVERSE, SHUFFLED };
 enum Copies { LATE, EARLY, MIXED };
 enum class State { READY, AT_BLOCK, AT_WARP, LEFT };
 
+constexpr size_t STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
 constexpr size_t STACK = 256 << 10, GUARD = 4096, MOST_THREADS = 1024;
 constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the launched shared memory
 
@@ -440,6 +441,9 @@ int report(char* error, size_t error_size)
 
 }  // namespace
 
+// Set by another thread to end a launch early.
+extern "C" __attribute__((visibility("default"))) volatile int stop_asked = 0;
+
 int refuse(const char* text, char* error, size_t error_size)
 {
     failure = text;
@@ -451,6 +455,8 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     unsigned threads = launch.block[0] * launch.block[1];
     if (!launch.grid[0] || !launch.grid[1] || launch.grid[1] > 65535 || launch.grid[0] > 0x7fffffff)
         return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y", error, error_size);
+    if (shared_last - shared_first > STATIC_SHARED || launch.shared_bytes + (shared_last - shared_first) > MOST_SHARED)
+        return refuse("launch|a block has 48 KiB of declared shared memory and at most 227 KiB with what is launched", error, error_size);
     if (!launch.block[0] || !launch.block[1] || launch.block[0] > 1024 || launch.block[1] > 1024 || threads > MOST_THREADS)
         return refuse("launch|a block has 1 to 1024 threads", error, error_size);
     Fibers its_fibers(threads);
@@ -488,7 +494,9 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         std::iota(turn.begin(), turn.end(), 0);
         std::shuffle(turn.begin(), turn.end(), chance);
     }
+    stop_asked = 0;
     for (unsigned long long i = 0; i < blocks && failure.empty(); ++i) {
+        if (stop_asked) return refuse("launch|stopped between two blocks", error, error_size);
         unsigned long long block = order == SHUFFLED ? turn[i] : order == REVERSE ? blocks - 1 - i : i;
         block_index = {static_cast<unsigned>(block % launch.grid[0]), static_cast<unsigned>(block / launch.grid[0]), 0};
         launched = make_shared(launched_bytes);
