@@ -135,7 +135,7 @@ def alone(*arguments: str, **options: object) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("device", ["cpu", "emulate"])
 def test_an_interrupt_of_the_process_one_started_ends_it(device):
-    job = alone("500", "500", "500", "--repeat", "100000")
+    job = alone("500", "500", "500", "--repeat", "100000", "--device", device)
     assert job.stdout.readline().startswith("C (500×500)")
     job.send_signal(signal.SIGINT)
     _, said = job.communicate(timeout=LIMIT)
