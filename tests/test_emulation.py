@@ -98,7 +98,7 @@ def test_device(dtype, columns):
 def test_no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(DeviceUnavailable, match="needs a C\\+\\+ compiler: apt-get install g\\+\\+"):
+    with pytest.raises(DeviceUnavailable, match="need a C\\+\\+ compiler: apt-get install g\\+\\+"):
         compiler()
 
 

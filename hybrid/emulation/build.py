@@ -136,8 +136,12 @@ def _compile(what: str, arguments: Sequence[str], target: Path) -> None:
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """A folder of this process's own, from which a finished file is moved to `target`: ranks may build at the same time."""
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
-        yield Path(folder)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent)
+    except OSError as error:
+        raise _unusable(target.parent, error) from None
+    with folder as path:
+        yield Path(path)
 
 
 def _folder() -> Path:
@@ -146,8 +150,12 @@ def _folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DeviceUnavailable(f"no folder for compiled kernels can be made at {folder} ({error}): set XDG_CACHE_HOME") from None
+        raise _unusable(folder, error) from None
     return folder
+
+
+def _unusable(folder: Path, error: OSError) -> DeviceUnavailable:
+    return DeviceUnavailable(f"compiled kernels cannot be kept in {folder} ({one_line(error)}): set XDG_CACHE_HOME")
 
 
 def _key(*parts: object) -> str:
@@ -161,7 +169,10 @@ def _key(*parts: object) -> str:
 
 @cache
 def _version(path: str) -> str:
-    return subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    except OSError as error:
+        raise EmulationError("build", f"the compiler {path} cannot be run: {one_line(error)}") from None
 
 
 @cache
