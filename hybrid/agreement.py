@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid.devices.cuda import Gpu, choose_gpu, free_bytes, usable_gpus
+from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
 from hybrid.memory import Room, available_host_bytes, refuse_what_does_not_fit, shared_bytes
@@ -133,8 +134,6 @@ def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tup
     if settings.device == "cpu":
         return [], "asked for"
     if settings.device == "emulate":
-        from hybrid.emulation.build import compiler
-
         with team.phase("agree", timed=False):
             compiler()
         return [], "asked for: the CPU stands for a GPU"

@@ -12,6 +12,7 @@ from hybrid.agreement import Agreement
 from hybrid.devices import Device
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda import CudaDevice
+from hybrid.devices.emulated import EmulatedDevice
 from hybrid.exchange.host import pass_along
 from hybrid.guard import busy
 from hybrid.operands import FromRoot, Operand
@@ -165,8 +166,6 @@ def _make_device(team: Team, agreement: Agreement) -> Device:
         if gpu:
             return CudaDevice(gpu, kernel, plan.problem.dtype)
         if plan.device == "emulate":
-            from hybrid.devices.emulated import EmulatedDevice
-
             return EmulatedDevice(kernel, plan.problem.dtype)
         return CpuDevice(staged=plan.staged)
 

@@ -135,3 +135,9 @@ def test_announcing_after_numpy_is_loaded_leaves_the_environment_alone():
     before = dict(os.environ)
     announce_threads(77)
     assert dict(os.environ) == before
+
+
+def test_what_settles_the_threads_does_not_load_numpy():
+    """Else its BLAS would have started its threads by then."""
+    program = "import sys, hybrid.matmul, hybrid.agreement, hybrid.ranks; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

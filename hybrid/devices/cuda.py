@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid.devices import Mark
-from hybrid.devices.cuda_kernels import multiplication
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan import padded
@@ -94,6 +93,8 @@ class CudaDevice:
 
     def __init__(self, gpu: Gpu, kernel: Kernel, dtype: str) -> None:
         import cupy
+
+        from hybrid.devices.cuda_kernels import multiplication
 
         self.gpu = gpu
         self._cupy = cupy
