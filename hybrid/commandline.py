@@ -99,14 +99,18 @@ def _open_streams() -> None:
 
 
 def _answer_failed(name: str, error: Exception) -> int:
+    """The exit code. Rank 0 alone fails: the first rank to do so may have the launcher end it before it has spoken."""
+    if rank_by_launcher() != 0:
+        return 0
     if isinstance(error, BrokenPipeError):  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if os.environ.get("HYBRID_DEBUG") == "1":
         traceback.print_exc()
-    if rank_by_launcher() == 0:
-        _say(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
-    return getattr(error, "exit_code", 1)
+    code = _say(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
+    if launched() is not None:
+        guard.let_launcher_read()
+    return code
 
 
 def _work(
