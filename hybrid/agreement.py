@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid.devices.cuda import Gpu, choose_gpu, free_bytes, usable_gpus
@@ -12,7 +13,8 @@ from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
 from hybrid.memory import Room, available_host_bytes, refuse_what_does_not_fit, shared_bytes
-from hybrid.plan import Plan, Problem, make_plan
+from hybrid.plan import Plan, make_plan
+from hybrid.problem import Problem
 from hybrid.settings import Settings, one_of
 from hybrid.team import Team
 from hybrid.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
@@ -39,6 +41,7 @@ class Agreement:
     kernel: Kernel
     kernel_reason: str
     device_reason: str
+    road_reason: str
     stations: tuple[Station, ...]
 
 
@@ -68,13 +71,29 @@ def settle_threads(team: Team, settings: Settings) -> list[Threads]:
 
 
 def agree(
-    team: Team, problem: Problem, settings: Settings, *, threads: list[Threads], root: int = 0, already_there: int = 0
+    team: Team,
+    problem: Problem,
+    settings: Settings,
+    *,
+    threads: list[Threads],
+    root: int = 0,
+    already_there: int = 0,
+    at_root: bool = False,
 ) -> Agreement:
-    """Choose device, kernel and plan, the same on every rank, and make sure that it all fits."""
+    """Choose device, kernel, plan and road, the same on every rank, and make sure that it all fits.
+
+    `already_there`: bytes that the root holds already. `at_root`: the operands are the root's own arrays.
+    """
+    from hybrid.roads import choose_road, root_can_drive  # with NumPy, which must not be loaded before the threads are settled
+
     kernel = choose_kernel_by_name(settings)
     gpus, device_reason = _choose_device(team, settings, kernel)
     device = "cuda" if gpus else "emulate" if settings.device == "emulate" else "cpu"
     choice = choose_kernel(kernel, device, problem, min((gpu.capability for gpu in gpus), default=EMULATED_CAPABILITY))
+    mine = gpus[team.rank] if gpus else None
+    with team.phase("agree", timed=False) as looking:
+        looking.mine = (_room(team, settings, mine), usable_cores(), already_there)
+    rooms = [room for room, _, _ in looking.all]
     plan = make_plan(
         problem,
         team.topology,
@@ -83,25 +102,33 @@ def agree(
         staged=settings.staged,
         chunk_rows=settings.chunk_rows,
         panel_columns=settings.panel_columns,
+        device_memory=_device_memory(rooms) if gpus else settings.gpu_memory,
         check=settings.check,
     )
-    mine = gpus[team.rank] if gpus else None
-    with team.phase("agree", timed=False) as looking:
-        looking.mine = (_room(team, settings, mine), usable_cores())
-    rooms = [room for room, _ in looking.all]
-    refuse_what_does_not_fit(plan, rooms, already_there=already_there)
+    road = choose_road(team, plan, settings, mine, choice.kernel)
+    plan = replace(plan, road=road.name)
+    all_gpus: list[Gpu | None] = list(gpus) or [None] * team.size
+    if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(team, plan, all_gpus))):
+        plan = replace(plan, at_root=True)
+    refuse_what_does_not_fit(plan, rooms, already_there=looking.all[root][2] if plan.at_root else 0)
     stations = tuple(
         Station(
             rank,
             room.host,
             cores,
             threads[rank],
-            gpus[rank] if gpus else None,
+            all_gpus[rank],
             tuple(other for other in range(team.size) if other != rank and room.gpu_id and rooms[other].gpu_id == room.gpu_id),
         )
-        for rank, (room, cores) in enumerate(looking.all)
+        for rank, (room, cores, _) in enumerate(looking.all)
     )
-    return Agreement(plan, choice.kernel, choice.reason, device_reason, stations)
+    return Agreement(plan, choice.kernel, choice.reason, device_reason, road.reason, stations)
+
+
+def _device_memory(rooms: Sequence[Room]) -> int:
+    """Bytes that every rank may take of its GPU, where ranks that share one share its memory."""
+    users = Counter(room.gpu_id for room in rooms)
+    return max(1, min(room.gpu_bytes // users[room.gpu_id] for room in rooms))
 
 
 def choose_kernel_by_name(settings: Settings) -> Kernel | None:
@@ -160,7 +187,8 @@ def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tup
 
 
 def _room(team: Team, settings: Settings, gpu: Gpu | None) -> Room:
-    free_on_gpu = free_bytes(gpu) if gpu else 0
+    # What is held for earlier products serves this one, or is given back before.
+    free_on_gpu = free_bytes(gpu) + (team.kept.held if team.kept is not None else 0) if gpu else 0
     return Room(
         host=team.host,
         host_bytes=settings.host_memory or available_host_bytes(),

@@ -11,9 +11,10 @@ import numpy as np
 from hybrid.agreement import agree, same_on_all_ranks, settle_threads
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.operands import FromRoot, as_matrix, common_dtype, on_gpu
-from hybrid.plan import Problem
+from hybrid.problem import Problem
 from hybrid.product import make_product
 from hybrid.ranks import team_of
+from hybrid.recycled import recycled
 from hybrid.settings import Settings
 from hybrid.team import Team
 
@@ -68,14 +69,16 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
     array_a, array_b = matrices if matrices is not None else (None, None)
     first, second = FromRoot(shape_a, array_a), FromRoot(shape_b, array_b)
     place = plain_out if plain_out is not None and _can_hold(plain_out, problem) else None
-    there = [first.in_place(dtype), second.in_place(dtype), place] if team.size == 1 else []
+    there = [first.in_place(dtype), second.in_place(dtype), place]
+    kept_for_c = recycled.make_room(problem.bytes(problem.n, problem.m)) if team.rank == root and place is None else 0
     agreement = agree(
         team,
         problem,
         settings,
         threads=settle_threads(team, settings),
         root=root,
-        already_there=sum(array.nbytes for array in there if array is not None),
+        already_there=sum(array.nbytes for array in there if array is not None) + kept_for_c,
+        at_root=True,
     )
     outcome = make_product(team, agreement, first, second, settings, out=place)
     if outcome.check is not None and not outcome.check.ok:

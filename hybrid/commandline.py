@@ -13,17 +13,19 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hybrid import guard
-from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.launcher import launched, rank_by_launcher
 from hybrid.ranks import start_world
 from hybrid.settings import Settings
 from hybrid.team import Team
 
 FIRST_WORD = 1.0  # seconds rank 0 gets to report what keeps all ranks from starting, before the others do
+WHOLE_WORD = 15.0  # the same where it has more to say than one line; its end usually ends the job
 PATIENCE = 4.0  # seconds a failed rank waits for the others to hear of it before it ends the job alone
 
 
@@ -56,14 +58,32 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """An option's type: a whole number of at least this."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise UsageError(f"{text} is too small: at least {least}")
+        return value
+
+    return number
+
+
 def run(
     name: str,
     parse: Callable[[], tuple[Any, Settings]],
     answer: Callable[[Any, Settings], bool],
     work: Callable[[Team, Any, Settings], int],
+    unstarted: Callable[[StartError, Any, Settings], int] | None = None,
 ) -> int:
     """Run a command: `parse` its options, `answer` what needs no job (True if that was all), or `work` on every rank.
 
+    `unstarted`: what rank 0 does instead of failing where the ranks were not started together; also where MPI's start ended
+    the process, when it runs in the guard.
     Returns the exit code. Wrong usage is agreed on by all ranks like any other error, so that a rank started differently
     keeps nobody waiting; answers come without MPI, the same on every rank and shown by rank 0.
     """
@@ -84,12 +104,16 @@ def run(
         except Exception as error:
             return _answer_failed(name, error)
     if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
-        return _work(name, usage, options, settings, work)
-    return guard.guarded(lambda: _work(name, usage, options, settings, work), settings.stall)
+        return _work(name, usage, options, settings, work, unstarted)
+    instead = partial(_stillborn, name, options, settings, unstarted) if unstarted and usage is None and launched() else None
+    return guard.guarded(lambda: _work(name, usage, options, settings, work, unstarted), settings.stall, instead)
 
 
 def _open_streams() -> None:
     """Closed streams become silent ones, and characters that the user's locale lacks become question marks."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # else the next file opened would take its number, and what C code prints
+    os.close(descriptor)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -114,21 +138,56 @@ def _answer_failed(name: str, error: Exception) -> int:
 
 
 def _work(
-    name: str, usage: UsageError | None, options: Any, settings: Settings, work: Callable[[Team, Any, Settings], int]
+    name: str,
+    usage: UsageError | None,
+    options: Any,
+    settings: Settings,
+    work: Callable[[Team, Any, Settings], int],
+    unstarted: Callable[[StartError, Any, Settings], int] | None,
 ) -> int:
     team: Team | None = None
     try:
-        team = start_world(patience=PATIENCE)
-        with team.phase("start", timed=False):
-            if usage is not None:
-                raise usage
-        code = work(team, options, settings)
+        try:
+            team = start_world(patience=PATIENCE)
+        except StartError as error:
+            if usage is not None or unstarted is None:
+                raise
+            if rank_by_launcher() == 0:
+                code = unstarted(error, options, settings)
+            elif "mpi4py.MPI" in sys.modules:
+                code = 0  # an MPI of this process's own has started, so nobody waits for it, and rank 0 speaks
+            else:
+                time.sleep(WHOLE_WORD)
+                raise
+        else:
+            guard.born()
+            with team.phase("start", timed=False):
+                if usage is not None:
+                    raise usage
+            code = work(team, options, settings)
     except BaseException as error:
         if os.environ.get("HYBRID_DEBUG") == "1":
             traceback.print_exc()
         return _fail_before_start(name, usage or error) if team is None else _fail(name, team, error)
     sys.stdout.flush()
     guard.settle(code)
+    return code
+
+
+def _stillborn(
+    name: str, options: Any, settings: Settings, unstarted: Callable[[StartError, Any, Settings], int], happened: str
+) -> int | None:
+    launch = launched()
+    assert launch is not None
+    if launch.rank != 0:
+        time.sleep(WHOLE_WORD)
+        return None
+    error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
+    try:
+        code = unstarted(error, options, settings)
+        sys.stdout.flush()
+    except Exception as other:
+        return _say(name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
     return code
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from hybrid.kernels.catalogue import Choice
 from hybrid.memory import Room, readable, refuse_what_does_not_fit
 from hybrid.plan import PROCESS_BYTES, Plan
@@ -9,6 +11,7 @@ from hybrid.report import moved_bytes
 from hybrid.settings import Settings
 
 _RANKS_SHOWN = 16
+_STRIPS_COUNTED = 10_000
 _UNLIMITED = 1 << 200
 
 
@@ -30,14 +33,15 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     for share in plan.shares[:_RANKS_SHOWN]:
         buffers = plan.bytes_of_buffers(share.rank)
         where = f"GPU {_gpu(plan, share.rank, gpus_per_node)}" if plan.device == "cuda" else "its own buffers"
-        strips = sum(arrival.releases is not None for arrival in share.arrivals())
+        strips = sum(1 for _ in islice(share.strips(), _STRIPS_COUNTED))
         lines.append(
             f"rank {share.rank}: rows {share.rows} in {len(share.chunks)} chunk(s), B in {len(share.panels)} panel(s), "
-            f"{strips} strip(s) of C, " + (f"{readable(buffers)} in {where}" if buffers else "multiplied where they lie")
+            f"{strips}{'+' * (strips == _STRIPS_COUNTED)} strip(s) of C, "
+            + (f"{readable(buffers)} in {where}" if buffers else "multiplied where they lie")
         )
     if plan.topology.size > _RANKS_SHOWN:
         lines.append(f"… and {plan.topology.size - _RANKS_SHOWN} ranks more")
-    order = " ".join(f"{arrival.operand}{arrival.span}" for arrival in plan.shares[0].arrivals())
+    order = " ".join(f"{arrival.operand}{arrival.span}" for arrival in islice(plan.shares[0].arrivals(), 50))
     lines.append(f"order of arrival on rank 0: {order if len(order) < 400 else order[:400] + ' …'}")
     nodes = len(plan.topology.nodes)
     if nodes > 1:
@@ -61,6 +65,12 @@ def refuse_on_assumed_machine(plan: Plan, settings: Settings, gpus_per_node: int
         for share in plan.shares
     ]
     refuse_what_does_not_fit(plan, rooms)
+
+
+def memory_of_a_rank(settings: Settings, ranks_per_node: int, gpus_per_node: int) -> int:
+    """Of the GPU that it may share with others; 0 for unlimited."""
+    sharing = -(-ranks_per_node // gpus_per_node) if gpus_per_node else 1
+    return max(1, settings.gpu_memory // sharing) if settings.gpu_memory else 0
 
 
 def _gpu(plan: Plan, rank: int, gpus_per_node: int) -> int:

@@ -28,6 +28,7 @@ INTERRUPT_DELAY = 0.5  # seconds after which an interrupt of the guard alone is 
 BEAT_INTERVAL = 0.1  # the worker writes no more often than this
 
 _AGREED, _REPORTED = "=", "!"  # before an exit code: all ranks end like this · this one does, and has said why
+_BORN = "*"  # MPI has started
 _LIKELY = {int(signal.SIGKILL): " (out of memory?)", int(signal.SIGBUS): " (is /dev/shm full?)"}
 _PR_SET_PDEATHSIG = 1
 
@@ -92,11 +93,19 @@ def settle(code: int, *, agreed: bool = True) -> None:
         _write(f"{_AGREED if agreed else _REPORTED}{code}".encode())
 
 
-def guarded(work: Callable[[], int], stall: float) -> int:
+def born() -> None:
+    """Tell the guard that MPI has started; from here on the other ranks may wait for this one."""
+    if _sign.pipe is not None:
+        _write(_BORN.encode())
+
+
+def guarded(work: Callable[[], int], stall: float, stillborn: Callable[[str], int | None] | None = None) -> int:
     """Run `work` in a child process under a guard and return the exit code for the launcher.
 
     The child returns from here as the worker; the parent stays in the watching loop until the child has ended.
     `stall`: seconds without a sign of progress after which the worker counts as stuck (0: never).
+    `stillborn`: what the guard does when the worker ended while it started MPI; it is told how, and returns the exit code,
+    or None for what else would happen.
     """
     reading, writing = os.pipe()
     guard = os.getpid()
@@ -105,7 +114,7 @@ def guarded(work: Callable[[], int], stall: float) -> int:
     worker = os.fork()
     if worker:
         os.close(writing)
-        _watch(worker, reading, stall)
+        _watch(worker, reading, stall, stillborn)
     os.close(reading)
     _die_with(guard)
     _sign.pipe = writing
@@ -113,7 +122,7 @@ def guarded(work: Callable[[], int], stall: float) -> int:
     return work()
 
 
-def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
+def _watch(worker: int, pipe: int, stall: float, stillborn: Callable[[str], int | None] | None) -> NoReturn:
     asked_to_end = False
     interrupted = 0.0
 
@@ -147,6 +156,8 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
             for line in text.split("\n")[:-1]:
                 if line[:1] in (_AGREED, _REPORTED):
                     said = line
+                elif line == _BORN:
+                    stillborn = None
                 else:
                     phase = line
             continue
@@ -163,10 +174,18 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
     failed_unheard = stuck or code < 0  # even after the last word: the others may wait for it in MPI's end
     if said.startswith(_AGREED) and not failed_unheard:
         _leave(int(said[1:]))
+    if not said and stillborn is not None and not asked_to_end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nobody left to pass it on to
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        instead = stillborn(_happened(code, stall if stuck else 0, asked_to_end))
+        if instead is not None:
+            _leave(instead)
     if not said or (failed_unheard and said.startswith(_AGREED)):
         if asked_to_end:
             time.sleep(GRACE)  # a launcher that ends the whole job kills this process now
-        _tell(phase, code, stall if stuck else 0, asked_to_end)
+        happened = _happened(code, stall if stuck else 0, asked_to_end)
+        # One write: lines of different ranks must not cut each other.
+        os.write(2, f"hybrid: rank {rank_by_launcher()} on {socket.gethostname()}, {phase}: {happened}\n".encode())
     if phase == "start" and launched() is not None:
         # Others may wait in MPI's start. MPICH's launcher ends them when a process is killed, not for an exit code.
         let_launcher_read()
@@ -174,17 +193,14 @@ def _watch(worker: int, pipe: int, stall: float) -> NoReturn:
     _leave(int(said[1:]) if said.startswith(_REPORTED) else 128 - code if code < 0 else code or 1)
 
 
-def _tell(phase: str, code: int, stall: float, asked_to_end: bool) -> None:
+def _happened(code: int, stall: float, asked_to_end: bool) -> str:
     if stall:
-        happened = f"showed no progress for {stall:g} s and was ended"
-    elif asked_to_end:
-        happened = "was asked to end"
-    elif code < 0:
-        happened = f"was killed by {_name(-code)}" + _LIKELY.get(-code, "")
-    else:
-        happened = f"left with exit code {code} before the others were done"
-    # One write: lines of different ranks must not cut each other.
-    os.write(2, f"hybrid: rank {rank_by_launcher()} on {socket.gethostname()}, {phase}: {happened}\n".encode())
+        return f"showed no progress for {stall:g} s and was ended"
+    if asked_to_end:
+        return "was asked to end"
+    if code < 0:
+        return f"was killed by {_name(-code)}" + _LIKELY.get(-code, "")
+    return f"left with exit code {code} before the others were done"
 
 
 def _is_stopped(process: int) -> bool:

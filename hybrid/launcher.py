@@ -58,8 +58,15 @@ def _find_mpirun() -> tuple[str, ...]:
     path = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
         raise FileNotFoundError("no mpirun in this environment or on the path: pip install mpich")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
-    if "Open MPI" not in said and "OpenRTE" not in said:
+    if family_of(path) != "Open MPI":
         return (path,)
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     return (path, *as_root, "--oversubscribe", "--bind-to", "none")
+
+
+def family_of(path: str) -> str:
+    """Whose launcher this mpirun is: "Open MPI", "MPICH" (with those that descend from it), or "" for any other."""
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
+    if any(name in said for name in ("Open MPI", "OpenRTE", "PRRTE")):
+        return "Open MPI"
+    return "MPICH" if any(name in said for name in ("HYDRA", "Intel", "MVAPICH", "MPICH")) else ""

@@ -13,7 +13,7 @@ from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.launcher import launched, rank_by_launcher
 from hybrid.options import parse
-from hybrid.plan import Problem
+from hybrid.problem import Problem
 from hybrid.settings import Settings
 from hybrid.team import Team
 
@@ -144,7 +144,7 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
     from hybrid.agreement import choose_kernel, choose_kernel_by_name
-    from hybrid.explain import explain, refuse_on_assumed_machine
+    from hybrid.explain import explain, memory_of_a_rank, refuse_on_assumed_machine
     from hybrid.kernels.catalogue import EMULATED_CAPABILITY
     from hybrid.partition import Topology
     from hybrid.plan import make_plan
@@ -162,6 +162,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         staged=settings.staged,
         chunk_rows=settings.chunk_rows,
         panel_columns=settings.panel_columns,
+        device_memory=memory_of_a_rank(settings, ranks, options.gpus_per_node),
         check=settings.check,
     )
     choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)

@@ -80,7 +80,7 @@ def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there
                 f"{plan.problem} needs {readable(need)} of memory on {host}, which has {readable(free)}: "
                 f"{readable(need - free)} are missing; use more nodes, smaller matrices or float32"
             )
-        need = sum(plan.bytes_of_windows(index) for index in nodes if len(plan.topology.nodes[index]) > 1)
+        need = sum(plan.bytes_of_windows(index) for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root)
         free = min(rooms[rank].shared_bytes for rank in here)
         if need > free:
             raise DoesNotFit(

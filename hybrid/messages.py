@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
 _POLLS_BETWEEN_LOOKS = 100
-_let_others_run: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+let_others_run: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class PhaseEnded(BaseException):
@@ -70,6 +70,11 @@ class Messages:
         self._wait(request)
         self._receiving.clear()
         self._received[source] += 1
+
+    def end_if_others_failed(self) -> None:
+        """PhaseEnded if a rank has failed in this phase."""
+        if self._control.Iprobe(tag=_NOTICE):
+            raise PhaseEnded
 
     def _wait(self, request: MPI.Request) -> None:
         if not self._poll(request, stop=lambda: self._control.Iprobe(tag=_NOTICE)):
@@ -119,7 +124,7 @@ class Messages:
         status = self._new_status()
         while (message := self._comm.Improbe(source, self._tag, status)) is None:
             guard.beat()
-            _let_others_run()
+            let_others_run()
         self._poll(message.Irecv([bytearray(status.Get_count(self._byte)), self._byte]))
 
     def _poll(self, request: MPI.Request, stop: Callable[[], bool] | None = None, deadline: float | None = None) -> bool:
@@ -136,7 +141,7 @@ class Messages:
                 if stop is None:  # ranks may compute for long before they come here: leave them the cores
                     pause = min(1e-3, 5e-5 + pause * 1.2)
             # Messages move only while MPI is called: no pause for them but letting others run.
-            time.sleep(pause) if pause else _let_others_run()
+            time.sleep(pause) if pause else let_others_run()
         return True
 
     def free(self) -> None:

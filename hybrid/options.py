@@ -6,11 +6,11 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 
-from hybrid.commandline import Parser
+from hybrid.commandline import Parser, at_least
 from hybrid.errors import UsageError
 from hybrid.fill import FILLS
 from hybrid.kernels.catalogue import CATALOGUE
-from hybrid.plan import ITEM_SIZES
+from hybrid.problem import ITEM_SIZES
 from hybrid.settings import Settings, one_of, parse_bytes
 
 PRINTED = 10  # rows and columns that --print shows without a number
@@ -38,26 +38,13 @@ def _capability(text: str) -> int:
     return 10 * int(found[1]) + int(found[2])
 
 
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise UsageError(f"{text} is too small: at least {least}")
-        return value
-
-    return number
-
-
 def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.matmul",
         description="Multiply two matrices by all ranks of the job: C (n×m) = A (n×l) · B (l×m).",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("sizes", nargs="*", type=_at_least(0), metavar="n l m", help="rows of A, columns of A, columns of B")
+    parser.add_argument("sizes", nargs="*", type=at_least(0), metavar="n l m", help="rows of A, columns of A, columns of B")
     what = parser.add_argument_group("what is multiplied")
     what.add_argument("--dtype", type=_name_of("dtype", tuple(ITEM_SIZES)), help="float32 or float64 (float64, or the files')")
     what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
@@ -68,11 +55,12 @@ def build_parser() -> Parser:
     how = parser.add_argument_group("how")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
+    how.add_argument("--road", help="how operands reach the GPUs: auto, host or peers (auto)")
     how.add_argument(
         "--threads", type=int, help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
     )
-    how.add_argument("--repeat", type=_at_least(1), default=1, metavar="R", help="products timed (1)")
-    how.add_argument("--warmup", type=_at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
+    how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
+    how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
     how.add_argument("--no-check", dest="check", action="store_false", default=None, help="do not verify the product")
     how.add_argument(
         "--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60; 0: never)"
@@ -80,13 +68,13 @@ def build_parser() -> Parser:
     how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
     shown = parser.add_argument_group("what is shown")
-    shown.add_argument("--print", dest="printed", type=_at_least(1), nargs="?", const=PRINTED, metavar="K",
+    shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K",
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
     shown.add_argument("--json", metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", metavar="FILE", help="write Chrome trace events, for Perfetto")
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
-    shown.add_argument("--ranks", type=_at_least(1), metavar="P", help="with --explain: for P ranks")
-    shown.add_argument("--gpus-per-node", type=_at_least(0), default=0, metavar="G", help="with --explain: for nodes of G GPUs")
+    shown.add_argument("--ranks", type=at_least(1), metavar="P", help="with --explain: for P ranks")
+    shown.add_argument("--gpus-per-node", type=at_least(0), default=0, metavar="G", help="with --explain: for nodes of G GPUs")
     shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
     return parser
 
@@ -103,7 +91,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError("with only one of --a and --b the sizes n l m are needed")
     if not options.explain and (options.ranks or options.gpus_per_node or options.capability):
         raise UsageError("--ranks, --gpus-per-node and --capability describe a machine one does not have: only with --explain")
-    flags = ("device", "kernel", "threads", "check", "stall", "host_memory", "gpu_memory")
+    flags = ("device", "kernel", "road", "threads", "check", "stall", "host_memory", "gpu_memory")
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])

@@ -20,6 +20,13 @@ class Span:
     def __str__(self) -> str:
         return f"{self.lo}:{self.hi}"
 
+    def meets(self, other: Span) -> bool:
+        """Whether some row or column belongs to both."""
+        return self.lo < other.hi and other.lo < self.hi
+
+    def lies_in(self, other: Span) -> bool:
+        return other.lo <= self.lo and self.hi <= other.hi
+
     @property
     def slice(self) -> slice:
         return slice(self.lo, self.hi)

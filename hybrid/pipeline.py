@@ -1,66 +1,112 @@
-"""Runs one rank's share of a plan on a device: each arrival of a chunk or panel releases a strip of C.
+"""Runs one rank's share of a plan on a device: each arrival of a chunk or panel releases strips of C.
 
-It knows no MPI call and no CUDA call: a device orders the work, a callback hears of its progress.
+It knows no MPI call and no CUDA call: a road brings the operands and takes C away, a device orders the work, a callback
+hears of its progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from hybrid.devices import Device
+from hybrid.devices import Device, Mark
+from hybrid.devices.buffers import Buffers
+from hybrid.exchange import Ends, Road, Work
 from hybrid.partition import Span
-from hybrid.plan import Arrival, Problem, Share
+from hybrid.plan import Share
+from hybrid.schedule import Arrival, Strip
+
+Entering = Callable[[str], None]  # told the phase of each piece of work before it is handed to the device
 
 
-@dataclass(frozen=True)
-class HostRows:
-    """What a rank's share reads and writes in host memory: its row-block of A, all of B, its row-block of C."""
-
-    a: Any
-    b: Any
-    c: Any
-
-
-def run_share(
-    share: Share, problem: Problem, host: HostRows, device: Device, entering: Callable[[str], None]
-) -> list[tuple[str, float, float]]:
-    """Multiply the rank's row-block by B. Returns (phase, begin, end) of every piece of work, once all is done.
-
-    `entering(phase)` is called before each piece is handed to the device.
-    """
-    if not len(share.rows):
-        return []
-    if not share.panels:  # C has no columns
-        return []
-    whole_b = Span(0, problem.l)
-    if device.staged:
-        a = device.buffer(len(share.rows), problem.l, problem.dtype)
-        b = device.buffer(problem.l, problem.m, problem.dtype)
-        c = device.buffer(len(share.rows), problem.m, problem.dtype)
-    else:
-        a, b, c = host.a, host.b, host.c
-    there = []
+def multiply_in_place(share: Share, ends: Ends, device: Device, entering: Entering) -> Work:
+    """Multiply the rank's row-block by B where they lie. Returns what `Device.finish` does."""
     for arrival in share.arrivals():
-        if device.staged:
-            entering("copy in")
-            there.append(_bring(arrival, a, b, host, device, whole_b))
-        strip = arrival.releases
-        if strip is None:
-            continue
-        rows, columns = strip.rows.slice, strip.columns.slice
-        entering("multiply")
-        multiplied = device.multiply(a[rows], b[:, columns], c[rows, columns], after=list(there))
-        if device.staged:
-            entering("copy out")
-            device.copy_out(host.c[rows, columns], c[rows, columns], after=[multiplied])
+        for strip in arrival.releases:
+            entering("multiply")
+            rows, columns = strip.rows.slice, strip.columns.slice
+            device.multiply(ends.a[rows], ends.b[:, columns], ends.c[rows, columns], after=[])
     entering("multiply")
     return device.finish()
 
 
-def _bring(arrival: Arrival, a: Any, b: Any, host: HostRows, device: Device, whole_b: Span) -> Any:
-    part = arrival.span.slice
-    if arrival.operand == "A":
-        return device.copy_in(a[part], host.a[part])
-    return device.copy_in(b[whole_b.slice, part], host.b[whole_b.slice, part])
+def run_share(share: Share, buffers: Buffers, road: Road, device: Device, entering: Entering) -> Work:
+    """Multiply the rank's row-block by B in the device's buffers. Returns what `Device.finish` does."""
+    road.begin()
+    _Run(share, buffers, road, device, entering).hand_over()
+    entering("multiply")
+    return road.finish() + device.finish()
+
+
+class _Run:
+    """Hands a share's work to the device. Loads run ahead of the strips as far as there is room for them."""
+
+    def __init__(self, share: Share, buffers: Buffers, road: Road, device: Device, entering: Entering) -> None:
+        self._arrivals = list(share.arrivals())
+        self._overwritten = last_uses(self._arrivals)
+        self._buffers, self._road, self._device, self._entering = buffers, road, device, entering
+        self._loaded = 0
+        self._stay = -1
+        self._chunks: list[tuple[Span, Mark]] = []  # of the stay, by the rows that hold them
+        self._multiplied: list[Mark] = []  # of the stay
+        self._panels: dict[int, list[Mark]] = {}  # by slot: what has to be there
+        self._readers: dict[int, list[Mark]] = {}  # by slot: what has to be done before it is overwritten
+        self._taken: dict[int, list[tuple[Span, Mark]]] = {}  # by slot: strips on their way home, by the rows that hold them
+
+    def hand_over(self) -> None:
+        for index, arrival in enumerate(self._arrivals):
+            self._load_ahead(index)
+            if arrival.operand == "B":
+                self._panels[arrival.slot] += self._road.complete(arrival, self._buffers.place(arrival))
+            for strip in arrival.releases:
+                self._multiply(strip)
+
+    def _load_ahead(self, index: int) -> None:
+        """Load what arrival `index` needs, and further arrivals whose places nothing uses after it but what is handed over."""
+        while self._loaded < len(self._arrivals) and self._overwritten[self._loaded] < index:
+            arrival = self._arrivals[self._loaded]
+            if self._loaded > index and not self._road.ready(arrival):
+                return
+            self._load(arrival)
+            self._loaded += 1
+
+    def _load(self, arrival: Arrival) -> None:
+        self._entering("copy in")
+        place = self._buffers.place(arrival)
+        if arrival.operand == "B":
+            self._panels[arrival.slot] = [self._road.bring(arrival, place, self._readers.pop(arrival.slot, []))]
+            return
+        before: list[Mark] = []
+        if arrival.stay != self._stay:  # its chunks overwrite those of the stay before; copies in keep their order
+            self._stay, before = arrival.stay, self._multiplied
+            self._chunks, self._multiplied = [], []
+        self._chunks.append((arrival.held, self._road.bring(arrival, place, before)))
+
+    def _multiply(self, strip: Strip) -> None:
+        a, b, c = self._buffers.operands(strip)
+        chunks, panel = _over(strip.held, self._chunks), self._panels[strip.slot]
+        taken = self._taken.setdefault(strip.slot, [])
+        self._entering("multiply")
+        mark = self._device.multiply(a, b, c, chunks + panel + _over(strip.held, taken))
+        self._multiplied.append(mark)
+        self._readers.setdefault(strip.slot, []).append(mark)
+        self._entering("copy out")
+        taken[:] = [entry for entry in taken if not entry[0].lies_in(strip.held)]  # copies out keep their order
+        taken.append((strip.held, self._road.take(strip, c, [mark])))
+
+
+def _over(rows: Span, marked: list[tuple[Span, Mark]]) -> list[Mark]:
+    return [mark for span, mark in marked if span.meets(rows)]
+
+
+def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
+    """For each arrival the last one before it whose strips use what it overwrites; -1 where it overwrites nothing."""
+    uses: list[int] = []
+    by_slot: dict[int, int] = {}
+    stay, last_of_stay = 0, -1
+    for index, arrival in enumerate(arrivals):
+        if arrival.stay != stay:
+            stay, last_of_stay = arrival.stay, index - 1
+        uses.append(last_of_stay if arrival.operand == "A" else by_slot.get(arrival.slot, -1))
+        for strip in arrival.releases:
+            by_slot[strip.slot] = index
+    return uses

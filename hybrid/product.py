@@ -1,4 +1,4 @@
-"""A product, from operands wherever they are to C at the root: agree, plan, place, run, gather, check, hand over."""
+"""A product, from operands wherever they are to C at the root: prepare, fill, place, run, gather, check, hand over."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid.agreement import Agreement
-from hybrid.devices import Device
-from hybrid.devices.cpu import CpuDevice
-from hybrid.devices.cuda import CudaDevice
-from hybrid.devices.emulated import EmulatedDevice
-from hybrid.exchange.host import pass_along
+from hybrid.exchange import Ends, Work
 from hybrid.guard import busy
 from hybrid.operands import FromRoot, Operand
-from hybrid.partition import Span
-from hybrid.pipeline import HostRows, run_share
+from hybrid.partition import Span, Topology, block
+from hybrid.pipeline import multiply_in_place, run_share
 from hybrid.placed import verify_placed
-from hybrid.plan import Plan
+from hybrid.placing import gather, place
+from hybrid.plan import Plan, make_plan
+from hybrid.recycled import recycled
+from hybrid.roads import make_road, workplace_of
 from hybrid.settings import Settings
 from hybrid.team import Team
 from hybrid.threads import limited_threads
-from hybrid.timeline import Interval, Spread, slowest
+from hybrid.timeline import Interval, Spread, Timeline, slowest
 from hybrid.verify import Check, verify
 from hybrid.window import Window, make_windows
 
@@ -60,24 +59,29 @@ def make_product(
     """Carry out the plan `repeat` times after `warmup` more. Every rank calls it; `out`, at the root, may become C."""
     plan = agreement.plan
     threads = agreement.stations[team.rank].threads.count
+    team.timeline = _fresh(team.timeline)
     with limited_threads(threads):
-        windows = _prepare(team, plan, a, b, out)
+        windows = _host_matrices(team, plan, a, b, out, threads)
         _fill(team, plan, windows, a, b, threads, progress)
-        device = _make_device(team, agreement)
+        runner = _Runner(team, agreement, windows, settings, progress)
         team.timeline.zero = time.perf_counter()  # the ranks have just come out of a phase together
         totals = []
         for index in range(-warmup, repeat):
             team.timeline.repeat = index
             with team.phase("place", timed=False), busy():
-                windows["C"][plan.shares[team.rank].rows][...] = np.nan  # what is not computed shall show
+                if settings.poison or not plan.at_root:
+                    windows["C"][plan.c_rows_at_the_end(team.rank)][...] = np.nan  # what is not computed shall show
+                runner.make_ready()
             began = time.perf_counter()
-            _place(team, plan, windows, a, b, settings, threads)
-            _run(team, plan, windows, device, progress)
-            _gather(team, plan, windows["C"], settings)
+            if not plan.at_root:
+                place(team, plan, windows, a, b, settings, threads)
+            runner.run()
+            if not plan.at_root:
+                gather(team, plan, windows["C"], settings)
             if index >= 0:
                 totals.append(time.perf_counter() - began)
         team.timeline.repeat = None
-        check = _check(team, plan, windows, {"A": a, "B": b}, threads) if settings.check else None
+        check = _check(team, agreement, windows, {"A": a, "B": b}, threads) if settings.check else None
     with team.phase("report", timed=False) as reporting:
         reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.kept else [])
     gpus = [station.gpu.uuid if station.gpu else f"rank {station.rank}" for station in agreement.stations]
@@ -86,17 +90,31 @@ def make_product(
     return Outcome(agreement, windows["A"], windows["B"], windows["C"], phases, Spread.of(totals), check, intervals)
 
 
-def _prepare(team: Team, plan: Plan, a: Operand, b: Operand, out: np.ndarray | None) -> dict[str, Window]:
-    """The node's windows; a rank alone on its node takes the root's arrays as they lie."""
+def _fresh(old: Timeline) -> Timeline:
+    new = Timeline()
+    new.kept = old.kept
+    return new
+
+
+def _host_matrices(team: Team, plan: Plan, a: Operand, b: Operand, out: np.ndarray | None, threads: int) -> dict[str, Window]:
+    """The node's windows; or the root's own arrays, as they lie where they can be read so."""
     problem, node = plan.problem, team.node
     rows = {"A": plan.a_rows_on(node), "B": Span(0, problem.l), "C": plan.c_rows_on(node)}
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
-    windows = {}
-    if team.size == 1:
+    if not plan.at_root:
+        return make_windows(team, rows, columns, problem.dtype)
+    matrices = {}
+    with team.phase("place", timed=False), busy():
         for key, array in (("A", a.in_place(problem.dtype)), ("B", b.in_place(problem.dtype)), ("C", out)):
-            if array is not None:
-                windows[key] = Window(array, rows.pop(key))
-    return windows | make_windows(team, rows, columns, problem.dtype)
+            if team.rank != plan.root:
+                rows[key], array = Span(0, 0), np.empty((0, columns[key]), problem.dtype)
+            if array is None:
+                array = recycled.empty(len(rows[key]), columns[key], problem.dtype)
+            matrices[key] = Window(array, rows[key])
+        for operand, key in ((a, "A"), (b, "B")):
+            if team.rank == plan.root and isinstance(operand, FromRoot) and operand.in_place(problem.dtype) is None:
+                operand.rows(rows[key], matrices[key].array, threads, lambda done: team.enter("place"))
+    return matrices
 
 
 def _fill(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Operand, threads: int, progress: Progress) -> None:
@@ -115,93 +133,90 @@ def _fill(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Ope
             operand.rows(rows, windows[key][rows], threads, filled)
 
 
-def _place(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Operand, settings: Settings, threads: int) -> None:
-    """Bring the operands' rows to the nodes that need them: the root's arrays from the root, others between the nodes."""
-    with team.phase("place"):
-        for operand, key in ((a, "A"), (b, "B")):
-            if isinstance(operand, FromRoot):
-                _place_from_root(team, plan, windows[key], operand, key, settings, threads)
-            elif key == "B":
-                _place_from_nodes(team, plan, windows[key], settings)
+class _Runner:
+    """One rank's part of the multiplication, set up as far as can be done before the clock runs."""
 
+    def __init__(
+        self, team: Team, agreement: Agreement, windows: dict[str, Window], settings: Settings, progress: Progress
+    ) -> None:
+        plan, kernel = agreement.plan, agreement.kernel
+        gpus = [station.gpu for station in agreement.stations]
+        self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
+        self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
+        self._ends = _ends(team, plan, windows)
+        self._strips, self._done = sum(1 for _ in self._share.strips()), 0
+        began = time.perf_counter()
+        with team.phase("prepare", timed=False), busy():
+            self._workplace = workplace_of(team, plan, gpus[team.rank], kernel)
+        if plan.staged:
+            self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus)
+            with team.phase("prepare", timed=False), busy():
+                for array in _read_and_written(team, plan, self._ends):
+                    self._workplace.device.lock(array)
+            team.timeline.add("prepare", began, time.perf_counter())
 
-def _place_from_root(
-    team: Team, plan: Plan, window: Window, operand: FromRoot, key: str, settings: Settings, threads: int
-) -> None:
-    dtype = plan.problem.dtype
-    if team.rank == plan.root and operand.in_place(dtype) is not window.array:
-        operand.rows(window.rows, window.array, threads, lambda done: team.enter("place"))
-    others = [index for index in range(len(plan.topology.nodes)) if index != plan.root_node]
-    leaders = [plan.topology.leader(index) for index in others]
-    row_bytes = operand.shape[1] * plan.problem.item_size
+    def make_ready(self) -> None:
+        """Before each repetition; the ranks come together between this and `run`."""
+        self._done = 0
+        if self._workplace.board is not None:
+            self._workplace.board.new_round()
+        if self._poisoned:
+            self._workplace.device.poison(self._workplace.memory)
 
-    def send(rows: Span, to: list[int]) -> None:
-        chain = [plan.root, *to]
-        pass_along(
-            team, chain, rows, lambda part: operand.contiguous(part, dtype), window.__getitem__, row_bytes, settings.message_bytes
-        )
+    def run(self) -> None:
+        with self._team.phase("multiply", timed=False), busy():
+            try:
+                work = self._multiply()
+            except BaseException:
+                self._workplace.drain()
+                raise
+            for phase, begin, end in work:
+                self._team.timeline.add(phase, begin, end)
 
-    if key == "B":
-        send(Span(0, plan.problem.l), leaders)
-    else:
-        for index, leader in zip(others, leaders, strict=True):
-            send(plan.a_rows_on(index), [leader])
+    def _multiply(self) -> Work:
+        device = self._workplace.device
+        if self._staged:
+            return run_share(self._share, self._buffers, self._road, device, self._entering)
+        assert self._ends is not None
+        return multiply_in_place(self._share, self._ends, device, self._entering)
 
-
-def _place_from_nodes(team: Team, plan: Plan, window: Window, settings: Settings) -> None:
-    leaders = [ranks[0] for ranks in plan.topology.nodes]
-    row_bytes = plan.problem.bytes(1, plan.problem.m)
-    for index in range(len(leaders)):
-        chain = leaders[index:] + leaders[:index]
-        take = put = window.__getitem__
-        if len(chain) > 1:
-            pass_along(team, chain, plan.b_rows_from(index), take, put, row_bytes, settings.message_bytes)
-
-
-def _make_device(team: Team, agreement: Agreement) -> Device:
-    plan, kernel = agreement.plan, agreement.kernel
-    with team.phase("prepare", timed=False) as preparing:
-        preparing.mine = None
-        gpu = agreement.stations[team.rank].gpu
-        if gpu:
-            return CudaDevice(gpu, kernel, plan.problem.dtype)
-        if plan.device == "emulate":
-            return EmulatedDevice(kernel, plan.problem.dtype)
-        return CpuDevice(staged=plan.staged)
-
-
-def _run(team: Team, plan: Plan, windows: dict[str, Window], device: Device, progress: Progress) -> None:
-    share = plan.shares[team.rank]
-    strips = sum(arrival.releases is not None for arrival in share.arrivals())
-    done = 0
-
-    def entering(phase: str) -> None:
-        nonlocal done
-        team.enter(phase)
+    def _entering(self, phase: str) -> None:
+        self._team.enter(phase)
         if phase == "multiply":
-            progress("multiply", done, strips)
-            done += 1
-
-    with team.phase("multiply", timed=False), busy():
-        host = HostRows(windows["A"][share.rows], windows["B"].array, windows["C"][share.rows])
-        for phase, begin, end in run_share(share, plan.problem, host, device, entering):
-            team.timeline.add(phase, begin, end)
+            self._progress("multiply", self._done, self._strips)
+            self._done += 1
 
 
-def _check(team: Team, plan: Plan, windows: dict[str, Window], operands: dict[str, Operand], threads: int) -> Check:
+def _ends(team: Team, plan: Plan, windows: dict[str, Window]) -> Ends | None:
+    """This rank's rows; or all, at a root that owns them."""
+    a, b, c = windows["A"], windows["B"], windows["C"]
+    if plan.at_root:
+        return Ends(a.array, b.array, c.array) if team.rank == plan.root else None
+    rows = plan.shares[team.rank].rows
+    return Ends(a[rows], b.array, c[rows])
+
+
+def _read_and_written(team: Team, plan: Plan, ends: Ends | None) -> list[np.ndarray]:
+    """The host memory that this rank's copies touch."""
+    if ends is None:
+        return []
+    if plan.at_root or plan.road == "host":
+        return [ends.a, ends.b, ends.c]
+    own = block(plan.problem.l, len(team.node_ranks), team.node_ranks.index(team.rank))
+    return [ends.a, ends.b[own.slice], ends.c]
+
+
+def _check(team: Team, agreement: Agreement, windows: dict[str, Window], operands: dict[str, Operand], threads: int) -> Check:
+    plan, (a, b, c) = agreement.plan, (windows[key] for key in "ABC")
+    if plan.at_root and team.size > 1:
+        with team.phase("check") as checking:
+            if team.rank == plan.root:
+                alone = make_plan(plan.problem, Topology(((0,),)), check=True)
+                free = sum(station.threads.count for station in agreement.stations)  # the other ranks wait
+                checking.mine = verify(Team(), alone, a, b, c, free)
+        return checking.all[plan.root]
     if len(plan.topology.nodes) > 1:
         for key, operand in operands.items():
             if isinstance(operand, FromRoot):
                 verify_placed(team, plan, key, operand, windows[key], threads)
-    return verify(team, plan, windows["A"], windows["B"], windows["C"], threads)
-
-
-def _gather(team: Team, plan: Plan, c: Window, settings: Settings) -> None:
-    """The rows of C from the other nodes' leaders to the root; on the root's node they lie where they belong."""
-    with team.phase("gather"):
-        for index in range(len(plan.topology.nodes)):
-            if index != plan.root_node:
-                chain = [plan.topology.leader(index), plan.root]
-                row_bytes = plan.problem.bytes(1, plan.problem.m)
-                take = put = c.__getitem__
-                pass_along(team, chain, plan.a_rows_on(index), take, put, row_bytes, settings.message_bytes)
+    return verify(team, plan, a, b, c, threads)

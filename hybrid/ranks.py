@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import StartError, UsageError, one_line
 from hybrid.launcher import launched
+from hybrid.mpi_library import library_name
 from hybrid.team import Team
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ def team_of(comm: Any) -> Team:
     """The team of a user's communicator, made at the first call and given back when the communicator is freed."""
     global _keyval
     if comm is None:
-        return Team()
+        return _alone()
     from mpi4py import MPI
 
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
@@ -28,7 +30,7 @@ def team_of(comm: Any) -> Team:
     if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
         _refuse_another_mpis_launcher(comm)
     if comm.Get_size() == 1:
-        return Team()
+        return _alone()
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
     team: Any = comm.Get_attr(_keyval)
@@ -36,6 +38,12 @@ def team_of(comm: Any) -> Team:
         team = Team(comm)
         comm.Set_attr(_keyval, team)
     return team
+
+
+@cache
+def _alone() -> Team:
+    """Of this process, whoever calls: it keeps its device from call to call."""
+    return Team()
 
 
 def _free_team(comm: MPI.Comm, keyval: int, team: Team) -> None:
@@ -72,8 +80,7 @@ def _refuse_another_mpis_launcher(world: MPI.Comm) -> None:
         return
     from mpi4py import MPI
 
-    library = MPI.Get_library_version().split("\n")[0].strip("\0").split(",")[0]
     raise StartError(
-        f"{launch.name} started {launch.size} processes, but {' '.join(library.split())} sees {size}: they belong to "
+        f"{launch.name} started {launch.size} processes, but {library_name(MPI)} sees {size}: they belong to "
         "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for"
     )

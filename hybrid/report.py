@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hybrid.verify import Check
 
 PATIENCE = 2.0  # seconds after which a run is long enough to show its progress
-OUTSIDE_TOTAL = ("fill", "check")
+OUTSIDE_TOTAL = ("fill", "prepare", "check")
 
 
 def heading(agreement: Agreement) -> str:
@@ -28,6 +28,7 @@ def heading(agreement: Agreement) -> str:
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
         f"{plan.topology.size} {_plural('rank', plan.topology.size)} on {nodes} {_plural('node', nodes)}  "
         f"{plan.device} ({agreement.device_reason})  kernel {agreement.kernel.name} ({agreement.kernel_reason})"
+        + (f"  road {plan.road} ({agreement.road_reason})" if plan.staged else "")
     ]
     lines += [f"  {describe(station, plan.shares[station.rank].rows)}" for station in agreement.stations]
     return "\n".join(lines)
@@ -87,15 +88,22 @@ def moved_bytes(plan: Plan, phase: str) -> int:
     """Bytes that a phase writes (fill), reads (check) or moves, over all ranks; 0 where that depends on the operands."""
     p = plan.problem
     a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
-    working = sum(len(share.rows) > 0 for share in plan.shares)
+    nodes = len(plan.topology.nodes)
     away = sum(len(plan.a_rows_on(node)) for node in range(len(plan.topology.nodes)) if node != plan.root_node)
     return {
         "fill": a + b,
-        "copy in": a + working * b,
+        "copy in": a + nodes * b if plan.road == "peers" else _loaded(plan),
+        "exchange": (plan.topology.size - nodes) * b if plan.road == "peers" else 0,
         "copy out": c,
         "gather": p.bytes(away, p.m),
         "check": a + b + c,
     }.get(phase, 0)
+
+
+def _loaded(plan: Plan) -> int:
+    """Bytes of chunks and panels, each as often as it is loaded."""
+    p = plan.problem
+    return sum(p.bytes(len(arrival.span), p.l) for share in plan.shares if len(share.rows) for arrival in share.arrivals())
 
 
 def last_line(plan: Plan, total: Spread, check: Check | None) -> str:
@@ -132,6 +140,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "nodes": len(plan.topology.nodes),
         "device": plan.device,
         "kernel": agreement.kernel.name,
+        "road": plan.road,
         **options,
         "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
         "total": vars(outcome.total),

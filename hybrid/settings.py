@@ -26,11 +26,13 @@ class Settings:
     kernel: str = _setting("auto", "a name of the kernel catalogue, or auto")
     check: bool = _setting(True, "verify the product with random vectors (or exactly, for integers)")
     threads: int = _setting(0, "CPU threads a rank; 0: what Slurm, OpenMP or the cores at hand say")
+    road: str = _setting("auto", "auto, host (every rank loads all it needs) or peers (ranks of a node fetch B from each other)")
     stall: float = _setting(60.0, "seconds without progress after which a rank counts as stuck; 0: never")
     message_bytes: int = _setting(256 * MiB, "largest message between nodes")
     chunk_rows: int = _setting(0, "rows of A that arrive at once; 0: chosen by the plan")
     panel_columns: int = _setting(0, "columns of B that arrive at once; 0: chosen by the plan")
     staged: bool = _setting(False, "on a CPU, copy chunks and panels into buffers as on a GPU")
+    poison: bool = _setting(False, "fill the devices' buffers with NaN before each product")
     ranks_per_node: int = _setting(0, "pretend that every so many ranks are a node of their own; 0: real nodes")
     host_memory: int = _setting(0, "bytes of host memory a node may use; 0: what the system has available")
     gpu_memory: int = _setting(0, "bytes of each GPU that may be used; 0: what is free")
@@ -58,6 +60,7 @@ class Settings:
             if kind in (int, float) and not value >= 0:
                 raise UsageError(f"{known.name} must not be negative, not {value}")
         one_of("device", self.device, ("auto", "cpu", "cuda", "emulate"))
+        one_of("road", self.road, ("auto", "host", "peers"))
         if self.message_bytes == 0:
             raise UsageError("message_bytes must be at least 1")
 

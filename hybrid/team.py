@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid import guard
 from hybrid.errors import HybridError, one_line, rebuild
@@ -21,6 +21,15 @@ from hybrid.timeline import Timeline
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+class Kept(Protocol):
+    """What the team's user keeps with it."""
+
+    held: int  # bytes of its device's memory
+
+    def leave(self) -> None:
+        """Give everything back: the team's communicator is being freed."""
 
 
 class Phase:
@@ -42,6 +51,7 @@ class Team:
         self.host = socket.gethostname()
         self.timeline = Timeline()
         self.doing = "start"
+        self.kept: Kept | None = None  # from one product to the next
         self.alone = False  # this rank could not agree with the others: only ending the job is left
         self._patience = patience
         self._messages: Messages | None = None
@@ -143,6 +153,9 @@ class Team:
 
     def free(self) -> None:
         """Give the team's communicators back; every rank calls it."""
+        if self.kept is not None:
+            self.kept.leave()
+            self.kept = None
         if self._messages is not None:
             self._messages.free()
             self._messages = None

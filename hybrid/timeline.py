@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 # In the order in which a product goes through them; other names (such as "agree") are kept but not tabulated.
-PHASES = ("fill", "place", "copy in", "multiply", "copy out", "gather", "check")
-ON_DEVICE = ("copy in", "multiply", "copy out")
+PHASES = ("fill", "prepare", "place", "copy in", "exchange", "multiply", "copy out", "gather", "check")
+ON_DEVICE = ("copy in", "exchange", "multiply", "copy out")
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,17 @@ class Timeline:
         self.intervals.append(Interval(phase, begin, end, self.repeat, detail))
 
     def seconds(self) -> dict[tuple[str, int | None], float]:
-        """Time spent in each phase, for each repeat apart; warm-ups left out."""
+        """Time in which each phase went on, for each repeat apart; warm-ups left out.
+
+        What runs at the same time in one phase counts once.
+        """
         spent: dict[tuple[str, int | None], float] = {}
-        for interval in self._counted():
+        until: dict[tuple[str, int | None], float] = {}
+        for interval in sorted(self._counted(), key=lambda interval: interval.begin):
             key = (interval.phase, interval.repeat)
-            spent[key] = spent.get(key, 0.0) + interval.end - interval.begin
+            counted = max(interval.begin, until.get(key, interval.begin))
+            spent[key] = spent.get(key, 0.0) + max(0.0, interval.end - counted)
+            until[key] = max(interval.end, counted)
         return spent
 
     def since_zero(self) -> list[Interval]:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +87,15 @@ def comm() -> Any:
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
+
+
+@pytest.fixture
+def buffer_of() -> Callable[..., Any]:
+    """(device, rows, columns, dtype) -> a matrix of NaN in the device's memory."""
+
+    def make(device: Any, rows: int, columns: int, dtype: str) -> Any:
+        memory = device.reserve(8 * rows * (columns + 8), shared=False)
+        device.poison(memory)
+        return device.matrix(memory, 0, rows, columns, dtype)
+
+    return make

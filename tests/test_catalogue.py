@@ -123,11 +123,11 @@ def a_compiler():
 
 @pytest.mark.parametrize("capability", [60, 70, 75, 80, 86, 90, 120])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_auto_takes_on_each_gpu_is_right_on_its_twin(a_compiler, capability, dtype):
+def test_what_auto_takes_on_each_gpu_is_right_on_its_twin(buffer_of, a_compiler, capability, dtype):
     rng = np.random.default_rng()
     for n, l, m in [(70, 33, 41), (9, 140, 1)]:
         device = EmulatedDevice(fastest("emulate", dtype, m, capability).kernel, dtype, capability)
-        a, b, c = (device.buffer(*shape, dtype) for shape in ((n, l), (l, m), (n, m)))
+        a, b, c = (buffer_of(device, *shape, dtype) for shape in ((n, l), (l, m), (n, m)))
         a[...], b[...] = rng.integers(-9, 10, (n, l)), rng.integers(-9, 10, (l, m))
         device.multiply(a, b, c, after=[])
         np.testing.assert_array_equal(c, a.astype(int) @ b.astype(int))

@@ -158,7 +158,7 @@ def test_no_check_says_so():
 def test_a_wrong_product_exits_with_3_and_writes_no_file(tmp_path, ranks):
     program = tmp_path / "wrong.py"
     program.write_text(
-        "import sys, numpy, hybrid.matmul, hybrid.product\n"
+        "import sys, numpy, hybrid.devices.cpu, hybrid.matmul\n"
         "def wrong(a, b, c):\n"
         "    numpy.matmul(a, b, out=c)\n"
         "    c[0, 0] += 1\n"
@@ -283,7 +283,7 @@ def test_explain_needs_no_mpi_and_runs_nothing(tmp_path):
 
 
 def test_explain_refuses_what_does_not_fit():
-    done = run(100000, 100000, 100000, "--explain", "--ranks", 8, "--gpus-per-node", 8, "--gpu-memory", "80G")
+    done = run(100000, 100000, 100000, "--explain", "--ranks", 8, "--gpus-per-node", 8, "--gpu-memory", "1M")
     assert done.returncode == 1
     assert "are missing" in done.stderr
 

@@ -99,7 +99,7 @@ def test_too_little_gpu_memory_is_refused_with_the_missing_amount(monkeypatch):
 
 def test_auto_takes_the_gpu(gpus):
     from hybrid.agreement import agree, settle_threads
-    from hybrid.plan import Problem
+    from hybrid.problem import Problem
     from hybrid.settings import Settings
     from hybrid.team import Team
 

@@ -110,7 +110,7 @@ def test_subnormal_numbers_stay(name):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [one for one in KERNELS if one.values[0] not in ("cublas", "matvec_warp")])
-def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(name, dtype):
+def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(buffer_of, name, dtype):
     """Which makes the results the same on every GPU, and the same as those of the CPU that stands for one."""
     import cupy
 
@@ -123,12 +123,12 @@ def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(name, dtype):
     multiply_by("naive", dtype)(cupy.ascontiguousarray(a[:, order]), cupy.ascontiguousarray(b[order]), in_order)
     multiply_by(name, dtype)(a, b, c)
     assert (c == in_order).all()
-    np.testing.assert_array_equal(emulated(name, dtype, cupy.asnumpy(a), cupy.asnumpy(b)), cupy.asnumpy(c))
+    np.testing.assert_array_equal(emulated(buffer_of, name, dtype, cupy.asnumpy(a), cupy.asnumpy(b)), cupy.asnumpy(c))
 
 
-def emulated(name, dtype, a, b):
+def emulated(buffer_of, name, dtype, a, b):
     device = EmulatedDevice(named(name), dtype)
-    buffers = [device.buffer(*shape, dtype) for shape in (a.shape, b.shape, (a.shape[0], b.shape[1]))]
+    buffers = [buffer_of(device, *shape, dtype) for shape in (a.shape, b.shape, (a.shape[0], b.shape[1]))]
     buffers[0][...], buffers[1][...] = a, b
     device.multiply(*buffers, after=[])
     return buffers[2]

@@ -80,14 +80,14 @@ def test_loads(name, tile):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("columns", [32, 33])
-def test_device(dtype, columns):
+def test_device(buffer_of, dtype, columns):
     device = EmulatedDevice(named("warp_tiled"), dtype)
     shapes = [(20, 9), (9, columns), (20, columns)]
-    buffers = [device.buffer(rows, across, dtype) for rows, across in shapes]
+    buffers = [buffer_of(device, rows, across, dtype) for rows, across in shapes]
     assert all(np.isnan(buffer).all() and buffer.strides[0] % 16 == 0 and buffer.ctypes.data % 16 == 0 for buffer in buffers)
     a, b = (np.random.default_rng(0).standard_normal(shape).astype(dtype) for shape in shapes[:2])
-    device.copy_in(buffers[0], a)
-    device.copy_in(buffers[1], b)
+    device.copy_in(buffers[0], a, [])
+    device.copy_in(buffers[1], b, [])
     device.multiply(*buffers, after=[])
     c = np.empty(shapes[2], dtype)
     device.copy_out(c, buffers[2], after=[])

@@ -184,7 +184,7 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
     monkeypatch.setenv("HYBRID_MESSAGE_BYTES", message)
     a, b = same_matrix((size, size), 1), same_matrix((size, size), 2)
-    original = hybrid.product.pass_along
+    original = hybrid.placing.pass_along
     calls = []
 
     def breaking(team, chain, rows, take, put, row_bytes, message_bytes):
@@ -202,7 +202,7 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
 
     with monkeypatch.context() as patch:
         if comm.rank == failing_rank:
-            patch.setattr(hybrid.product, "pass_along", breaking)
+            patch.setattr(hybrid.placing, "pass_along", breaking)
         with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {phase}: OSError: planted"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
@@ -258,7 +258,7 @@ def test_an_environment_that_differs_is_named(comm, monkeypatch):
 def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
     """The check of the product starts from what lies on the nodes: that it lies there rightly is checked too."""
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    place = hybrid.product._place
+    place = hybrid.product.place
 
     def changing(team, plan, windows, *rest):
         place(team, plan, windows, *rest)
@@ -266,7 +266,7 @@ def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
             share = plan.shares[team.rank]
             windows[operand][share.rows if operand == "A" else share.b_rows][0, 0] += 1
 
-    monkeypatch.setattr(hybrid.product, "_place", changing)
+    monkeypatch.setattr(hybrid.product, "place", changing)
     a, b = same_matrix((12, 12), 1), same_matrix((12, 12), 2)
     with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
         hybrid.multiply(*at(comm, 0, a, b), comm=comm)

@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu import CpuDevice, blas
+from hybrid.exchange import Ends
+from hybrid.exchange.host import HostRoad
 from hybrid.partition import Topology
-from hybrid.pipeline import HostRows, run_share
-from hybrid.plan import Problem, make_plan
+from hybrid.pipeline import multiply_in_place, run_share
+from hybrid.plan import make_plan
+from hybrid.problem import Problem
 
 KINDS = ("copy in", "multiply", "copy out")
 
@@ -34,7 +38,7 @@ class Work:
 class ShuffledDevice:
     """Works only at finish, in an order drawn from all that the Device protocol allows.
 
-    Work of one kind runs in its order; between the kinds only the marks hold anything back.
+    Copies in run in their order, and copies out; everything else is held back by marks alone.
     """
 
     name = "cpu"
@@ -42,13 +46,17 @@ class ShuffledDevice:
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
-        self._queues: dict[str, deque[Work]] = {kind: deque() for kind in KINDS}
+        self._waiting: dict[str, deque[Work]] = {kind: deque() for kind in KINDS}
 
-    def buffer(self, rows, columns, dtype):
-        return np.full((rows, columns), np.nan, dtype)
+    def reserve(self, size, *, shared):
+        return np.full(size, 0xFF, np.uint8)
 
-    def copy_in(self, into, source):
-        return self._later("copy in", [], partial(np.copyto, into, source))
+    def matrix(self, memory, offset, rows, columns, dtype):
+        size = rows * columns * np.dtype(dtype).itemsize
+        return memory[offset : offset + size].view(dtype).reshape(rows, columns)
+
+    def copy_in(self, into, source, after):
+        return self._later("copy in", after, partial(np.copyto, into, source))
 
     def multiply(self, a, b, c, after):
         return self._later("multiply", after, partial(blas, a, b, c))
@@ -58,21 +66,25 @@ class ShuffledDevice:
 
     def _later(self, kind, after, run):
         work = Work(run, list(after))
-        self._queues[kind].append(work)
+        self._waiting[kind].append(work)
         return work
 
     def finish(self):
         eager = {kind: self._random.random() for kind in KINDS}  # a run in which one kind is fast, another slow
         done = []
-        while any(self._queues.values()):
-            ready = [kind for kind, queue in self._queues.items() if queue and all(mark.done for mark in queue[0].after)]
+        while any(self._waiting.values()):
+            ready = [(kind, work) for kind in KINDS for work in self._next(kind) if all(mark.done for mark in work.after)]
             assert ready, "work waits for work that was handed over after it"
-            kind = self._random.choices(ready, [eager[kind] for kind in ready])[0]
-            work = self._queues[kind].popleft()
+            kind, work = self._random.choices(ready, [eager[kind] for kind, _ in ready])[0]
+            self._waiting[kind].remove(work)
             work.run()
             work.done = True
             done.append((kind, float(len(done)), float(len(done) + 1)))
         return done
+
+    def _next(self, kind):
+        waiting = self._waiting[kind]
+        return list(waiting) if kind == "multiply" else list(waiting)[:1]
 
 
 class ForgetfulDevice(ShuffledDevice):
@@ -93,8 +105,15 @@ def product_of_shares(n, l, m, device, *, ranks=1, dtype="float64", seed=0, ente
     c = np.full((n, m), np.nan, dtype)
     plan = make_plan(Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), staged=device.staged, **cut)
     for share in plan.shares:
-        run_share(share, plan.problem, HostRows(a[share.rows.slice], b, c[share.rows.slice]), device, entering)
+        run(share, plan.problem, Ends(a[share.rows.slice], b, c[share.rows.slice]), device, entering)
     return a, b, c
+
+
+def run(share, problem, ends, device, entering=lambda phase: None):
+    if not device.staged:
+        return multiply_in_place(share, ends, device, entering)
+    buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem)
+    return run_share(share, buffers, HostRoad(device, ends), device, entering)
 
 
 @settings(deadline=None, max_examples=150)
@@ -125,49 +144,69 @@ def test_the_product_is_right_in_many_orders_of_many_pieces(seed):
     np.testing.assert_array_equal(c, a @ b)
 
 
-@pytest.mark.parametrize("kind", ["multiply", "copy out"])
-def test_a_pipeline_without_marks_would_be_found(kind):
+@settings(deadline=None, max_examples=200)
+@given(n=sizes, l=sizes, m=sizes, memory=st.integers(1, 9000), seed=st.integers(0, 2**32))
+def test_the_product_is_right_in_little_memory_in_any_order_the_marks_allow(n, l, m, memory, seed):
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), device_memory=memory)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_product_is_right_in_many_orders_of_many_pieces_in_little_memory(seed):
+    cut = {"chunk_rows": 3, "panel_columns": 4, "device_memory": 3000}
+    a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), **cut)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+# Where all fits (memory 0) nothing is overwritten, so copies in wait for nothing.
+@pytest.mark.parametrize(
+    ("kind", "memory"), [("multiply", 0), ("copy out", 0), ("copy in", 1500), ("multiply", 1500), ("copy out", 1500)]
+)
+def test_a_pipeline_without_marks_would_be_found(kind, memory):
     def right(seed):
-        a, b, c = product_of_shares(8, 8, 8, ForgetfulDevice(seed, kind), chunk_rows=4, panel_columns=4)
+        device = ForgetfulDevice(seed, kind)
+        a, b, c = product_of_shares(16, 8, 16, device, chunk_rows=4, panel_columns=4, device_memory=memory)
         return np.array_equal(c, a @ b)
 
     assert not all(right(seed) for seed in range(20))
 
 
+def test_loads_run_ahead_of_the_strips_only_as_far_as_there_is_room():
+    entered = []
+    product_of_shares(4, 3, 4, CpuDevice(staged=True), entering=entered.append, chunk_rows=2, panel_columns=2)
+    assert entered[:4] == ["copy in"] * 4
+    entered.clear()
+    cut = {"chunk_rows": 2, "panel_columns": 2, "device_memory": 256 * 2 + 32}
+    product_of_shares(4, 3, 4, CpuDevice(staged=True), entering=entered.append, **cut)
+    assert entered[:4] == ["copy in", "copy in", "multiply", "copy out"]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_device_reports_every_piece_of_work(seed):
     chunks, panels = 5, 4  # of 10 rows by 2, of 12 columns by 3
-    share_of = {"chunk_rows": 2, "panel_columns": 3}
-    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), staged=True, **share_of)
-    a, b, c = np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12))
+    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), staged=True, chunk_rows=2, panel_columns=3)
+    ends = Ends(np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12)))
+    strips = list(plan.shares[0].strips())
+    assert sum(len(strip.rows) * len(strip.columns) for strip in strips) == 120
     for device in (CpuDevice(staged=True), ShuffledDevice(seed)):
-        done = run_share(plan.shares[0], plan.problem, HostRows(a, b, c), device, lambda phase: None)
+        done = run(plan.shares[0], plan.problem, ends, device)
         kinds = [kind for kind, begin, end in done]
         assert all(begin <= end for _, begin, end in done)
-        strips = chunks + panels - 1  # every arrival but the first releases one
-        assert [kinds.count(kind) for kind in KINDS] == [chunks + panels, strips, strips]
+        assert [kinds.count(kind) for kind in KINDS] == [chunks + panels, len(strips), len(strips)]
 
 
 def test_a_device_that_works_in_place_copies_nothing():
     plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), chunk_rows=4)
-    host = HostRows(np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12)))
     device = CpuDevice()
-    done = run_share(plan.shares[0], plan.problem, host, device, lambda phase: None)
+    done = run(plan.shares[0], plan.problem, Ends(np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12))), device)
     assert [kind for kind, _, _ in done] == ["multiply"] * 3
     assert device.finish() == []
 
 
-def test_each_piece_is_announced_before_it_is_handed_over():
-    entered = []
-    product_of_shares(4, 3, 2, CpuDevice(staged=True), entering=entered.append, chunk_rows=2)
-    assert entered == ["copy in", "copy in", "multiply", "copy out", "copy in", "multiply", "copy out", "multiply"]
-
-
-def test_host_matrices_that_are_parts_of_larger_ones_are_read_and_written_in_their_place():
+def test_matrices_that_are_parts_of_larger_ones_are_read_and_written_in_their_place():
     large_a, large_b, large_c = np.arange(400.0).reshape(20, 20), np.arange(400.0).reshape(20, 20), np.zeros((20, 20))
     plan = make_plan(Problem(6, 5, 7), Topology.of_equal_nodes(1, 1), staged=True, chunk_rows=2, panel_columns=3)
-    host = HostRows(large_a[2:8, 3:8], large_b[1:6, 4:11], large_c[3:9, 2:9])
-    run_share(plan.shares[0], plan.problem, host, ShuffledDevice(1), lambda phase: None)
+    run(plan.shares[0], plan.problem, Ends(large_a[2:8, 3:8], large_b[1:6, 4:11], large_c[3:9, 2:9]), ShuffledDevice(1))
     expected = np.zeros((20, 20))
     expected[3:9, 2:9] = large_a[2:8, 3:8] @ large_b[1:6, 4:11]
     np.testing.assert_array_equal(large_c, expected)

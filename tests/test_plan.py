@@ -13,8 +13,9 @@ from hybrid.errors import DoesNotFit, UsageError
 from hybrid.explain import explain, refuse_on_assumed_machine
 from hybrid.kernels.catalogue import fastest
 from hybrid.memory import Room, refuse_what_does_not_fit
-from hybrid.partition import Span, Topology, even_pieces
-from hybrid.plan import PROCESS_BYTES, Problem, arrivals, make_plan
+from hybrid.partition import Topology
+from hybrid.plan import PROCESS_BYTES, make_plan
+from hybrid.problem import Problem
 from hybrid.settings import Settings
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
@@ -31,44 +32,6 @@ devices = st.sampled_from([("cpu", False), ("cpu", True), ("cuda", True)])
 
 
 @quick
-@given(rows=sizes, columns=sizes, at_most_rows=st.integers(1, 20), at_most_columns=st.integers(1, 20))
-def test_strips_cover_the_block_once_and_only_after_their_chunks_and_panels(rows, columns, at_most_rows, at_most_columns):
-    chunks, panels = even_pieces(Span(0, rows), at_most_rows), even_pieces(Span(0, columns), at_most_columns)
-    computed = np.zeros((rows, columns), int)
-    there = {"A": set(), "B": set()}
-    came = {"A": [], "B": []}
-    for arrival in arrivals(chunks, panels):
-        came[arrival.operand].append(arrival.span)
-        there[arrival.operand] |= set(range(arrival.span.lo, arrival.span.hi))
-        if arrival.releases is not None:
-            strip = arrival.releases
-            assert len(strip.rows)
-            assert len(strip.columns)
-            assert set(range(strip.rows.lo, strip.rows.hi)) <= there["A"]
-            assert set(range(strip.columns.lo, strip.columns.hi)) <= there["B"]
-            computed[strip.rows.slice, strip.columns.slice] += 1
-    assert (computed == 1).all()
-    assert came == {"A": list(chunks), "B": list(panels)}
-
-
-@quick
-@given(chunks=st.integers(1, 30), panels=st.integers(1, 30))
-def test_neither_operand_gets_ahead_of_the_other_by_more_than_one_piece(chunks, panels):
-    here = {"A": 0, "B": 0}
-    for arrival in arrivals(even_pieces(Span(0, chunks), 1), even_pieces(Span(0, panels), 1)):
-        here[arrival.operand] += 1
-        assert abs(here["A"] / chunks - here["B"] / panels) <= max(1 / chunks, 1 / panels) + 1e-12
-
-
-def test_two_chunks_and_three_panels_come_in_turn_and_each_releases_all_it_can():
-    told = [
-        (arrival.operand + str(arrival.span), arrival.releases and f"{arrival.releases.rows} {arrival.releases.columns}")
-        for arrival in arrivals(even_pieces(Span(0, 4), 2), even_pieces(Span(0, 6), 2))
-    ]
-    assert told == [("A0:2", None), ("B0:2", "0:2 0:2"), ("B2:4", "0:2 2:4"), ("A2:4", "2:4 0:4"), ("B4:6", "0:4 4:6")]
-
-
-@quick
 @given(problem=problems, topology=topologies, device=devices, **cuts)
 def test_shares_cover_a_b_and_c_whatever_the_machine(problem, topology, device, chunk_rows, panel_columns):
     plan = make_plan(problem, topology, device=device[0], staged=device[1], chunk_rows=chunk_rows, panel_columns=panel_columns)
@@ -77,9 +40,8 @@ def test_shares_cover_a_b_and_c_whatever_the_machine(problem, topology, device, 
         rows_of_b[share.b_rows.slice] += 1
         assert not chunk_rows or all(len(chunk) <= chunk_rows for chunk in share.chunks)
         assert not panel_columns or all(len(panel) <= panel_columns for panel in share.panels)
-        for arrival in share.arrivals():
-            if arrival.releases is not None:
-                rows_of_c[share.rows.slice][arrival.releases.rows.slice, arrival.releases.columns.slice] += 1
+        for strip in share.strips():
+            rows_of_c[share.rows.slice][strip.rows.slice, strip.columns.slice] += 1
     assert (rows_of_c == 1).all()
     assert (rows_of_b == 1).all()
 
@@ -136,7 +98,7 @@ def test_float64_takes_twice_the_memory_of_float32():
 
 def test_buffers_are_the_hosts_on_a_staged_cpu_and_the_gpus_on_cuda():
     problem, topology = Problem(10, 4, 6), Topology.of_equal_nodes(2, 2)
-    buffers = 8 * (5 * 4 + 4 * 6 + 5 * 6)
+    buffers = 256 + 256 + 8 * (5 * 6)  # 5×4 of A and 4×6 of B, each in whole 256 bytes, and 5×6 of C
     in_place, staged, cuda = (
         make_plan(problem, topology, device=device, staged=staged)
         for device, staged in (("cpu", False), ("cpu", True), ("cuda", False))
@@ -176,7 +138,7 @@ def test_a_long_product_on_a_cpu_is_cut_into_strips_so_that_progress_shows():
 @pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
 def test_empty_matrices_have_a_plan(device, shape):
     plan = make_plan(Problem(*shape), Topology.of_equal_nodes(3, 2), device=device)
-    released = [arrival.releases for share in plan.shares for arrival in share.arrivals() if arrival.releases]
+    released = [strip for share in plan.shares for strip in share.strips()]
     assert sum(len(strip.rows) * len(strip.columns) for strip in released) == shape[0] * shape[2]
 
 
@@ -274,9 +236,9 @@ def test_a_large_machine_is_explained_in_its_bytes():
     assert lines[1].startswith("kernel tensor on cuda: this GPU has matrix units for float64")
     assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
     assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
-    # 12500 rows of A and of C, and all of B
+    buffers = 8 * (12_500 * 100_000 + 8 * 12_544 * (100_000 + 12_500))  # a row-block of A, 8 panels of B and C below them
     assert lines[6] == (
-        f"rank 3: rows 37500:50000 in 2 chunk(s), B in 8 panel(s), 9 strip(s) of C, {(10e9 + 80e9 + 10e9) / GiB:.1f} GiB in GPU 3"
+        f"rank 3: rows 37500:50000 in 2 chunk(s), B in 8 panel(s), 12 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
     )
     assert lines[11].startswith("order of arrival on rank 0: A0:6272 B0:12544 B12544:25088 ")
     assert len(lines) == 12

@@ -13,7 +13,8 @@ from hybrid.agreement import Agreement, Station
 from hybrid.devices.cuda import Gpu
 from hybrid.kernels.catalogue import named
 from hybrid.partition import Span, Topology
-from hybrid.plan import Problem, make_plan
+from hybrid.plan import make_plan
+from hybrid.problem import Problem
 from hybrid.product import Outcome
 from hybrid.report import Progress, describe, heading, last_line, moved_bytes, ranges, rate, table, top_left, verdict
 from hybrid.threads import Threads
@@ -115,7 +116,7 @@ def station(rank, **more):
 
 
 def agreement_of(plan, *stations):
-    return Agreement(plan, named("blas"), "asked for", "no GPU", stations)
+    return Agreement(plan, named("blas"), "asked for", "no GPU", "one rank a node", stations)
 
 
 def test_a_rank_is_described_with_its_cores_threads_gpu_and_rows():

@@ -36,6 +36,8 @@ OTHER = {
     "kernel": ("blas", "blas"),
     "check": ("no", False),
     "threads": ("7", 7),
+    "road": ("peers", "peers"),
+    "poison": ("1", True),
     "stall": ("2.5", 2.5),
     "message_bytes": ("1M", 1 << 20),
     "chunk_rows": ("11", 11),

@@ -26,7 +26,10 @@ def test_each_rank_is_a_process_and_each_phase_a_row_of_it(path):
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {0: "rank 0 on a", 1: "rank 1 on b", 2: "rank 2 on c"}
     rows = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert rows == {(rank, row): phase for rank in range(3) for row, phase in enumerate(PHASES)}
+    assert sorted((rank, phase) for (rank, _), phase in rows.items()) == [
+        (rank, phase) for rank in range(3) for phase in sorted(PHASES)
+    ]
+    assert [rows[0, row] for row in sorted(row for rank, row in rows if rank == 0)] == list(PHASES)
     pieces = [event for event in events if event["ph"] == "X"]
     assert [(event["pid"], event["name"], event["ts"], event["dur"], event["args"]["repeat"]) for event in pieces] == [
         (0, "multiply", 0.5e6, 1.5e6, 0),
@@ -34,6 +37,17 @@ def test_each_rank_is_a_process_and_each_phase_a_row_of_it(path):
         (1, "copy in", 0.0, 1e6, 1),
     ]
     assert all(rows[event["pid"], event["tid"]] == event["name"] for event in pieces)
+
+
+def test_what_overlaps_in_one_phase_takes_rows_of_its_own(path):
+    begins_and_ends = [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0), (2.5, 2.6)]
+    write_trace(str(path), [[Interval("multiply", begin, end, 0) for begin, end in begins_and_ends]], ["rank 0"])
+    pieces = [event for event in events_of(path) if event["ph"] == "X"]
+    rows = [event["tid"] for event in pieces]
+    assert len(set(rows)) == 3
+    assert rows[0] == rows[2]
+    named = {event["tid"] for event in events_of(path) if event["name"] == "thread_name" and event["args"]["name"] == "multiply"}
+    assert set(rows) <= named
 
 
 def test_intervals_that_are_no_phase_are_left_out(path):
@@ -60,6 +74,15 @@ def test_warm_ups_are_neither_summed_nor_shown():
         (5.0, 6.5, 1),
         (10.0, 11.5, None),
     ]
+
+
+def test_what_runs_at_the_same_time_in_one_phase_counts_once():
+    timeline = Timeline()
+    timeline.repeat = 0
+    for begin, end in ((0.0, 2.0), (1.0, 3.0), (1.5, 1.75), (5.0, 6.0)):
+        timeline.add("multiply", begin, end)
+    timeline.add("exchange", 0.5, 1.0)
+    assert timeline.seconds() == {("multiply", 0): 4.0, ("exchange", 0): 0.5}
 
 
 def test_the_slowest_rank_of_each_repeat_counts():

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.partition import Span
-from hybrid.plan import Problem, make_plan
+from hybrid.plan import make_plan
+from hybrid.problem import Problem
 from hybrid.team import Team
 from hybrid.verify import Check, verify
 from hybrid.window import Window

@@ -1,8 +1,10 @@
-"""What the pipeline asks of a device: buffers, copies in and out, multiplications, and the order between them."""
+"""What the pipeline asks of a device: memory, copies, multiplications, and the order between them."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
+
+from hybrid.kernels.catalogue import Kernel
 
 # A mark stands for a piece of work handed to the device: a thing other work can be ordered after.
 Mark = Any
@@ -11,24 +13,61 @@ Mark = Any
 class Device(Protocol):
     """One rank's GPU, or its share of the CPU. Work is handed over in order and may run later; `finish` waits for it.
 
-    Work of one kind (copy in, multiply, copy out) runs in the order it was handed over; between the kinds only the
-    marks order it.
+    Copies in run in the order in which they were handed over, and so do copies out; everything else is ordered by marks
+    alone. Every array may lie in the host's memory or in the device's.
     """
 
     name: str  # "cpu", "cuda" or "emulate"
     staged: bool  # False: it multiplies host matrices where they lie, and copies nothing
 
-    def buffer(self, rows: int, columns: int, dtype: str) -> Any:
-        """Memory of the device, its contents undefined."""
+    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
+        """Multiply by this kernel from now on; it is compiled now, where that is not done yet."""
 
-    def copy_in(self, into: Any, source: Any) -> Mark:
-        """Host rows into a buffer (or a part of one)."""
+    def reserve(self, size: int, *, shared: bool) -> Any:
+        """`size` bytes of the device's memory, their contents undefined; `shared`: other processes can open them."""
+
+    def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
+        """A matrix in reserved or opened memory, from byte `offset` on; its rows are padded (as `padded` says) on a GPU."""
+
+    def copy_in(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+        """Rows of an operand into a buffer (or a part of one), once `after` is done."""
+
+    def exchange(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+        """A part of another rank's buffer into the same part of this one's, once `after` is done."""
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Mark]) -> Mark:
         """c = a · b, once `after` is done. The three may be parts of buffers: rows contiguous, any distance apart."""
 
     def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
-        """A part of a buffer into host memory, once `after` is done."""
+        """A part of a buffer to where C shall be, once `after` is done."""
 
     def finish(self) -> list[tuple[str, float, float]]:
         """Wait for all work; for each piece of it its phase and when it ran, on this rank's clock (perf_counter)."""
+
+    def poison(self, memory: Any) -> None:
+        """Fill reserved memory with NaN: what is read before it was written shows."""
+
+    def lock(self, array: Any) -> None:
+        """Let copies from and to this host memory run at the link's full speed, for as long as the memory lives."""
+
+
+class Neighbour(Device, Protocol):
+    """A device whose memory and marks other processes of the node can open."""
+
+    def handle(self, memory: Any) -> Any:
+        """What opens shared memory elsewhere; it can be sent in a message."""
+
+    def open(self, handle: Any) -> Any:
+        """Another rank's memory, until it is closed. DeviceUnavailable where it cannot be opened."""
+
+    def close(self, memory: Any) -> None:
+        """Give opened memory back; its owner may free it then."""
+
+    def announcements(self, count: int) -> Any:
+        """Make marks that other ranks can open, in place of those made before; what opens them elsewhere."""
+
+    def announce(self, number: int, after: list[Mark]) -> None:
+        """Announcement `number` stands from now on for the work in `after`. Who waits for it must know that it was made."""
+
+    def open_announcements(self, handle: Any) -> list[Mark]:
+        """Another rank's announcements."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hybrid.plan import WIDEST_COPY
+from hybrid.problem import WIDEST_COPY
 
 
 def copy_width(item_size: int, addresses_and_strides: Iterable[int]) -> int:

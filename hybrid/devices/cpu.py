@@ -5,12 +5,18 @@ With `staged` it copies into buffers of its own like a GPU does, so that machine
 
 from __future__ import annotations
 
+import mmap
+import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from hybrid.devices import Mark
+from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.kernels.catalogue import Kernel
+from hybrid.problem import WIDEST_COPY
 
 
 class CpuDevice:
@@ -22,11 +28,22 @@ class CpuDevice:
         self.staged = staged
         self._done: list[tuple[str, float, float]] = []
 
-    def buffer(self, rows: int, columns: int, dtype: str) -> np.ndarray:
-        return np.full((rows, columns), np.nan, dtype)  # whatever is read before it was written shows
+    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
+        pass  # the library's only one
 
-    def copy_in(self, into: np.ndarray, source: np.ndarray) -> Mark:
+    def reserve(self, size: int, *, shared: bool) -> _Memory:
+        return _Memory.made(size) if shared else _Memory(np.empty(size + WIDEST_COPY, np.uint8))
+
+    def matrix(self, memory: _Memory, offset: int, rows: int, columns: int, dtype: str) -> np.ndarray:
+        width = self._width(columns, dtype)
+        size = rows * width * np.dtype(dtype).itemsize
+        return memory.bytes[offset : offset + size].view(dtype).reshape(rows, width)[:, :columns]
+
+    def copy_in(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
         return self._do("copy in", lambda: np.copyto(into, source))
+
+    def exchange(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
+        return self._do("exchange", lambda: np.copyto(into, source))
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark]) -> Mark:
         return self._do("multiply", lambda: blas(a, b, c))
@@ -38,11 +55,71 @@ class CpuDevice:
         done, self._done = self._done, []
         return done
 
+    def lock(self, array: np.ndarray) -> None:
+        pass  # a CPU reaches all memory alike
+
+    def poison(self, memory: _Memory) -> None:
+        memory.bytes[:] = 0xFF  # NaN in either type
+
+    def handle(self, memory: _Memory) -> Any:
+        return os.getpid(), memory.descriptor, len(memory.bytes)
+
+    def open(self, handle: Any) -> _Memory:
+        return _Memory.opened(*handle)
+
+    def close(self, memory: _Memory) -> None:
+        pass  # it is unmapped with the last array that shows it
+
+    def announcements(self, count: int) -> Any:
+        return count
+
+    def announce(self, number: int, after: list[Mark]) -> None:
+        pass  # what is to be announced is done
+
+    def open_announcements(self, handle: Any) -> list[Mark]:
+        return [None] * handle
+
+    def _width(self, columns: int, dtype: str) -> int:
+        return columns
+
     def _do(self, phase: str, work: Callable[[], None]) -> Mark:
         began = time.perf_counter()
         work()
         self._done.append((phase, began, time.perf_counter()))
         return None
+
+
+class _Memory:
+    """A block of memory, aligned for the widest copies; where other processes can open it, in a file without a name."""
+
+    def __init__(self, memory: np.ndarray, descriptor: int = -1) -> None:
+        start = -memory.ctypes.data % WIDEST_COPY
+        self.bytes = memory[start:] if descriptor >= 0 else memory[start : start + len(memory) - WIDEST_COPY]
+        self.descriptor = descriptor
+
+    @classmethod
+    def made(cls, size: int) -> _Memory:
+        if not hasattr(os, "memfd_create"):
+            raise DeviceUnavailable("this system has no memory that processes can open of each other (memfd_create)")
+        descriptor = os.memfd_create("hybrid")
+        os.truncate(descriptor, max(1, size))
+        return cls(_mapped(descriptor, size), descriptor)
+
+    @classmethod
+    def opened(cls, process: int, descriptor: int, size: int) -> _Memory:
+        try:
+            own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+        except OSError as error:
+            raise DeviceUnavailable(f"the memory of process {process} cannot be opened ({one_line(error)})") from None
+        return cls(_mapped(own, size), own)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+def _mapped(descriptor: int, size: int) -> np.ndarray:
+    return np.frombuffer(mmap.mmap(descriptor, max(1, size)), np.uint8)[:size]
 
 
 def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:

@@ -1,20 +1,12 @@
-"""A CUDA GPU: three streams (in, multiply, out), ordered by events."""
+"""The CUDA GPUs a process can use, and which of them is whose."""
 
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from hybrid.devices import Mark
 from hybrid.errors import DeviceUnavailable, one_line
-from hybrid.kernels.catalogue import Kernel
-from hybrid.plan import padded
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -83,81 +75,3 @@ def choose_gpu(rank_on_node: int, gpus_of_node_ranks: Sequence[Sequence[Gpu]]) -
             return chosen
         users[chosen.uuid] = users.get(chosen.uuid, 0) + 1
     raise IndexError(rank_on_node)
-
-
-class CudaDevice:
-    """One GPU. Buffers are CuPy arrays; host rows are copied from and to ordinary NumPy arrays."""
-
-    name = "cuda"
-    staged = True
-
-    def __init__(self, gpu: Gpu, kernel: Kernel, dtype: str) -> None:
-        import cupy
-
-        from hybrid.devices.cuda_kernels import multiplication
-
-        self.gpu = gpu
-        self._cupy = cupy
-        self._device = cupy.cuda.Device(gpu.index)
-        self._device.use()
-        self._multiply = multiplication(kernel, dtype, gpu.capability)
-        self._streams = {phase: cupy.cuda.Stream(non_blocking=True) for phase in ("copy in", "multiply", "copy out")}
-        self._timed: list[tuple[str, Any, Any]] = []
-        self._host_zero = 0.0
-        self._zero: Any = None
-
-    def buffer(self, rows: int, columns: int, dtype: str) -> Any:
-        width = padded(columns, self._cupy.dtype(dtype).itemsize)
-        return self._cupy.empty((rows, width), dtype)[:, :columns]
-
-    def copy_in(self, into: Any, source: np.ndarray) -> Mark:
-        return self._do("copy in", [], lambda stream: self._copy(into.data.ptr, into, source.ctypes.data, source, stream))
-
-    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark]) -> Mark:
-        return self._do("multiply", after, lambda stream: self._multiply(a, b, c))
-
-    def copy_out(self, into: np.ndarray, source: Any, after: list[Mark]) -> Mark:
-        return self._do("copy out", after, lambda stream: self._copy(into.ctypes.data, into, source.data.ptr, source, stream))
-
-    def finish(self) -> list[tuple[str, float, float]]:
-        for stream in self._streams.values():
-            stream.synchronize()
-        elapsed = self._cupy.cuda.get_elapsed_time
-        done = [
-            (phase, self._host_zero + elapsed(self._zero, begin) / 1e3, self._host_zero + elapsed(self._zero, end) / 1e3)
-            for phase, begin, end in self._timed
-        ]
-        self._timed, self._zero = [], None
-        return done
-
-    def _do(self, phase: str, after: list[Mark], work: Callable[[Any], None]) -> Mark:
-        self._device.use()
-        stream = self._streams[phase]
-        if self._zero is None:
-            self._zero = stream.record()
-            self._zero.synchronize()
-            self._host_zero = time.perf_counter()
-        for mark in after:
-            stream.wait_event(mark)
-        begin = stream.record()
-        with stream:
-            work(stream)
-        end = stream.record()
-        self._timed.append((phase, begin, end))
-        return end
-
-    def _copy(self, into: int, into_array: Any, source: int, source_array: Any, stream: Any) -> None:
-        rows, columns = source_array.shape
-        if not (rows and columns):
-            return
-        runtime = self._cupy.cuda.runtime
-        runtime.memcpy2DAsync(
-            into,
-            into_array.strides[0],
-            source,
-            source_array.strides[0],
-            columns * source_array.itemsize,
-            rows,
-            runtime.memcpyDefault,
-            stream.ptr,
-        )

@@ -10,7 +10,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.build import KERNELS
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, Launch, launch_of
-from hybrid.plan import WIDEST_COPY, padded
+from hybrid.problem import WIDEST_COPY, padded
 
 
 class EmulatedDevice(CpuDevice):
@@ -20,22 +20,20 @@ class EmulatedDevice(CpuDevice):
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int = EMULATED_CAPABILITY) -> None:
         super().__init__(staged=True)
-        self._catalogued = kernel
         self._capability = capability
         self._kernels: dict[str, EmulatedKernel] = {}
-        self._kernel(
-            launch_of(kernel, dtype, 1, 1, capability, WIDEST_COPY // np.dtype(dtype).itemsize)
-        )  # compiled before it is timed
+        self.take_kernel(kernel, dtype)
 
-    def buffer(self, rows: int, columns: int, dtype: str) -> np.ndarray:
-        item = np.dtype(dtype).itemsize
-        width = padded(columns, item)
-        whole = np.full(rows * width + WIDEST_COPY // item, np.nan, dtype)  # whatever is read before it was written shows
-        start = -whole.ctypes.data % WIDEST_COPY // item  # NumPy's own memory need not begin where a wide copy can
-        return whole[start : start + rows * width].reshape(rows, width)[:, :columns]
+    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
+        self._catalogued = kernel
+        # Compiled before it is timed.
+        self._kernel(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize))
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark]) -> Mark:
         return self._do("multiply", lambda: self._launch(a, b, c))
+
+    def _width(self, columns: int, dtype: str) -> int:
+        return padded(columns, np.dtype(dtype).itemsize)
 
     def _launch(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         if not c.size:

@@ -70,7 +70,7 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
     headers = sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")})
     key = _key(flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
-    library = _folder() / f"{name}-{key}.so"
+    library = cache_folder() / f"{name}-{key}.so"
     if not library.exists():
         with _beside(library) as folder:
             text = folder / f"{source.stem}.cpp"
@@ -101,7 +101,7 @@ def _runtime(checks: str) -> list[Path]:
     """The object files that go with every kernel, made once."""
     flags = (*_COMMON, "-O2", *_RUNTIME.get(checks, ()))
     sources = [*sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp"))]
-    made = _folder() / f"runtime-{_key(flags, checks, *sources)}"
+    made = cache_folder() / f"runtime-{_key(flags, checks, *sources)}"
     names = ["runtime", "loads"] if checks == "loads" else ["runtime"]
     if not made.is_dir():
         with _beside(made) as folder:
@@ -144,7 +144,8 @@ def _beside(target: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
+    """Where what is built is kept; made if it is not there. DeviceUnavailable if that cannot be."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base) / "hybrid-runner" / "emulation"
     try:

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <tuple>
@@ -99,7 +100,7 @@ void copy(void* to, const void* from, int bytes, int there, const char* file, in
 void close_copies();
 void wait_copies(int pending);
 
-struct Array {  // a matrix as Python hands it over
+struct Array {  // a matrix as Python hands it over, or a number as one of 1×1
     void* data;
     long long rows, columns, stride;
     int item;
@@ -114,29 +115,46 @@ struct Launch {
 int run(const Launch& launch, void (*thread)(void*), void* argument, char* error, size_t error_size);
 int refuse(const char* text, char* error, size_t error_size);
 
-// Starts a kernel whose parameters are matrices.
-template <typename... Matrices, size_t... I>
-int start(void (*kernel)(Matrices...), const Launch& launch, const Array* arrays, int count, char* error, size_t error_size,
+template <typename Parameter>
+bool fits(const Array& array)
+{
+    if constexpr (std::is_arithmetic_v<Parameter>)
+        return array.item == sizeof(Parameter) && array.rows == 1 && array.columns == 1;
+    else
+        return array.item == sizeof(*std::declval<Parameter>().data);
+}
+
+template <typename Parameter>
+Parameter taken(const Array& array)
+{
+    if constexpr (std::is_arithmetic_v<Parameter>)
+        return *static_cast<const Parameter*>(array.data);
+    else
+        return {static_cast<decltype(Parameter::data)>(array.data), array.rows, array.columns, array.stride};
+}
+
+// Starts a kernel whose parameters are matrices and numbers.
+template <typename... Parameters, size_t... I>
+int start(void (*kernel)(Parameters...), const Launch& launch, const Array* arrays, int count, char* error, size_t error_size,
           std::index_sequence<I...>)
 {
-    if (count != sizeof...(Matrices)) return refuse("launch|the kernel takes another number of matrices", error, error_size);
-    bool fits = ((arrays[I].item == sizeof(*std::declval<Matrices>().data)) && ...);
-    if (!fits) return refuse("launch|the matrices are not of the kernel's type", error, error_size);
+    if (count != sizeof...(Parameters)) return refuse("launch|the kernel takes another number of matrices", error, error_size);
+    if (!(fits<Parameters>(arrays[I]) && ...)) return refuse("launch|the matrices are not of the kernel's type", error, error_size);
     struct Call {
-        void (*kernel)(Matrices...);
-        std::tuple<Matrices...> matrices;
-    } call{kernel, {Matrices{static_cast<decltype(Matrices::data)>(arrays[I].data), arrays[I].rows, arrays[I].columns, arrays[I].stride}...}};
+        void (*kernel)(Parameters...);
+        std::tuple<Parameters...> parameters;
+    } call{kernel, {taken<Parameters>(arrays[I])...}};
     auto thread = [](void* of) {
         Call& call = *static_cast<Call*>(of);
-        call.kernel(std::get<I>(call.matrices)...);
+        call.kernel(std::get<I>(call.parameters)...);
     };
     return run(launch, thread, &call, error, error_size);
 }
 
-template <typename... Matrices>
-int start(void (*kernel)(Matrices...), const Launch* launch, const Array* arrays, int count, char* error, size_t error_size)
+template <typename... Parameters>
+int start(void (*kernel)(Parameters...), const Launch* launch, const Array* arrays, int count, char* error, size_t error_size)
 {
-    return start(kernel, *launch, arrays, count, error, error_size, std::index_sequence_for<Matrices...>{});
+    return start(kernel, *launch, arrays, count, error, error_size, std::index_sequence_for<Parameters...>{});
 }
 
 template <typename T>

@@ -1,39 +1,34 @@
-"""Rows between nodes, as messages from host memory straight into their final place."""
+"""The road that works everywhere: every rank loads all it needs from the node's window, and brings its rows of C back there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-from hybrid.partition import Span, pieces
-from hybrid.team import Team
-
-if TYPE_CHECKING:
-    import numpy as np
+from hybrid.devices import Device, Mark
+from hybrid.exchange import Ends, Work
+from hybrid.schedule import Arrival, Strip
 
 
-def pass_along(
-    team: Team,
-    chain: Sequence[int],
-    rows: Span,
-    take: Callable[[Span], np.ndarray],
-    put: Callable[[Span], np.ndarray],
-    row_bytes: int,
-    message_bytes: int,
-) -> None:
-    """Bring rows from the first rank of `chain` to all others, message by message, each passing on what it received.
+class HostRoad:
+    def __init__(self, device: Device, ends: Ends) -> None:
+        self._device, self._ends = device, ends
 
-    `take(rows)` gives contiguous rows on the first rank, `put(rows)` the contiguous place for them on the others.
-    Ranks outside the chain return at once.
-    """
-    if team.rank not in chain or not row_bytes:
-        return
-    position = list(chain).index(team.rank)
-    for group in pieces(rows, max(1, message_bytes // row_bytes)):
-        block = take(group) if position == 0 else put(group)
-        flat = block.reshape(-1).view("uint8")
-        for part in pieces(Span(0, flat.size), message_bytes):  # a single row may be longer than a message
-            if position > 0:
-                team.messages.receive(flat[part.slice], chain[position - 1])
-            if position + 1 < len(chain):
-                team.messages.send(flat[part.slice], chain[position + 1])
+    def begin(self) -> None:
+        pass
+
+    def ready(self, arrival: Arrival) -> bool:
+        return True
+
+    def bring(self, arrival: Arrival, into: Any, after: list[Mark]) -> Mark:
+        part = arrival.span.slice
+        source = self._ends.a[part] if arrival.operand == "A" else self._ends.b[:, part]
+        return self._device.copy_in(into, source, after)
+
+    def complete(self, arrival: Arrival, into: Any) -> list[Mark]:
+        return []
+
+    def take(self, strip: Strip, source: Any, after: list[Mark]) -> Mark:
+        return self._device.copy_out(self._ends.c[strip.rows.slice, strip.columns.slice], source, after)
+
+    def finish(self) -> Work:
+        return []

@@ -1,0 +1,58 @@
+"""What the ranks of a node tell each other without messages: numbers in memory they share, written by one, read by all."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from hybrid import guard
+from hybrid.messages import let_others_run
+from hybrid.partition import Span
+from hybrid.team import Team
+from hybrid.window import make_windows
+
+_POLLS_BETWEEN_LOOKS = 100
+
+
+class Board:
+    """For each rank of the node `places` notes. Made by all ranks of the team together."""
+
+    def __init__(self, team: Team, places: int) -> None:
+        self.places = places
+        self.topology = team.topology
+        self._team = team
+        members = Span(0, len(team.node_ranks))
+        self._notes = make_windows(team, {"board": members}, {"board": places}, "int64")["board"].array
+        self._own = self._notes[team.node_ranks.index(team.rank)]
+        self._round = 0
+        self._order = threading.Lock()
+
+    def new_round(self) -> None:
+        """What was posted before counts no more. Called by all ranks, between two phases."""
+        self._round += 1
+
+    def post(self, place: int) -> None:
+        """Tell the others; what this rank wrote before is there when they see it."""
+        self._keep_order()
+        self._own[place] = self._round
+
+    def wait(self, rank: int, place: int) -> None:
+        """Until that rank has posted it in this round; PhaseEnded if a rank fails meanwhile."""
+        notes = self._notes[self._team.node_ranks.index(rank)]
+        polls = 0
+        while notes[place] < self._round:
+            polls += 1
+            if polls % _POLLS_BETWEEN_LOOKS == 0:
+                guard.beat()
+                self._team.messages.end_if_others_failed()
+            let_others_run() if polls < 10_000 else time.sleep(1e-4)
+        self._keep_order()
+
+    def posted(self, rank: int, place: int) -> bool:
+        return bool(self._notes[self._team.node_ranks.index(rank)][place] >= self._round)
+
+    def _keep_order(self) -> None:
+        """Let no processor move a write over this line: locking a lock that was just released is a full barrier."""
+        for _ in range(2):
+            with self._order:
+                pass

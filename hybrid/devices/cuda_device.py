@@ -1,0 +1,189 @@
+"""One CUDA GPU at work: streams for copies in, exchanges, multiplications and copies out, ordered by events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import chain, cycle
+from typing import Any
+
+from hybrid.devices import Mark
+from hybrid.devices.cuda import Gpu
+from hybrid.devices.cuda_kernels import multiplication
+from hybrid.devices.page_locks import page_locks
+from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
+from hybrid.kernels.catalogue import Kernel
+from hybrid.memory import readable
+from hybrid.problem import padded
+
+# Strips overlap on two streams, so that the multiprocessors a strip's last tiles leave idle take up the next strip's.
+_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "copy out": 1}
+
+
+class CudaDevice:
+    """One GPU; buffers are CuPy arrays."""
+
+    name = "cuda"
+    staged = True
+
+    def __init__(self, gpu: Gpu) -> None:
+        import cupy
+
+        self.gpu = gpu
+        self._cupy, self._runtime = cupy, cupy.cuda.runtime
+        self._device = cupy.cuda.Device(gpu.index)
+        self._device.use()
+        streams = {phase: [cupy.cuda.Stream(non_blocking=True) for _ in range(count)] for phase, count in _STREAMS.items()}
+        self._announcing = cupy.cuda.Stream(non_blocking=True)
+        self._all_streams = [*chain.from_iterable(streams.values()), self._announcing]
+        self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
+        self._announced: list[Any] = []
+        self._multiplications: dict[tuple[str, str], Any] = {}
+        self._multiply: Any = None
+        self._timed: list[tuple[str, Any, Any]] = []
+        self._host_zero = 0.0
+        self._zero: Any = None
+
+    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
+        """Multiply by this kernel from now on; it is compiled at its first use."""
+        key = (kernel.name, dtype)
+        if key not in self._multiplications:
+            with self._device:
+                self._multiplications[key] = multiplication(kernel, dtype, self.gpu.capability)
+        self._multiply = self._multiplications[key]
+
+    def reserve(self, size: int, *, shared: bool) -> Any:
+        # Not from CuPy's pool: other processes can open only what CUDA itself handed out.
+        make = self._cupy.cuda.Memory if shared else self._cupy.cuda.alloc
+        with self._device:
+            try:
+                return make(max(1, size))
+            except self._cupy.cuda.memory.OutOfMemoryError:
+                self._cupy.get_default_memory_pool().free_all_blocks()
+            try:
+                return make(max(1, size))
+            except self._cupy.cuda.memory.OutOfMemoryError:
+                free = self._runtime.memGetInfo()[0]
+        raise DoesNotFit(f"{readable(size)} were promised on {self.gpu.name} {self.gpu.uuid}, but only {readable(free)} are free")
+
+    def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
+        width = padded(columns, self._cupy.dtype(dtype).itemsize)
+        pooled = isinstance(memory, self._cupy.cuda.MemoryPointer)
+        start = memory + offset if pooled else self._cupy.cuda.MemoryPointer(memory, offset)
+        return self._cupy.ndarray((rows, width), dtype, start)[:, :columns]
+
+    def copy_in(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+        return self._do("copy in", after, lambda stream: self._copy(into, source, stream))
+
+    def exchange(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+        return self._do("exchange", after, lambda stream: self._copy(into, source, stream))
+
+    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark]) -> Mark:
+        return self._do("multiply", after, lambda stream: self._multiply(a, b, c))
+
+    def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+        return self._do("copy out", after, lambda stream: self._copy(into, source, stream))
+
+    def finish(self) -> list[tuple[str, float, float]]:
+        for stream in self._all_streams:
+            stream.synchronize()
+        elapsed = self._cupy.cuda.get_elapsed_time
+        done = [
+            (phase, self._host_zero + elapsed(self._zero, begin) / 1e3, self._host_zero + elapsed(self._zero, end) / 1e3)
+            for phase, begin, end in self._timed
+        ]
+        self._timed, self._zero = [], None
+        return done
+
+    def lock(self, array: Any) -> None:
+        if isinstance(array, self._cupy.ndarray):
+            return
+        with self._device:
+            page_locks().lock(array)
+
+    def poison(self, memory: Any) -> None:
+        with self._device:
+            self._runtime.memset(memory.ptr, 0xFF, memory.size if hasattr(memory, "size") else memory.mem.size)
+            self._device.synchronize()
+
+    def handle(self, memory: Any) -> Any:
+        return self._runtime.ipcGetMemHandle(memory.ptr), memory.size
+
+    def open(self, handle: Any) -> Any:
+        key, size = handle
+        try:
+            with self._device:
+                address = self._runtime.ipcOpenMemHandle(key)
+        except self._runtime.CUDARuntimeError as error:
+            raise DeviceUnavailable(f"the memory of another rank's GPU cannot be opened ({one_line(error)})") from None
+        return self._cupy.cuda.UnownedMemory(address, size, self, self.gpu.index)
+
+    def close(self, memory: Any) -> None:
+        with self._device:
+            self._runtime.ipcCloseMemHandle(memory.ptr)
+
+    def announcements(self, count: int) -> Any:
+        with self._device:
+            self._announced = [self._cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in range(count)]
+            return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._announced]
+
+    def announce(self, number: int, after: list[Mark]) -> None:
+        with self._device:
+            for mark in after:
+                self._announcing.wait_event(mark)
+            self._announced[number].record(self._announcing)
+
+    def open_announcements(self, handle: Any) -> list[Mark]:
+        with self._device:
+            return [_OpenedEvent(self._runtime, key) for key in handle]
+
+    def _do(self, phase: str, after: list[Mark], work: Callable[[Any], None]) -> Mark:
+        self._device.use()
+        stream = next(self._streams[phase])
+        if self._zero is None:
+            self._zero = stream.record()
+            self._zero.synchronize()
+            self._host_zero = time.perf_counter()
+        for mark in after:
+            stream.wait_event(mark)
+        begin = stream.record()
+        with stream:
+            work(stream)
+        end = stream.record()
+        self._timed.append((phase, begin, end))
+        return end
+
+    def _copy(self, into: Any, source: Any, stream: Any) -> None:
+        rows, columns = source.shape
+        if not (rows and columns):
+            return
+        self._runtime.memcpy2DAsync(
+            self._address(into),
+            _row_bytes(into),
+            self._address(source),
+            _row_bytes(source),
+            columns * source.itemsize,
+            rows,
+            self._runtime.memcpyDefault,
+            stream.ptr,
+        )
+
+    def _address(self, array: Any) -> int:
+        return array.data.ptr if isinstance(array, self._cupy.ndarray) else array.ctypes.data
+
+
+class _OpenedEvent:
+    """Another process's event, for Stream.wait_event."""
+
+    def __init__(self, runtime: Any, handle: Any) -> None:
+        self._runtime = runtime
+        self.ptr = runtime.ipcOpenEventHandle(handle)
+
+    def __del__(self) -> None:
+        self._runtime.eventDestroy(self.ptr)
+
+
+def _row_bytes(array: Any) -> int:
+    """From row to row; NumPy gives a matrix of one row any stride."""
+    rows, columns = array.shape
+    return array.strides[0] if rows > 1 else columns * array.itemsize

@@ -1,0 +1,154 @@
+"""Which road the operands take to the devices, and why; and the road made ready for a product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid.devices import Device
+from hybrid.devices.buffers import Buffers
+from hybrid.devices.cuda import Gpu, usable_gpus
+from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.exchange import Ends, Road
+from hybrid.exchange.host import HostRoad
+from hybrid.exchange.members import notes_needed
+from hybrid.exchange.peers import PeersRoad
+from hybrid.exchange.push import DrivingRoad, PushedRoad
+from hybrid.kernels.catalogue import Kernel
+from hybrid.plan import Plan
+from hybrid.settings import Settings
+from hybrid.team import Team
+from hybrid.workplace import Workplace
+
+WORTH_EXCHANGING = 8 << 20  # bytes of B; less is loaded sooner than doors are opened between the GPUs
+
+
+@dataclass(frozen=True)
+class RoadChoice:
+    """`name`: "in place", "host" or "peers"."""
+
+    name: str
+    reason: str
+
+
+def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, kernel: Kernel) -> RoadChoice:
+    """The fastest road that works here, or the one asked for. Every rank calls it, and comes to the same.
+
+    DeviceUnavailable if the road asked for does not work.
+    """
+    if not plan.staged:
+        return RoadChoice("in place", "a CPU multiplies the matrices where they lie")
+    hindrance = _hindrance(plan)
+    if settings.road == "peers":
+        if hindrance:
+            raise DeviceUnavailable(f"the road peers cannot be taken: {hindrance}")
+        workplace_of(team, plan, gpu, kernel).probe(team)
+        return RoadChoice("peers", "asked for")
+    if settings.road == "host":
+        return RoadChoice("host", "asked for")
+    if hindrance:
+        return RoadChoice("host", hindrance)
+    if plan.device != "cuda":
+        return RoadChoice("host", "all memory is a CPU's own")
+    if plan.problem.bytes(plan.problem.l, plan.problem.m) < WORTH_EXCHANGING:
+        return RoadChoice("host", "B is small")
+    place = workplace_of(team, plan, gpu, kernel)
+    try:
+        place.probe(team)
+    except HybridError as error:  # the same on all ranks
+        return RoadChoice("host", f"the GPUs of a node cannot reach each other ({error})")
+    return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
+
+
+def _hindrance(plan: Plan) -> str:
+    """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
+    if all(len(members) == 1 for members in plan.topology.nodes):
+        return "one rank a node: nothing to exchange"
+    if not all(share.holds_all for share in plan.shares):
+        return "not everything fits on the devices: what is needed is loaded as they go"
+    if not all(len(share.rows) and share.panels for share in plan.shares):
+        return "some ranks have nothing to multiply"
+    return ""
+
+
+def workplace_of(team: Team, plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Workplace:
+    """This rank's, kept with the team and made anew for another device; ready for the kernel."""
+    key = (plan.device, plan.staged, gpu)
+    place = team.kept
+    if not isinstance(place, Workplace) or place.key != key:
+        if place is not None:
+            place.leave()
+        team.kept = place = Workplace(key, _device(plan, gpu, kernel))
+    place.device.take_kernel(kernel, plan.problem.dtype)
+    return place
+
+
+def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
+    if gpu is not None:
+        from hybrid.devices.cuda_device import CudaDevice
+
+        return CudaDevice(gpu)
+    if plan.device == "emulate":
+        from hybrid.devices.emulated import EmulatedDevice
+
+        return EmulatedDevice(kernel, plan.problem.dtype)
+    from hybrid.devices.cpu import CpuDevice
+
+    return CpuDevice(staged=plan.staged)
+
+
+def root_can_drive(team: Team, plan: Plan, gpus: Sequence[Gpu | None]) -> bool:
+    """Whether the root, with `gpus[rank]` the ranks', can drive the links of all of them. Every rank calls it."""
+    if len(plan.topology.nodes) > 1:
+        return False
+    with team.phase("agree", timed=False) as looking:
+        looking.mine = (
+            team.rank != plan.root
+            or plan.device != "cuda"
+            or {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in usable_gpus()}
+        )
+    return all(looking.all)
+
+
+def make_road(
+    team: Team, plan: Plan, place: Workplace, ends: Ends | None, kernel: Kernel, gpus: Sequence[Gpu | None]
+) -> tuple[Road, Buffers]:
+    """The road, with the buffers it leads to. Every rank calls it.
+
+    `ends`: this rank's rows, or with `plan.at_root` the whole matrices at the root, None on the other ranks.
+    """
+
+    def link_to(rank: int) -> Any:
+        theirs = gpus[rank]
+        seen_here = next((gpu for gpu in usable_gpus() if gpu.uuid == theirs.uuid), None) if theirs else None
+        return _device(plan, seen_here, kernel)
+
+    share, problem = plan.shares[team.rank], plan.problem
+    if plan.road == "host":
+        assert ends is not None
+        return HostRoad(place.device, ends), Buffers(place.device, place.hold(team, share.layout.bytes), share, problem)
+    chunks, panels = max(len(each.chunks) for each in plan.shares), len(share.panels)
+    sizes = [each.layout.bytes for each in plan.shares]
+    most = max(len(members) for members in plan.topology.nodes)
+    driver = plan.root if plan.at_root else None
+    place.connect(
+        team,
+        sizes,
+        max(chunks + panels, chunks * panels),
+        notes_needed(most, chunks, panels),
+        driver,
+        link_to,
+    )
+    assert place.board is not None
+    members = place.members(team, plan)
+    made: Road
+    if driver is None:
+        assert ends is not None
+        made = PeersRoad(place.device, place.board, team.rank, members, ends)
+    elif team.rank == driver:
+        assert ends is not None
+        made = DrivingRoad(place.links, place.board, driver, members, place.buffers_at_links(team, plan), ends)
+    else:
+        made = PushedRoad(place.device, place.board, team.rank, driver, members)
+    return made, members[team.rank].buffers

@@ -1,0 +1,73 @@
+"""The order in which chunks of A and panels of B reach a device, and the strips of C that each arrival releases.
+
+A device has room for some chunks, side by side in one buffer, and for some panels, each in a slot of its own. The chunks
+that are there together are a stay. Every panel visits each stay; the sweeps go there and back, so that the panels at a
+turn are loaded once for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hybrid.partition import Span
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A part of C that can be computed: all its columns lie in one panel."""
+
+    rows: Span  # within the rank's block
+    columns: Span
+    held: Span  # the same rows within the device's buffer of chunks
+    slot: int  # of the panel, and of the part of C below it
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A chunk of A or a panel of B that comes to the device, and the strips of C it releases."""
+
+    operand: str  # "A" or "B"
+    index: int  # of the chunk or panel
+    stay: int  # a chunk's, or the one that the panel visits
+    span: Span  # rows within the rank's block, or columns
+    held: Span  # of a chunk: its rows within the device's buffer
+    slot: int  # of a panel
+    releases: tuple[Strip, ...]
+
+
+def stays(chunks: Sequence[Span], together: int) -> list[Sequence[Span]]:
+    """The chunks in groups of those that a device holds at the same time."""
+    return [chunks[first : first + together] for first in range(0, len(chunks), together)]
+
+
+def arrivals(chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, panels_held: int) -> Iterator[Arrival]:
+    """Every chunk once, and panels as often as they are needed.
+
+    A new chunk multiplies all panels that are there, a new panel all chunks of the stay. What is overwritten has met all it
+    shall meet.
+    """
+    here: list[int] = []  # the panels in the slots, in the order in which they came
+    for number, stay in enumerate(stays(chunks, chunks_held)):
+        sweep = range(len(panels)) if number % 2 == 0 else range(len(panels) - 1, -1, -1)
+        coming = [panel for panel in sweep if panel not in here]
+        first, came = stay[0].lo, 0
+        fill = min(panels_held, len(panels))
+        while came < len(stay) or coming:
+            # Whichever operand is behind, by the share of it that has arrived, comes next; with all slots taken, chunks.
+            full = len(here) == fill or not coming
+            if came < len(stay) and (full or came * fill <= len(here) * len(stay)):
+                chunk, index = stay[came], number * chunks_held + came
+                came += 1
+                met = tuple(_strip(chunk, first, panels, panel, panels_held) for panel in here)
+                yield Arrival("A", index, number, chunk, chunk.within(Span(first, first)), 0, met)
+            else:
+                panel = coming.pop(0)
+                here = [other for other in here if other % panels_held != panel % panels_held] + [panel]
+                rows = Span(first, stay[came - 1].hi) if came else None
+                met = (_strip(rows, first, panels, panel, panels_held),) if rows else ()
+                yield Arrival("B", panel, number, panels[panel], Span(0, 0), panel % panels_held, met)
+
+
+def _strip(rows: Span, first: int, panels: Sequence[Span], panel: int, panels_held: int) -> Strip:
+    return Strip(rows, panels[panel], rows.within(Span(first, first)), panel % panels_held)

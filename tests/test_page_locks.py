@@ -1,0 +1,160 @@
+"""Host memory locked for the links: once, for as long as it lives, and not longer."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+
+import numpy as np
+import pytest
+
+from hybrid.devices.page_locks import LEAST_BYTES, PageLocks
+
+ELEMENTS = LEAST_BYTES // 8 * 4
+
+
+class Driver:
+    """Stands for CUDA: knows which memory is locked, and refuses what it would refuse."""
+
+    def __init__(self, refuses=False):
+        self.locked = {}
+        self.history = []
+        self.refuses = refuses
+
+    def register(self, address, size):
+        if self.refuses:
+            return False
+        assert all(address + size <= lo or lo + held <= address for lo, held in self.locked.items()), "locked twice"
+        self.locked[address] = size
+        self.history.append((address, size))
+        return True
+
+    def unregister(self, address):
+        del self.locked[address]
+
+
+@pytest.fixture
+def driver():
+    return Driver()
+
+
+@pytest.fixture
+def locks(driver):
+    return PageLocks(driver.register, driver.unregister)
+
+
+def address(array):
+    return array.ctypes.data
+
+
+def test_memory_is_locked_once_and_unlocked_before_it_goes(driver, locks):
+    array = np.ones(ELEMENTS)
+    assert locks.lock(array)
+    assert locks.lock(array)
+    assert driver.history == [(address(array), array.nbytes)]
+    del array
+    assert driver.locked == {}
+
+
+def test_a_view_keeps_its_owners_memory_locked(driver, locks):
+    array = np.ones((64, ELEMENTS // 64))
+    locks.lock(array)
+    view = array[10:].T
+    del array
+    assert len(driver.locked) == 1
+    assert locks.lock(view)
+    assert len(driver.history) == 1
+    del view
+    assert driver.locked == {}
+
+
+def test_overlapping_views_end_as_one_lock_around_both(driver, locks):
+    array = np.ones(ELEMENTS)
+    half = ELEMENTS // 2
+    first, second = array[: half + 10], array[half:]
+    assert locks.lock(first)
+    assert locks.lock(second)
+    assert driver.locked == {address(array): array.nbytes}
+    assert locks.lock(first)
+    assert len(driver.history) == 2
+    del array, first, second
+    assert driver.locked == {}
+
+
+def test_two_arrays_are_locked_apart(driver, locks):
+    first, second = np.ones(ELEMENTS), np.ones(ELEMENTS)
+    locks.lock(first)
+    locks.lock(second)
+    assert len(driver.locked) == 2
+    del first
+    assert list(driver.locked) == [address(second)]
+
+
+def test_small_arrays_are_left_alone(driver, locks):
+    assert not locks.lock(np.ones(LEAST_BYTES // 8 - 1))
+    assert not locks.lock(np.ones((0, 5)))
+    assert driver.history == []
+
+
+def test_what_cannot_be_locked_is_not_taken_for_locked():
+    driver = Driver(refuses=True)
+    locks = PageLocks(driver.register, driver.unregister)
+    array = np.ones(ELEMENTS)
+    assert not locks.lock(array)
+    driver.refuses = False
+    assert locks.lock(array)
+    del array
+    assert driver.locked == {}
+
+
+def test_a_locked_array_cannot_be_resized_in_place(locks):
+    """Its memory would move under the lock."""
+    array = np.ones(ELEMENTS)
+    locks.lock(array)
+    with pytest.raises(ValueError, match="resize"):
+        array.resize(2 * ELEMENTS, refcheck=False)
+
+
+def test_read_only_arrays_and_their_writeable_owner(driver, locks):
+    array = np.ones(ELEMENTS)
+    fixed = array.view()
+    fixed.flags.writeable = False
+    assert locks.lock(fixed)
+    assert locks.lock(array)
+    assert len(driver.history) == 1
+
+
+def test_memory_of_a_file_is_unlocked_while_it_is_still_mapped(tmp_path, driver, locks):
+    mapped = np.memmap(tmp_path / "matrix", np.float64, "w+", shape=(ELEMENTS,))
+    still_mapped = []
+
+    def unregister(where):
+        with open("/proc/self/maps") as maps:
+            ranges = [line.split()[0].split("-") for line in maps]
+        still_mapped.append(any(int(lo, 16) <= where < int(hi, 16) for lo, hi in ranges))
+        driver.unregister(where)
+
+    locks = PageLocks(driver.register, unregister)
+    part = mapped[100:]
+    assert locks.lock(part)
+    assert locks.lock(np.asarray(part))
+    del mapped, part
+    gc.collect()
+    assert still_mapped == [True]
+
+
+def test_an_array_over_foreign_memory_is_its_own_owner(driver, locks):
+    memory = mmap.mmap(-1, ELEMENTS * 8)
+    array = np.frombuffer(memory, np.float64)
+    assert locks.lock(array[5:])
+    del array
+    assert driver.locked == {}
+    memory.close()
+
+
+def test_after_an_owner_has_gone_its_id_may_be_anothers(driver, locks):
+    for _ in range(50):
+        array = np.ones(ELEMENTS)
+        assert locks.lock(array)
+        assert driver.locked == {address(array): array.nbytes}
+        del array

@@ -1,0 +1,213 @@
+"""The roads between host and devices, on CPUs that copy like GPUs: the same products over each, and the road taken."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.errors import DeviceUnavailable, RankFailed
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(autouse=True)
+def _staged(monkeypatch):
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    monkeypatch.setenv("HYBRID_POISON", "1")
+
+
+@pytest.fixture
+def rng(comm):
+    return np.random.default_rng(comm.bcast(int(np.random.default_rng().integers(1 << 60))))
+
+
+def product(comm, a, b, root=0, **more):
+    return hybrid.multiply(*((a, b) if comm.rank == root else (None, None)), comm=comm, root=root, **more)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The roads that products take."""
+    import hybrid.product
+
+    seen, original = [], hybrid.product.make_road
+
+    def making(*arguments):
+        road, buffers = original(*arguments)
+        seen.append(type(road).__name__)
+        return road, buffers
+
+    monkeypatch.setattr(hybrid.product, "make_road", making)
+    return seen
+
+
+@pytest.mark.parametrize("memory", ["0", "6k"], ids=["all fits", "little memory"])
+@pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_host_road_gives_numpys_product(comm, rng, monkeypatch, taken, dtype, nodes, memory):
+    monkeypatch.setenv("HYBRID_ROAD", "host")
+    monkeypatch.setenv("HYBRID_GPU_MEMORY", memory)
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
+    for _ in range(8):
+        a, b, root = case(comm, rng, dtype, least=0)
+        check_product(comm, a, b, root)
+    assert set(taken) == {"HostRoad"}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("pieces", [("0", "0"), ("3", "5"), ("1", "40")], ids=["chosen pieces", "many pieces", "rows"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_root_drives_the_links_from_its_own_arrays(comm, rng, monkeypatch, taken, dtype, pieces):
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_CHUNK_ROWS", pieces[0])
+    monkeypatch.setenv("HYBRID_PANEL_COLUMNS", pieces[1])
+    for _ in range(8):
+        a, b, root = case(comm, rng, dtype, least=comm.size)
+        taken.clear()
+        check_product(comm, a, b, root)
+        assert taken == ["DrivingRoad" if comm.rank == root else "PushedRoad"]
+
+
+@pytest.mark.mpi(min_size=4)
+def test_on_several_nodes_the_ranks_of_each_fetch_b_from_each_other(comm, rng, monkeypatch, taken):
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "2")
+    for _ in range(8):
+        a, b, root = case(comm, rng, "float64", least=comm.size)
+        check_product(comm, a, b, root)
+    assert set(taken) == {"PeersRoad"}
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_come_late_are_waited_for(comm, rng, monkeypatch):
+    from hybrid.devices.cpu import CpuDevice
+
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_PANEL_COLUMNS", "7")
+    naps = np.random.default_rng(comm.rank)
+    for work in ("copy_in", "exchange", "multiply", "copy_out"):
+        original = getattr(CpuDevice, work)
+
+        def late(device, *arguments, original=original, **more):
+            time.sleep(naps.choice([0, 0, 0.003]))
+            return original(device, *arguments, **more)
+
+        monkeypatch.setattr(CpuDevice, work, late)
+    for _ in range(3):
+        a, b, root = case(comm, rng, "float64", least=comm.size)
+        check_product(comm, a, b, root)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("work", ["copy_in", "exchange", "multiply", "copy_out"])
+def test_a_failure_on_the_way_is_raised_on_all_ranks_and_the_next_product_is_right(comm, rng, monkeypatch, work):
+    from hybrid.devices.cpu import CpuDevice
+
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    a, b, _ = case(comm, rng, "float64", least=comm.size)
+    failing = 0 if work in ("copy_in", "copy_out") else comm.size - 1  # where the root drives, it alone copies in and out
+    check_product(comm, a, b, 0)  # the ranks have reached each other before
+    with monkeypatch.context() as patch:
+        if comm.rank == failing:
+            patch.setattr(CpuDevice, work, broken)
+        with pytest.raises(RankFailed, match=rf"rank {failing} .*planted"):
+            product(comm, a, b)
+    check_product(comm, a, b, 0)
+
+
+def broken(*arguments, **more):
+    raise RuntimeError("planted")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_peers_that_cannot_open_each_others_memory_are_refused_with_the_reason(comm, rng, monkeypatch):
+    from hybrid.devices.cpu import CpuDevice
+
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    a, b = rng.random((comm.size, 3)), rng.random((3, 4))
+    fresh = comm.Dup()  # a communicator on which nothing is known yet
+    try:
+        if comm.rank == 1:
+            monkeypatch.setattr(CpuDevice, "open", closed)
+        with pytest.raises(DeviceUnavailable, match=r"rank 1 .*closed doors"):
+            product(fresh, a, b)
+    finally:
+        fresh.Free()
+
+
+def closed(device, handle):
+    raise DeviceUnavailable("closed doors")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_is_fetched_must_be_what_lies_there(comm, rng, monkeypatch):
+    from hybrid.devices.cpu import CpuDevice
+
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    a, b = rng.random((comm.size, 3)), rng.random((3, 4))
+    fresh = comm.Dup()
+    try:
+        if comm.rank == 0:
+            monkeypatch.setattr(CpuDevice, "exchange", lambda device, into, source, after: into.fill(0))
+        with pytest.raises(DeviceUnavailable, match=r"rank 0 .*fetched from the GPU of rank 1 is not what lies there"):
+            product(fresh, a, b)
+    finally:
+        fresh.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_with_too_little_memory_for_everything_peers_are_refused_and_auto_takes_the_host_road(comm, rng, monkeypatch, taken):
+    monkeypatch.setenv("HYBRID_GPU_MEMORY", "6k")
+    a, b = rng.random((50, 30)), rng.random((30, 40))
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    with pytest.raises(DeviceUnavailable, match="the road peers cannot be taken: not everything fits"):
+        product(comm, a, b)
+    monkeypatch.setenv("HYBRID_ROAD", "auto")
+    check_product(comm, a, b, 0)
+    assert taken == ["HostRoad"]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_with_fewer_rows_than_ranks_there_are_no_peers(comm, rng, monkeypatch):
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    with pytest.raises(DeviceUnavailable, match="some ranks have nothing to multiply"):
+        product(comm, rng.random((1, 3)), rng.random((3, 4)))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_memory_opened_once_serves_products_of_other_sizes_and_no_descriptor_is_left(comm, rng, monkeypatch):
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    fresh = comm.Dup()
+
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    for size in (40, 10, 20, 60, 5):
+        a, b = rng.random((size, size)), rng.random((size, size))
+        check_product(fresh, a, b, 0)
+    fresh.Free()
+    assert descriptors() <= before
+
+
+def case(comm, rng, dtype, least):
+    n, l, m = (int(size) for size in rng.integers(least, 60, 3))
+    a, b = rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
+    return a, b, int(rng.integers(comm.size))
+
+
+def check_product(comm, a, b, root):
+    c = product(comm, a, b, root)
+    if comm.rank == root:
+        assert c.dtype == a.dtype
+        np.testing.assert_allclose(
+            c, a @ b, rtol=1e-4 if a.dtype == "float32" else 1e-12, atol=1e-4 if a.dtype == "float32" else 1e-12
+        )
+    else:
+        assert c is None
