@@ -25,7 +25,7 @@ def blocks(language):
 def commands():
     """The commands that can be run anywhere: those that set up an environment are run by scripts/test.sh and CI."""
     lines = [line for block in blocks("bash") for line in block.splitlines()]
-    return [line for line in lines if "hybrid.matmul" in line]
+    return [line for line in lines if "-m hybrid." in line]
 
 
 def as_here(line):

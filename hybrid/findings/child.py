@@ -1,0 +1,82 @@
+"""A probe's run: what it said, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hybrid
+from hybrid.guard import busy
+
+LIMIT = 60  # seconds a probe may take
+# By these a process would take itself for a rank of this job when it starts MPI, and disturb it.
+_OF_LAUNCHERS = (
+    *("PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "MPIEXEC_", "SLURM_", "SRUN_"),
+    *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_APP_", "OMPI_FILE_", "OMPI_FIRST_", "OMPI_NUM_", "OMPI_ARGV", "OMPI_COMMAND"),
+    *("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_prte", "OMPI_MCA_initial_wdir"),
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that a probe said, and how it ended: "" for well."""
+
+    said: Mapping[str, Any]
+    ended: str
+
+
+def ask(probe: str, *arguments: str, limit: int = LIMIT) -> Told:
+    """Run the module `probe` of hybrid.findings.probes."""
+    return ask_program([sys.executable, "-m", f"hybrid.findings.probes.{probe}", str(limit), *arguments], limit)
+
+
+def ask_program(command: Sequence[str], limit: int) -> Told:
+    """Run a probe, outside of this job, for `limit` seconds and a few at most."""
+    found_here = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, found_here))
+    # Files: a pipe would stay open as long as anything that the probe started.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, busy():
+        process = subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environment, start_new_session=True
+        )
+        try:
+            code: int | None = process.wait(limit + 5)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with suppress(ProcessLookupError, PermissionError):  # all of them have ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        errors.seek(0)
+        last_words = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return Told(_said(output.read().decode(errors="replace")), _end(code, limit, last_words))
+
+
+def _said(output: str) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            with suppress(json.JSONDecodeError):  # a library's line
+                known |= json.loads(line)
+    return known
+
+
+def _end(code: int | None, limit: int, last_words: Sequence[str]) -> str:
+    if code == 0:
+        return ""
+    if code is None or code == -signal.SIGALRM:
+        return f"took more than {limit} s"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with {code}" + (f": {last_words[-1]}" if last_words else "")

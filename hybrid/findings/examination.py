@@ -1,0 +1,112 @@
+"""The doctor's way through all subjects: every rank looks, all of them judge, each finding is one line.
+
+What moves data between GPUs (peer access, CUDA IPC, the rates of their links) has its place in `_gpus_at_work`, after each
+GPU has worked alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid.devices.cuda import Gpu
+from hybrid.errors import StartError
+from hybrid.findings import Finding, Unknown, aware, gpus, limits, mpi, places, slurm, tools
+from hybrid.report import ranges
+from hybrid.team import Team
+from hybrid.threads import Threads
+
+_WORDS = {"ok": "ok", "note": "note", "unknown": "unknown", "wrong": "WRONG"}
+
+
+@dataclass(frozen=True)
+class Examination:
+    """All findings, and what is known of each rank."""
+
+    findings: tuple[Finding, ...]
+    seats: tuple[places.Seat, ...]
+    gpus: tuple[Gpu | None, ...]
+
+    @property
+    def well(self) -> bool:
+        return all(finding.verdict != "wrong" for finding in self.findings)
+
+
+def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
+    """Every rank calls it and gets the same. `unstarted`: why this process is no rank of its launcher's job."""
+    with team.phase("places", timed=False) as sitting:
+        sitting.mine = places.look(team.host, threads[team.rank])
+    with team.phase("mpi", timed=False) as asking:
+        asking.mine = mpi.look(started=unstarted is None)
+    with team.phase("tools", timed=False) as building:
+        building.mine = tools.look() if team.leads_node else None
+    with team.phase("limits", timed=False) as measuring:
+        measuring.mine = (limits.look(team.host), slurm.look())
+    seats: list[places.Seat] = sitting.all
+    hosts = [seat.host for seat in seats]
+    bounds = [bound for bound, _ in measuring.all]
+    sights, chosen, trials, answers = _gpus_at_work(team)
+    working = [isinstance(trial, gpus.Trial) and trial.works for trial in trials]
+    together = unstarted is None and bool(asking.all[0].launcher)
+    findings = [
+        *mpi.judge(asking.all, unstarted),
+        *places.judge(seats, team.topology),
+        slurm.judge([word for _, word in measuring.all], [len(seat.cores) for seat in seats], working, team.topology,
+                    together=together),
+        *gpus.judge(sights, chosen, trials, team.topology, hosts),
+        limits.judge_locked(bounds, [(trial.locked, trial.lock_trouble) if isinstance(trial, gpus.Trial) and trial.works else None
+                                     for trial in trials]),
+        aware.judge(answers),
+        limits.judge_shared(bounds),
+        *tools.judge(building.all, hosts, gpus=any(working)),
+    ]  # fmt: skip
+    return Examination(tuple(findings), tuple(seats), tuple(chosen))
+
+
+def _gpus_at_work(
+    team: Team,
+) -> tuple[list[gpus.Sight | Unknown], list[Gpu | None], list[gpus.Trial | Unknown | None], list[str | Unknown | None]]:
+    with team.phase("gpus", timed=False) as seeing:
+        seeing.mine = gpus.look()
+    chosen = gpus.choose(seeing.all, team.topology)
+    mine = chosen[team.rank]
+    with team.phase("gpus at work", timed=False) as working:
+        working.mine = gpus.try_out(mine) if mine is not None else None
+    with team.phase("gpus and mpi", timed=False) as moving:
+        moving.mine = aware.look(mine.index) if mine is not None and team.leads_node else None
+    return seeing.all, chosen, working.all, moving.all
+
+
+def screen(findings: Sequence[Finding]) -> str:
+    """One line a finding, and a last one."""
+    width = max(len(finding.subject) for finding in findings)
+    lines = []
+    for finding in findings:
+        remedy = f" → {finding.remedy}" if finding.remedy else ""
+        lines.append(f"{_WORDS[finding.verdict]:<7}  {finding.subject:<{width}}  {finding.text}{remedy}")
+    wrong = sum(finding.verdict == "wrong" for finding in findings)
+    unknown = sum(finding.verdict == "unknown" for finding in findings)
+    said = "nothing is wrong" if not wrong else "1 finding is wrong" if wrong == 1 else f"{wrong} findings are wrong"
+    return "\n".join([*lines, said + (f", {unknown} unknown" if unknown else "")])
+
+
+def as_record(examination: Examination) -> dict[str, Any]:
+    """What `--json` writes."""
+    return {
+        "command": "doctor",
+        "ranks": len(examination.seats),
+        "ok": examination.well,
+        "findings": [vars(finding) for finding in examination.findings],
+        "stations": [
+            {
+                "rank": rank,
+                "host": seat.host,
+                "cores": ranges(seat.cores),
+                "threads": seat.threads.count,
+                "gpu": gpu.name if gpu else None,
+                "uuid": gpu.uuid if gpu else None,
+            }
+            for rank, (seat, gpu) in enumerate(zip(examination.seats, examination.gpus, strict=True))
+        ],
+    }

@@ -1,0 +1,667 @@
+"""python -m hybrid.doctor: on this machine, and what it finds on machines made up of numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybrid import record
+from hybrid.devices.cuda import Gpu, usable_gpus
+from hybrid.emulation.build import compiler
+from hybrid.errors import DeviceUnavailable, StartError
+from hybrid.findings import Finding, Unknown, alike, attempt, aware, gpus, limits, mpi, places, slurm, tools
+from hybrid.findings.child import Told, ask, ask_program
+from hybrid.findings.examination import Examination, screen
+from hybrid.findings.probes import cuda_aware
+from hybrid.launcher import family_of, mpirun
+from hybrid.mpi_library import Library
+from hybrid.partition import Topology
+from hybrid.threads import Threads
+
+COMMAND = [sys.executable, "-m", "hybrid.doctor"]
+ROOT = Path(__file__).resolve().parent.parent
+SUBJECTS = ["launcher", "mpi", "places", "threads", "blas", "slurm", "gpus", "page-lock", "cuda-aware MPI", "shared memory",
+            "compiler", "kernel cache"]  # fmt: skip
+LINE = re.compile(r"(ok|note|unknown|WRONG) +(" + "|".join(SUBJECTS) + r")  (.+)")
+
+launcher = pytest.mark.launcher
+
+
+def run(*arguments, ranks=0, command=COMMAND, **environment):
+    """The command alone, or by `ranks` ranks. Of Slurm and the threads, nothing is taken over from outside."""
+    hidden = ("HYBRID_", "SLURM_", "OMP_", "CXX", "XDG_CACHE_HOME")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        [*(mpirun(ranks) if ranks else []), *command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**clean, "PATH": beside, **environment},
+        check=False,
+    )
+
+
+def found(text):
+    """Verdict and text of each subject; a screen has nothing else but its last line."""
+    *lines, last = text.splitlines()
+    assert re.fullmatch(r"nothing is wrong(, \d+ unknown)?|1 finding is wrong.*|\d+ findings are wrong.*", last), last
+    matches = [LINE.fullmatch(line) for line in lines]
+    assert all(matches), lines
+    assert [match[2] for match in matches] == SUBJECTS
+    assert all("→" in match[3] for match in matches if match[1] == "WRONG")
+    return {match[2]: (match[1], match[3].strip()) for match in matches}
+
+
+# --- on this machine
+
+
+@launcher
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+def test_a_screen_with_one_line_a_finding(ranks):
+    done = run("--threads", 1, ranks=ranks, XDG_CACHE_HOME="")
+    findings = found(done.stdout)
+    wrong = [subject for subject, (verdict, _) in findings.items() if verdict == "WRONG"]
+    assert done.returncode == bool(wrong)
+    assert set(wrong) <= {"gpus", "page-lock", "compiler", "threads"}, done.stdout  # what a machine may really lack
+    assert findings["mpi"][0] == "ok"
+    assert re.search(
+        r"standard \d\.\d, mpi4py for .+, threads \w+ \(FUNNELED asked for\), large counts (yes|no)", findings["mpi"][1]
+    )
+    assert findings["blas"][0] in ("ok", "note")
+    count = max(ranks, 1)
+    assert findings["places"][1].startswith(f"{count} rank{'s' * (count > 1)} on 1 host: ")
+
+
+@launcher
+def test_more_threads_than_cores_are_wrong_and_it_is_said_how_many_fit():
+    done = run("--threads", 500, ranks=2)
+    assert done.returncode == 1
+    verdict, text = found(done.stdout)["threads"]
+    assert verdict == "WRONG"
+    assert re.search(r"1000 threads of 2 ranks on [\d.]+ cores? of \S+ → (--threads \d+, or OMP|start at most)", text)
+    assert "is wrong" in done.stdout or "are wrong" in done.stdout
+
+
+@launcher
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_json_is_a_line_of_its_own(tmp_path, ranks):
+    path = tmp_path / "doctor.jsonl"
+    for _ in range(2):
+        run("--threads", 1, "--json", path, ranks=ranks)
+    entries = list(record.read(str(path)))
+    assert len(entries) == 2
+    entry = entries[1]
+    assert (entry["command"], entry["ranks"]) == ("doctor", max(ranks, 1))
+    assert [finding["subject"] for finding in entry["findings"]] == SUBJECTS
+    assert entry["ok"] == all(finding["verdict"] != "wrong" for finding in entry["findings"])
+    assert [station["rank"] for station in entry["stations"]] == list(range(max(ranks, 1)))
+
+
+def test_json_on_standard_output_is_all_there_is():
+    done = run("--threads", 1, "--json", "-")
+    assert json.loads(done.stdout)["command"] == "doctor"
+    found(done.stderr)
+
+
+@launcher
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--jsn"], "unknown option --jsn: did you mean --json?"),
+        (["8"], "unrecognized arguments: 8"),
+        (["--threads", "x"], "'x' is not a whole number"),
+        (["--json", "/nowhere/at/all"], "there is no folder /nowhere/at"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(arguments, said):
+    for ranks in (0, 2):
+        done = run(*arguments, ranks=ranks)
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("hybrid")]
+        assert said in line
+
+
+@launcher
+@pytest.mark.parametrize("rank", ["SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"])
+def test_a_launcher_of_another_mpi_is_a_finding_and_what_fits_is_said(rank):
+    """Or MPI does not even start with what such a launcher leaves in the environment, and ends the process."""
+    size = {"SLURM_PROCID": "SLURM_STEP_NUM_TASKS", "PMI_RANK": "PMI_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE"}[rank]
+    done = run("--threads", 1, **{size: "2", rank: "0"})
+    assert done.returncode == 1
+    verdict, text = found(done.stdout)["launcher"]
+    assert verdict == "WRONG"
+    assert re.search("started 2 processes|when it started MPI rank 0", text), text
+    assert re.search("→ try (srun --mpi=|/|the mpirun)", text), text
+
+
+def test_of_processes_that_are_no_ranks_of_one_job_only_the_first_speaks():
+    done = run("--threads", 1, SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="2")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "hybrid" not in done.stderr
+
+
+DYING = """\
+import os, signal, sys
+import hybrid.commandline, hybrid.doctor
+def start(**_):
+    os.kill(os.getpid(), signal.SIGKILL)
+hybrid.commandline.start_world = start
+sys.exit(hybrid.doctor.main())
+"""
+
+
+def test_a_start_of_mpi_that_kills_the_process_is_a_finding(tmp_path):
+    program = tmp_path / "dying.py"
+    program.write_text(DYING)
+    command = [sys.executable, str(program)]
+    done = run("--threads", 1, command=command, PYTHONPATH=str(ROOT), SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="2")
+    assert done.returncode == 1
+    assert "when it started MPI rank 0 was killed by SIGKILL" in found(done.stdout)["launcher"][1]
+
+
+def test_an_mpi_that_is_not_there_is_a_finding(tmp_path):
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("raise ImportError('planted')")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    verdict, text = found(run("--threads", 1, PYTHONPATH=path).stdout)["mpi"]
+    assert (verdict, "planted" in text) == ("unknown", True)
+    done = run("--threads", 1, PYTHONPATH=path, PMI_RANK="0", PMI_SIZE="2")
+    assert done.returncode == 1
+    assert found(done.stdout)["launcher"][0] == "WRONG"
+
+
+def test_no_compiler_is_a_note_and_a_wrong_one_is_wrong(tmp_path):
+    (tmp_path / "file").write_text("")
+    nothing = run("--threads", 1, PATH=str(tmp_path))
+    verdict, text = found(nothing.stdout)["compiler"]
+    assert verdict in ("note", "ok")  # ok where a GPU works
+    assert "apt-get install g++" in text
+    for wrong, said in (("nonsense", "CXX=nonsense is not a program"), ("true", ""), ("false", "ends with 1")):
+        done = run("--threads", 1, CXX=wrong)
+        verdict, text = found(done.stdout)["compiler"]
+        assert (verdict == "WRONG", done.returncode == 1) == ((True, True) if said else (False, False)), text
+        assert said in text
+
+
+def test_a_cache_that_cannot_be_written_to_is_wrong(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run("--threads", 1, XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert done.returncode == 1
+    verdict, text = found(done.stdout)["kernel cache"]
+    assert verdict == "WRONG"
+    assert text.endswith("→ set XDG_CACHE_HOME to a folder that can be written to")
+
+
+DRIVER = """\
+extern "C" {
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+int cuInit(unsigned) { return 999; }
+int cuDeviceGetCount(int*) { return 999; }
+int cuGetErrorName(int, const char** name) { *name = "CUDA_ERROR_PLANTED"; return 0; }
+}
+"""
+
+
+def test_a_driver_that_fails_is_wrong(tmp_path):
+    try:
+        build = [compiler(), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+    subprocess.run(build, input=DRIVER, text=True, check=True)
+    done = run("--threads", 1, LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 1
+    verdict, text = found(done.stdout)["gpus"]
+    assert verdict == "WRONG"
+    assert text.startswith("driver for CUDA 13.0 fails: CUDA_ERROR_PLANTED → ")
+
+
+def test_what_settles_the_threads_does_not_load_numpy():
+    program = "import sys, hybrid.doctor, hybrid.findings.examination; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0
+
+
+@launcher
+def test_ranks_started_differently_are_named():
+    command = [*mpirun(1), *COMMAND, ":", "-n", "1", *COMMAND, "--threads", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "rank 1 asks for threads 1" in done.stderr
+
+
+# --- processes that may die
+
+PROBE = """\
+import sys
+from hybrid.findings.probes import begin, say
+begin({limit})
+say(first=1)
+print("a library's word", end="", flush=True)
+say(second=[2])
+{deed}
+"""
+
+
+@pytest.mark.parametrize(
+    ("deed", "ended"),
+    [
+        ("", ""),
+        ("import os; os.kill(os.getpid(), 11)", "was killed by SIGSEGV"),
+        ("sys.exit(3)", "ended with 3"),
+        ("raise ValueError('planted')", "ended with 1: ValueError: planted"),
+        ("import time; time.sleep(60)", "took more than 1 s"),
+        ("import signal, time; signal.alarm(0); time.sleep(60)", "took more than 1 s"),  # it does not even end itself
+    ],
+)
+def test_what_a_process_said_stays_however_it_ends(deed, ended):
+    limit = 1 if "sleep" in deed else 30
+    told = ask_program([sys.executable, "-c", PROBE.format(limit=limit, deed=deed)], limit)
+    assert told == Told({"first": 1, "second": [2]}, ended)
+
+
+class Address:
+    """Bytes at an address, described as a GPU's arrays are."""
+
+    def __init__(self, address, size):
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+MOVING = """\
+import sys
+sys.path.insert(0, {folder!r})
+from test_doctor import Address
+from hybrid.findings.probes import begin, cuda_aware
+import numpy
+begin(30)
+kept = []
+def make(pattern):
+    into = numpy.zeros_like(pattern)
+    kept.extend((pattern, into))
+    source, target = ({source}), ({target})
+    return Address(source, pattern.size), Address(target, pattern.size), lambda: into
+cuda_aware.move_host_and(make)
+"""
+
+
+@launcher
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_mpi_is_tried_in_a_process_that_dies_of_an_address_it_cannot_read(tmp_path, ranks):
+    """Alone, and started by a rank: it must not take itself for one."""
+    asking = tmp_path / "asking.py"
+    lines = ["import sys", "from hybrid.findings import aware", "from hybrid.findings.child import ask_program"]
+    if ranks:
+        lines += ["from mpi4py import MPI", "if MPI.COMM_WORLD.rank: MPI.COMM_WORLD.Barrier(); sys.exit()"]
+    for source, target in (("pattern.ctypes.data", "into.ctypes.data"), ("1 << 40", "1 << 41")):
+        program = MOVING.format(folder=str(Path(__file__).parent), source=source, target=target)
+        lines.append(f"print(aware.interpret(ask_program([sys.executable, '-c', {program!r}], 30)), flush=True)")
+    if ranks:
+        lines.append("MPI.COMM_WORLD.Barrier()")
+    asking.write_text("\n".join(lines))
+    done = run(ranks=ranks, command=[sys.executable, str(asking)], PYTHONPATH=str(ROOT))
+    right, wrong = done.stdout.splitlines()
+    assert right == "yes"
+    assert re.fullmatch("the process that tried (was killed by SIG(SEGV|BUS|ABRT)|ended with .+)", wrong)
+
+
+def test_looking_for_gpus_comes_to_a_word_on_any_machine():
+    sight = gpus.look()
+    assert isinstance(sight, gpus.Sight)
+    assert sight.usable or sight.absent or sight.trouble
+
+
+# --- judging, on machines made up
+
+
+def verdicts(findings):
+    return [finding.verdict for finding in findings]
+
+
+def test_what_fails_is_unknown_with_its_reason():
+    assert attempt(lambda: 1) == 1
+    assert attempt(lambda: 1 // 0) == Unknown("ZeroDivisionError: integer division or modulo by zero")
+    assert alike("abca") == {"a": [0, 3], "b": [1], "c": [2]}
+    with pytest.raises(AssertionError):
+        Finding("x", "wrong", "no remedy")
+
+
+MPICH = Library("MPICH 5.0.2", (5, 0), "mpich", "FUNNELED", "MULTIPLE", True)
+OPEN_MPI = Library("Open MPI v5.0.11", (3, 1), "openmpi", "FUNNELED", "FUNNELED", True)
+
+
+def test_large_counts_and_families_are_told_from_the_library():
+    assert (MPICH.large_counts, OPEN_MPI.large_counts) == (True, False)
+    assert (MPICH.family, OPEN_MPI.family) == ("MPICH", "Open MPI")
+
+
+@launcher
+def test_the_family_of_this_environments_mpirun_is_that_of_its_library():
+    assert family_of(mpirun(1)[0]) == mpi.look(started=False).library.family
+
+
+@pytest.mark.parametrize(
+    ("library", "found_on_path", "verdict", "said"),
+    [
+        (MPICH, ("/usr/bin/mpirun", "MPICH"), "ok", "/usr/bin/mpirun (MPICH) starts several"),
+        (MPICH, ("/usr/bin/mpirun", "Open MPI"), "wrong", "/usr/bin/mpirun is Open MPI's, but mpi4py uses MPICH 5.0.2"),
+        (OPEN_MPI, ("/usr/bin/mpirun", "MPICH"), "wrong", "every rank would be 0 of 1"),
+        (MPICH, ("/usr/bin/mpirun", ""), "ok", "/usr/bin/mpirun starts several"),
+        (MPICH, None, "note", "no mpirun on the path"),
+        (MPICH, Unknown("planted"), "unknown", "planted"),
+        (Unknown("planted"), ("/usr/bin/mpirun", "MPICH"), "ok", "starts several"),
+    ],
+)
+def test_alone_the_mpirun_on_the_path_is_compared(library, found_on_path, verdict, said):
+    finding = mpi.judge([mpi.MpiSeen("", library, found_on_path)], None)[0]
+    assert (finding.verdict, said in finding.text) == (verdict, True), finding
+
+
+@pytest.mark.parametrize(
+    ("launcher_name", "library", "remedy"),
+    [("srun", MPICH, "--mpi=pmi2"), ("srun", OPEN_MPI, "--mpi=pmix"), ("mpirun", MPICH, "mpirun")],
+)
+def test_processes_that_are_no_ranks_get_what_fits(launcher_name, library, remedy):
+    finding = mpi.judge([mpi.MpiSeen(launcher_name, library)], StartError("planted"))[0]
+    assert (finding.verdict, finding.text) == ("wrong", "planted")
+    assert remedy in finding.remedy
+
+
+def test_ranks_with_different_libraries_are_wrong():
+    seen = [mpi.MpiSeen("mpirun", library) for library in (MPICH, MPICH, OPEN_MPI)]
+    finding = mpi.judge(seen, None)[1]
+    assert (finding.verdict, finding.text) == (
+        "wrong",
+        "not the same on all ranks: rank 0-1: MPICH 5.0.2; rank 2: Open MPI v5.0.11",
+    )
+
+
+def test_an_mpi_without_threads_is_wrong():
+    single = Library("An MPI", (3, 1), "x", "FUNNELED", "SINGLE", False)
+    assert mpi.judge([mpi.MpiSeen("mpirun", single)] * 2, None)[1].verdict == "wrong"
+
+
+def seat(cores, threads=1, pool=None, host="a", quota=None):
+    blas = (places.Pool("openblas 1", pool or threads),)
+    return places.Seat(host, tuple(cores), quota, Threads(threads, "--threads"), blas)
+
+
+def of_nodes(*sizes):
+    ranks = iter(range(sum(sizes)))
+    return Topology(tuple(tuple(next(ranks) for _ in range(size)) for size in sizes))
+
+
+@pytest.mark.parametrize(
+    ("seats", "nodes", "verdict", "said"),
+    [
+        ([seat(range(4), 2)] * 2, (2,), "ok", "2 a rank (--threads)"),
+        ([seat(range(4), 3)] * 2, (2,), "wrong", "6 threads of 2 ranks on 4 cores of a → --threads 2"),
+        ([seat(range(2), 1)] * 3, (3,), "wrong", "3 threads of 3 ranks on 2 cores of a → start at most 2 ranks there"),
+        ([seat(range(8), 2, quota=3.0)] * 2, (2,), "wrong", "4 threads of 2 ranks on 3 cores of a → --threads 1"),
+        ([seat(range(8), 2, quota=4.0)] * 2, (2,), "ok", ""),
+        ([seat(range(8), 1, quota=0.5)], (1,), "ok", ""),
+        ([seat(range(8), 1, quota=0.5)] * 2, (2,), "wrong", "2 threads of 2 ranks on 1 core of a → start at most 1 rank there"),
+        ([seat([0], 2), seat([1, 2, 3], 1)], (2,), "wrong", "rank 0 has 2 threads, bound to 1 core → bind ranks"),
+        ([seat(range(4), 4), seat(range(4), 4, host="b")], (1, 1), "ok", ""),
+        ([seat(range(4), 5), seat(range(4), 5, host="b")], (1, 1), "wrong", "(and 1 host more)"),
+        ([seat(range(4), 1), seat(range(4), 2)], (2,), "ok", "rank 0: 1 (--threads); rank 1: 2 (--threads)"),
+    ],
+)
+def test_threads_against_cores(seats, nodes, verdict, said):
+    finding = places.judge(seats, of_nodes(*nodes))[1]
+    assert finding.verdict == verdict, finding
+    assert said in f"{finding.text} → {finding.remedy}"
+
+
+def test_a_blas_that_does_not_keep_to_its_threads_is_wrong():
+    assert verdicts(places.judge([seat(range(4), 2, pool=2)] * 2, of_nodes(2))) == ["ok", "ok", "ok"]
+    finding = places.judge([seat(range(4), 2, pool=2), seat(range(4), 2, pool=4)], of_nodes(2))[2]
+    assert (finding.verdict, finding.text) == ("wrong", "openblas 1 starts 4 threads on rank 1, where 2 were announced")
+    blind = places.Seat("a", (0,), None, Threads(1, ""), Unknown("planted"))
+    assert places.judge([blind], of_nodes(1))[2] == Finding("blas", "unknown", "rank 0: planted")
+    none = places.Seat("a", (0,), None, Threads(1, ""), ())
+    assert places.judge([none], of_nodes(1))[2].verdict == "note"
+
+
+@pytest.mark.parametrize(
+    ("seats", "nodes", "said"),
+    [
+        ([seat([0, 1])] * 2, (2,), "2 ranks on 1 host: a rank 0-1 on cores 0-1"),
+        ([seat([0]), seat([1])], (2,), "2 ranks on 1 host: a rank 0 on cores 0; a rank 1 on cores 1"),
+        ([seat([0])] * 2 + [seat([0], host="b")] * 2, (2, 2), "4 ranks on 2 hosts: a rank 0-1 on cores 0; b rank 2-3 on cores 0"),
+        ([seat([0])] * 100, (20,) * 5, "100 ranks on 5 hosts, 20 on each (--json lists them)"),
+        ([seat([0])] * 11, (1, 1, 1, 1, 7), "11 ranks on 5 hosts, 1 to 7 on each (--json lists them)"),
+        ([seat([rank]) for rank in range(64)], (64,), "64 ranks on 1 host: a rank 0-63, bound differently (--json lists them)"),
+    ],
+)
+def test_places_take_one_line(seats, nodes, said):
+    assert places.judge(seats, of_nodes(*nodes))[0] == Finding("places", "ok", said)
+
+
+H200 = {"index": 0, "uuid": "GPU-a", "name": "NVIDIA H200", "capability": 90}
+GOOD = {"driver": 13000, "status": 0, "visible": 1, "cupy": "14.2.0", "runtime": 13020, "gpus": [H200]}
+
+
+def interpreted(said, ended="", loaded=True, **environment):
+    return gpus.interpret(said, ended, driver_loaded=loaded, environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("said", "trouble", "remedy"),
+    [
+        ({"driver": None}, "libcuda.so.1 is not to be found", "--gpus all"),
+        ({**GOOD, "status": 999, "status_name": "CUDA_ERROR_UNKNOWN"}, "fails: CUDA_ERROR_UNKNOWN", "nvidia-smi"),
+        ({"driver": 12040, "status": 0, "visible": 2, "cupy_error": "ModuleNotFoundError: no cupy"}, "no cupy", "[cuda12]"),
+        ({"driver": 13000, "status": 0, "visible": 2, "cupy_error": "x"}, "2 visible, driver for CUDA 13.0, but", "[cuda13]"),
+        ({"driver": 13000, "status": 0, "visible": 2}, "importing it was killed by SIGSEGV", "[cuda13]"),
+        ({**GOOD, "driver": 12080}, "driver for CUDA 12.8, CuPy 14.2.0 for CUDA 13.2: too old for it", "[cuda12]"),
+        ({**GOOD, "driver": 11040}, "too old for it", "a newer driver"),
+        ({**GOOD, "gpus": [{**H200, "capability": 70}]}, "compute capability 7.0", "[cuda12]"),
+        ({**GOOD, "gpus": [{**H200, "capability": 35}]}, "past every kernel here", "--device cpu"),
+        ({name: GOOD[name] for name in GOOD if name != "gpus"} | {"missing": "planted"}, "planted", "nvidia-smi"),
+    ],
+)  # fmt: skip
+def test_gpus_that_are_visible_but_unusable_are_wrong(said, trouble, remedy):
+    sight = interpreted(said, "was killed by SIGSEGV")
+    (finding,) = gpus.judge([sight], [None], [None], of_nodes(1), ["a"])
+    assert finding.verdict == "wrong"
+    assert trouble in finding.text
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "environment", "why"),
+    [
+        ({"driver": None}, {}, "none: no NVIDIA driver (libcuda.so.1) on this machine"),
+        ({"driver": 13000, "status": 100, "visible": 0}, {}, "driver for CUDA 13.0, but no GPU for this process; in a Slurm job"),
+        ({"driver": 13000, "status": 0, "visible": 0}, {"CUDA_VISIBLE_DEVICES": ""}, "(CUDA_VISIBLE_DEVICES='')"),
+    ],
+)
+def test_a_missing_gpu_is_not_wrong(said, environment, why):
+    sight = interpreted(said, loaded=False, **environment)
+    (finding,) = gpus.judge([sight] * 2, [None] * 2, [None] * 2, of_nodes(2), ["a"] * 2)
+    assert (finding.verdict, why in finding.text) == ("ok", True), finding
+
+
+def sees(*names):
+    return gpus.Sight(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
+
+
+def judged(sights, nodes, trial=gpus.Trial(True, "", 64 << 20)):  # noqa: B008 (never changes)
+    topology = of_nodes(*nodes)
+    chosen = gpus.choose(sights, topology)
+    return gpus.judge(sights, chosen, [trial if gpu else None for gpu in chosen], topology, ["a"] * len(sights))
+
+
+@pytest.mark.parametrize(
+    ("sights", "nodes", "verdict", "said"),
+    [
+        ([sees("a", "b")] * 2, (2,), "ok", "2 usable, about; rank 0 on a: GPU-a H200; rank 1 on a: GPU-b H200"),
+        ([sees("a"), sees("b")], (2,), "ok", "rank 1 on a: GPU-b"),
+        ([sees("a")] * 2, (2,), "note", "rank 0-1 share a GPU: one rank a GPU is faster"),
+        ([sees("a", "b")], (1,), "note", "1 idle: start as many ranks as GPUs"),
+        ([sees("a"), sees("a"), sees("a", "b", "c")], (3,), "wrong", "rank 0-1 share a GPU, and GPU-"),
+        ([sees("a", "b"), sees("c", "d")], (1, 1), "note", "2 idle"),
+        ([sees(*"abcdefgh")] * 8, (8,), "ok", "4 more (--json lists them)"),
+    ],
+)
+def test_ranks_on_gpus_by_uuid(sights, nodes, verdict, said):
+    (finding,) = judged(sights, nodes)
+    assert (finding.verdict, said in finding.text) == (verdict, True), finding
+
+
+def test_ranks_that_differ_are_named():
+    absent = gpus.Sight((), None, "no driver")
+    findings = judged([sees("a"), absent, Unknown("planted"), gpus.Sight((), ("trouble", "do this"))], (1, 1, 1, 1))
+    assert [(finding.verdict, finding.text[:7]) for finding in findings] == [
+        ("note", "rank 1:"), ("unknown", "rank 2:"), ("wrong", "rank 3:"), ("ok", "1 usabl")
+    ]  # fmt: skip
+
+
+def test_a_gpu_that_does_not_work_is_wrong():
+    broken, fine = judged([sees("a")] * 2, (2,), gpus.Trial(False, "compiling: ended with 1: no nvrtc"))
+    assert (broken.verdict, fine.verdict) == ("wrong", "note")
+    assert "does not work: compiling: ended with 1: no nvrtc" in broken.text
+    assert judged([sees("a")], (1,), Unknown("planted"))[0] == Finding("gpus", "unknown", "planted")
+
+
+@pytest.mark.parametrize(
+    ("told", "answer"),
+    [
+        (Told({"stage": "moving", "right": True}, ""), "yes"),
+        (Told({"stage": "moving", "right": True}, "was killed by SIGSEGV"), "yes"),  # at its end, after the answer
+        (Told({"stage": "moving", "right": False}, ""), "what arrived was not what had been sent"),
+        (Told({"stage": "moving"}, "was killed by SIGSEGV"), "the process that tried was killed by SIGSEGV"),
+        (Told({"stage": "host memory moved"}, "ended with 1"), Unknown),
+        (Told({}, "took more than 60 s"), Unknown),
+    ],
+)
+def test_only_a_death_while_moving_speaks_against_mpi(told, answer):
+    found_out = aware.interpret(told)
+    assert isinstance(found_out, Unknown) if answer is Unknown else found_out == answer
+
+
+def test_mpi_that_knows_no_gpus_is_not_wrong():
+    assert aware.judge([None, None]).text == "not tried: no GPU"
+    assert aware.judge(["yes", None]).text.startswith("yes")
+    assert aware.judge(["yes", "died"]).text == "no (died); nothing here needs it"
+    assert aware.judge([Unknown("planted"), None]).verdict == "unknown"
+
+
+GiB = 1 << 30
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(8 * GiB, "ok"), (GiB // 2, "note"), (1 << 20, "wrong"), (0, "wrong")])
+def test_shared_memory(free, verdict):
+    seen = [limits.Limits("a", None, "/dev/shm", (8 * GiB, 8 * GiB)), limits.Limits("b", None, "/dev/shm", (free, 8 * GiB))]
+    finding = limits.judge_shared(seen)
+    assert finding.verdict == verdict
+    assert finding.text.startswith("/dev/shm: ")
+    assert limits.judge_shared([limits.Limits("a", None, "x", Unknown("planted"))]).verdict == "unknown"
+
+
+def test_locked_memory_is_judged_by_locking_it_where_there_is_a_gpu():
+    little, much = limits.Limits("a", 8 << 20, "", (1, 1)), limits.Limits("b", None, "", (1, 1))
+    assert limits.judge_locked([much], [None]).text.startswith("ulimit -l: unlimited")
+    assert limits.judge_locked([much, little], [None, None]).text.startswith("ulimit -l: 8.0 MiB")
+    assert limits.judge_locked([much, little], [(64 << 20, ""), (64 << 20, "")]).text.startswith("64.0 MiB locked for every rank")
+    finding = limits.judge_locked([much, little], [(64 << 20, ""), (0, "planted")])
+    assert finding.verdict == "wrong"
+    assert finding.text == "rank 1 on a cannot lock memory for its GPU (planted); ulimit -l: 8.0 MiB"
+    assert limits.judge_locked([limits.Limits("a", Unknown("planted"), "", (1, 1))], [None]).verdict == "unknown"
+
+
+TOOLS = tools.Tools("/usr/bin/g++", "", False, (("/cache", ""),))
+
+
+def test_hosts_with_the_same_tools_take_one_line():
+    assert verdicts(tools.judge([TOOLS, None, TOOLS], ["a", "a", "b"], gpus=False)) == ["ok", "ok"]
+    none = tools.Tools("", "apt-get install g++", True, (("/cache", ""),))
+    findings = tools.judge([TOOLS, None, none], ["a", "a", "b"], gpus=False)
+    assert [(finding.verdict, finding.text[:11]) for finding in findings if finding.subject == "compiler"] == [
+        ("ok", "a (rank 0):"), ("note", "b (rank 2):")
+    ]  # fmt: skip
+    assert tools.judge([none], ["a"], gpus=True)[0].verdict == "ok"
+    assert tools.judge([Unknown("planted")], ["a"], gpus=False)[0].verdict == "unknown"
+
+
+JOB = {"JOB_ID": "7", "NTASKS": "2", "JOB_NUM_NODES": "1"}
+STEP = {**JOB, "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "cores", "with_gpu", "nodes", "together", "verdict", "said"),
+    [
+        ([{}] * 2, [4] * 2, [False] * 2, (2,), True, "ok", "not in a job"),
+        ([STEP] * 2, [4] * 2, [False] * 2, (2,), True, "ok",
+         "job 7 has 2 tasks, 1 node, an unsaid number of CPUs a task; MPI has 2 ranks on 1"),
+        ([{**STEP, "CPUS_PER_TASK": "4"}] * 2, [4, 2], [False] * 2, (2,), True, "wrong",
+         "rank 1 may use 2 cores only → srun does not take -c"),
+        ([{**STEP, "STEP_GPUS": "0,1"}] * 2, [4] * 2, [True, False], (2,), True, "wrong", "rank 1 cannot use any"),
+        ([{**STEP, "GPUS_ON_NODE": "2"}] * 2, [4] * 2, [True] * 2, (2,), True, "ok", ""),
+        ([{**STEP, "GPUS_ON_NODE": "0"}] * 2, [4] * 2, [False] * 2, (2,), True, "ok", ""),
+        ([JOB], [4], [False], (1,), False, "note", "this is one process; srun or mpirun starts it as 2 ranks"),
+        ([{**JOB, "NTASKS": "4"}] * 2, [4] * 2, [False] * 2, (2,), True, "note", "fewer ranks than tasks"),
+        ([{**JOB, "JOB_NUM_NODES": "3"}] * 2, [4] * 2, [False] * 2, (1, 1), True, "note", "some nodes of the job have no rank"),
+        ([{**STEP, "JOB_NUM_NODES": "3"}] * 2, [4] * 2, [False] * 2, (1, 1), True, "ok", ""),
+        ([{"JOB_ID": "7", "NTASKS": "many"}], [4], [False], (1,), True, "ok", ""),
+    ],
+)  # fmt: skip
+def test_slurms_view_against_the_ranks(seen, cores, with_gpu, nodes, together, verdict, said):
+    finding = slurm.judge(seen, cores, with_gpu, of_nodes(*nodes), together=together)
+    assert finding.verdict == verdict, finding
+    assert said in f"{finding.text} → {finding.remedy}"
+
+
+def test_slurm_is_read_from_the_environment():
+    assert slurm.look({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "", "HOME": "/"}) == {"JOB_ID": "7"}
+
+
+def test_a_screen_counts_what_is_wrong():
+    ok, wrong, unknown = Finding("a", "ok", "x"), Finding("bc", "wrong", "y", "z"), Finding("d", "unknown", "u")
+    assert screen([ok]).splitlines() == ["ok       a  x", "nothing is wrong"]
+    assert screen([wrong, ok]).splitlines() == ["WRONG    bc  y → z", "ok       a   x", "1 finding is wrong"]
+    assert screen([wrong, wrong, unknown]).splitlines()[-1] == "2 findings are wrong, 1 unknown"
+    assert Examination((ok, unknown), (), ()).well
+    assert not Examination((ok, wrong), (), ()).well
+
+
+# --- with a GPU
+
+
+@pytest.fixture
+def real_gpus():
+    try:
+        return usable_gpus()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_seen_and_works(real_gpus):
+    sight = gpus.look()
+    assert sight.usable == tuple(real_gpus)
+    assert gpus.try_out(real_gpus[0]) == gpus.Trial(True, "", 64 << 20, "")
+
+
+@pytest.mark.gpu
+@launcher
+def test_mpi_is_tried_with_a_real_gpu(real_gpus):
+    told = ask("cuda_aware", "0")
+    assert told.said["stage"] == "moving"
+    assert isinstance(aware.interpret(told), str)
+    assert cuda_aware.SIZES[0] < cuda_aware.SIZES[1]
+
+
+@pytest.mark.gpu
+@launcher
+def test_nothing_is_wrong_with_gpus_that_work(real_gpus):
+    done = run("--threads", 1, ranks=2)
+    findings = found(done.stdout)
+    assert findings["gpus"][0] in ("ok", "note")
+    assert real_gpus[0].uuid in findings["gpus"][1]
+    assert re.search("^(yes|no) ?[:(]", findings["cuda-aware MPI"][1])
