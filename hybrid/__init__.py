@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "multiply"]
+__all__ = ["RowBlock", "__version__", "multiply"]
 
 if TYPE_CHECKING:
     from hybrid.api import multiply
+    from hybrid.row_block import RowBlock
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from hybrid.api import multiply
 
         return multiply
+    if name == "RowBlock":
+        from hybrid.row_block import RowBlock
+
+        return RowBlock
     raise AttributeError(f"module 'hybrid' has no attribute {name!r}")

@@ -13,6 +13,7 @@ from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
 from hybrid.memory import Room, available_host_bytes, refuse_what_does_not_fit, shared_bytes
+from hybrid.partition import Span
 from hybrid.plan import Plan, make_plan
 from hybrid.problem import Problem
 from hybrid.settings import Settings, one_of
@@ -79,10 +80,12 @@ def agree(
     root: int = 0,
     already_there: int = 0,
     at_root: bool = False,
+    resident_rows: tuple[Sequence[Span], Sequence[Span]] | None = None,
 ) -> Agreement:
     """Choose device, kernel, plan and road, the same on every rank, and make sure that it all fits.
 
-    `already_there`: bytes that the root holds already. `at_root`: the operands are the root's own arrays.
+    `already_there`: bytes that the root holds already. `at_root`: the operands are the root's own arrays;
+    `resident_rows`: those of A and of B that each rank already has.
     """
     from hybrid.roads import choose_road, root_can_drive  # with NumPy, which must not be loaded before the threads are settled
 
@@ -104,6 +107,7 @@ def agree(
         panel_columns=settings.panel_columns,
         device_memory=_device_memory(rooms) if gpus else settings.gpu_memory,
         check=settings.check,
+        resident_rows=resident_rows,
     )
     road = choose_road(team, plan, settings, mine, choice.kernel)
     plan = replace(plan, road=road.name)

@@ -15,8 +15,11 @@ from hybrid.problem import Problem
 from hybrid.product import make_product
 from hybrid.ranks import team_of
 from hybrid.recycled import recycled
+from hybrid.resident import make_resident_product
+from hybrid.row_block import BlockShapes, RowBlock, whole
 from hybrid.settings import Settings
 from hybrid.team import Team
+from hybrid.verify import Check
 
 # The number of BLAS threads belongs to the whole process: calls from several Python threads take turns.
 _ALONE = threading.RLock()
@@ -43,22 +46,53 @@ def multiply(
     out: at the root, a float32 or float64 array for the result; it must not overlap a or b.
     kernel, device, check, threads: as the command's options; None leaves them to HYBRID_* and the defaults.
 
+    With RowBlocks on every rank instead, the result is this rank's RowBlock of C, where its rows of A lie: neither root nor
+    out, and nothing passes any one rank.
+
     The result is a NumPy array, or a CuPy array where both a and b lie on a GPU. With several ranks on the root's node it
     lies in memory mapped as shared: processes forked later share it. An error on one rank is raised on all.
     """
     team = team_of(comm)
+    flags = {"kernel": kernel, "device": device, "check": check, "threads": threads}
     with _ALONE if team.size == 1 else nullcontext():
-        return _multiply(team, a, b, root, out, {"kernel": kernel, "device": device, "check": check, "threads": threads})
+        if isinstance(a, RowBlock) or isinstance(b, RowBlock):
+            return _multiply_blocks(team, a, b, root, out, flags)
+        return _multiply(team, a, b, root, out, flags)
+
+
+def _settle(team: Team, flags: dict[str, Any], **more: Any) -> Settings:
+    """The settings, the same on every rank, as is what else they must agree on."""
+    with team.phase("agree", timed=False) as asking:
+        settings = Settings.gather(flags)
+        asking.mine = {**more, **settings.as_dict()}
+    same_on_all_ranks(asking.all)
+    team.pretend_nodes(settings.ranks_per_node)
+    return settings
+
+
+def _refuse_wrong(check: Check | None) -> None:
+    if check is not None and not check.ok:
+        raise CheckFailed(f"the product is wrong: error {check.error:.2e}, tolerance {check.tolerance:.2e}")
+
+
+def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dict[str, Any]) -> RowBlock:
+    settings = _settle(team, flags, kind="RowBlocks", root=root)
+    with team.phase("agree", timed=False) as looking:
+        if out is not None or root != 0:
+            raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
+        looking.mine = BlockShapes.of(a, b)
+    problem, rows_a, rows_b = whole(looking.all)
+    agreement = agree(team, problem, settings, threads=settle_threads(team, settings), resident_rows=(rows_a, rows_b))
+    c, check = make_resident_product(team, agreement, a.array, b.array, settings)
+    _refuse_wrong(check)
+    return RowBlock(c)
 
 
 def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
-    with team.phase("agree", timed=False) as asking:
-        settings = Settings.gather(flags)
-        if not isinstance(root, int) or not 0 <= root < team.size:
+    if not isinstance(root, int) or not 0 <= root < team.size:
+        with team.phase("agree", timed=False):
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
-        asking.mine = {"root": root, **settings.as_dict()}
-    same_on_all_ranks(asking.all)
-    team.pretend_nodes(settings.ranks_per_node)
+    settings = _settle(team, flags, kind="matrices of the root", root=root)
     with team.phase("agree", timed=False) as looking:
         plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
         matrices = _look_at(a, b, plain_out) if team.rank == root else None
@@ -81,8 +115,7 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         at_root=True,
     )
     outcome = make_product(team, agreement, first, second, settings, out=place)
-    if outcome.check is not None and not outcome.check.ok:
-        raise CheckFailed(f"the product is wrong: error {outcome.check.error:.2e}, tolerance {outcome.check.tolerance:.2e}")
+    _refuse_wrong(outcome.check)
     if team.rank != root:
         return None
     if plain_out is None:

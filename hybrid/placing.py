@@ -45,13 +45,17 @@ def _place_from_root(
 
 
 def _place_from_nodes(team: Team, plan: Plan, window: Window, settings: Settings) -> None:
+    for node in range(len(plan.topology.nodes)):
+        pass_to_all_nodes(team, plan, window, plan.b_rows_from(node), node, settings)
+
+
+def pass_to_all_nodes(team: Team, plan: Plan, b: Window, rows: Span, node: int, settings: Settings) -> None:
+    """Rows of B that lie in one node's window, into all others'. Within a phase, on every rank."""
     leaders = [ranks[0] for ranks in plan.topology.nodes]
-    row_bytes = plan.problem.bytes(1, plan.problem.m)
-    for index in range(len(leaders)):
-        chain = leaders[index:] + leaders[:index]
-        take = put = window.__getitem__
-        if len(chain) > 1:
-            pass_along(team, chain, plan.b_rows_from(index), take, put, row_bytes, settings.message_bytes)
+    chain = leaders[node:] + leaders[:node]
+    if len(chain) > 1:
+        take = put = b.__getitem__
+        pass_along(team, chain, rows, take, put, plan.problem.bytes(1, plan.problem.m), settings.message_bytes)
 
 
 def gather(team: Team, plan: Plan, c: Window, settings: Settings) -> None:

@@ -5,7 +5,7 @@ Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hybrid.cut import Cut, Layout, choose_cut, layout_of
@@ -59,6 +59,7 @@ class Plan:
     check: bool  # the product will be verified
     shares: tuple[Share, ...]
     road: str = "in place"  # or "host", "peers": how the operands come to the devices
+    resident: bool = False  # every rank has its rows of A and B, and keeps its rows of C
     at_root: bool = False  # the matrices are the root's own arrays: they lie in no window
 
     @property
@@ -73,17 +74,26 @@ class Plan:
         return Span(0, self.problem.n) if node == self.root_node else self.a_rows_on(node)
 
     def c_rows_at_the_end(self, rank: int) -> Span:
-        """Of the gathered C, the rows this rank checks and writes: a block for each rank of the root's node."""
+        """Of C, the rows this rank checks and writes: of the gathered one a block for each rank of the root's node."""
+        if self.resident:
+            return self.shares[rank].rows
         members = self.topology.nodes[self.root_node]
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
+
+    def b_rows_over_link(self, rank: int) -> Span:
+        """The rows of B that the road "peers" loads to this rank's device, for all ranks of its node."""
+        members = self.topology.nodes[self.topology.node_of(rank)]
+        return self.shares[rank].b_rows if self.resident else block(self.problem.l, len(members), members.index(rank))
 
     def b_rows_from(self, node: int) -> Span:
         """The rows of B that the ranks of this node provide."""
         return self.topology.rows_of_node(node, self.problem.l)
 
     def bytes_of_windows(self, node: int) -> int:
-        """The matrices a node's ranks share."""
+        """The matrices a node's ranks share. Of resident ones that is B, where it is not fetched from device to device."""
         p = self.problem
+        if self.resident:
+            return 0 if self.road == "peers" else p.bytes(p.l, p.m)
         return p.bytes(len(self.a_rows_on(node)), p.l) + p.bytes(p.l, p.m) + p.bytes(len(self.c_rows_on(node)), p.m)
 
     def bytes_of_buffers(self, rank: int) -> int:
@@ -123,13 +133,19 @@ def make_plan(
     panel_columns: int = 0,
     device_memory: int = 0,
     check: bool = False,
+    resident_rows: tuple[Sequence[Span], Sequence[Span]] | None = None,
 ) -> Plan:
     """Cut a product into row-blocks, chunks and panels. Zero for a size lets the plan choose it.
 
-    `device_memory`: bytes that each rank may take on its device; 0: as many as it needs.
+    `device_memory`: bytes that each rank may take on its device; 0: as many as it needs. `resident_rows`: the rows of A and
+    those of B that the ranks already have.
     """
     staged = staged or device != "cpu"
-    blocks = [topology.rows_of_rank(rank, problem.n) for rank in range(topology.size)]
+    ranks = range(topology.size)
+    blocks = [topology.rows_of_rank(rank, problem.n) for rank in ranks]
+    b_blocks = [topology.rows_of_rank(rank, problem.l) for rank in ranks]
+    if resident_rows:
+        blocks, b_blocks = map(list, resident_rows)
     cut = choose_cut(
         problem,
         max(map(len, blocks)),
@@ -145,7 +161,7 @@ def make_plan(
             rank,
             topology.node_of(rank),
             rows,
-            topology.rows_of_rank(rank, problem.l),
+            b_blocks[rank],
             _pieces(len(rows), cut.chunk_rows, device),
             panels,
             cut,
@@ -153,7 +169,7 @@ def make_plan(
         )
         for rank, rows in enumerate(blocks)
     )
-    return Plan(problem, topology, root, device, staged, check, shares)
+    return Plan(problem, topology, root, device, staged, check, shares, resident=resident_rows is not None)
 
 
 def _pieces(length: int, size: int, device: str) -> tuple[Span, ...]:

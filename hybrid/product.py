@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hybrid.agreement import Agreement
-from hybrid.exchange import Ends, Work
+from hybrid.exchange import Ends
 from hybrid.guard import busy
 from hybrid.operands import FromRoot, Operand
-from hybrid.partition import Span, Topology, block
-from hybrid.pipeline import multiply_in_place, run_share
+from hybrid.partition import Span, Topology
 from hybrid.placed import verify_placed
 from hybrid.placing import gather, place
 from hybrid.plan import Plan, make_plan
 from hybrid.recycled import recycled
-from hybrid.roads import make_road, workplace_of
+from hybrid.runner import Progress, Runner
 from hybrid.settings import Settings
 from hybrid.team import Team
 from hybrid.threads import limited_threads
 from hybrid.timeline import Interval, Spread, Timeline, slowest
 from hybrid.verify import Check, verify
 from hybrid.window import Window, make_windows
-
-# Told what is being done, how much of it is done, and of how much; on every rank.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,8 @@ def make_product(
     with limited_threads(threads):
         windows = _host_matrices(team, plan, a, b, out, threads)
         _fill(team, plan, windows, a, b, threads, progress)
-        runner = _Runner(team, agreement, windows, settings, progress)
+        ends = _ends(team, plan, windows)
+        runner = Runner(team, agreement, ends, _read_and_written(plan, team.rank, ends), settings, progress)
         team.timeline.zero = time.perf_counter()  # the ranks have just come out of a phase together
         totals = []
         for index in range(-warmup, repeat):
@@ -133,60 +129,6 @@ def _fill(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Ope
             operand.rows(rows, windows[key][rows], threads, filled)
 
 
-class _Runner:
-    """One rank's part of the multiplication, set up as far as can be done before the clock runs."""
-
-    def __init__(
-        self, team: Team, agreement: Agreement, windows: dict[str, Window], settings: Settings, progress: Progress
-    ) -> None:
-        plan, kernel = agreement.plan, agreement.kernel
-        gpus = [station.gpu for station in agreement.stations]
-        self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
-        self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
-        self._ends = _ends(team, plan, windows)
-        self._strips, self._done = sum(1 for _ in self._share.strips()), 0
-        began = time.perf_counter()
-        with team.phase("prepare", timed=False), busy():
-            self._workplace = workplace_of(team, plan, gpus[team.rank], kernel)
-        if plan.staged:
-            self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus)
-            with team.phase("prepare", timed=False), busy():
-                for array in _read_and_written(team, plan, self._ends):
-                    self._workplace.device.lock(array)
-            team.timeline.add("prepare", began, time.perf_counter())
-
-    def make_ready(self) -> None:
-        """Before each repetition; the ranks come together between this and `run`."""
-        self._done = 0
-        if self._workplace.board is not None:
-            self._workplace.board.new_round()
-        if self._poisoned:
-            self._workplace.device.poison(self._workplace.memory)
-
-    def run(self) -> None:
-        with self._team.phase("multiply", timed=False), busy():
-            try:
-                work = self._multiply()
-            except BaseException:
-                self._workplace.drain()
-                raise
-            for phase, begin, end in work:
-                self._team.timeline.add(phase, begin, end)
-
-    def _multiply(self) -> Work:
-        device = self._workplace.device
-        if self._staged:
-            return run_share(self._share, self._buffers, self._road, device, self._entering)
-        assert self._ends is not None
-        return multiply_in_place(self._share, self._ends, device, self._entering)
-
-    def _entering(self, phase: str) -> None:
-        self._team.enter(phase)
-        if phase == "multiply":
-            self._progress("multiply", self._done, self._strips)
-            self._done += 1
-
-
 def _ends(team: Team, plan: Plan, windows: dict[str, Window]) -> Ends | None:
     """This rank's rows; or all, at a root that owns them."""
     a, b, c = windows["A"], windows["B"], windows["C"]
@@ -196,14 +138,13 @@ def _ends(team: Team, plan: Plan, windows: dict[str, Window]) -> Ends | None:
     return Ends(a[rows], b.array, c[rows])
 
 
-def _read_and_written(team: Team, plan: Plan, ends: Ends | None) -> list[np.ndarray]:
+def _read_and_written(plan: Plan, rank: int, ends: Ends | None) -> list[np.ndarray]:
     """The host memory that this rank's copies touch."""
     if ends is None:
         return []
     if plan.at_root or plan.road == "host":
         return [ends.a, ends.b, ends.c]
-    own = block(plan.problem.l, len(team.node_ranks), team.node_ranks.index(team.rank))
-    return [ends.a, ends.b[own.slice], ends.c]
+    return [ends.a, ends.b[plan.b_rows_over_link(rank).slice], ends.c]
 
 
 def _check(team: Team, agreement: Agreement, windows: dict[str, Window], operands: dict[str, Operand], threads: int) -> Check:

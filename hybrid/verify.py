@@ -74,11 +74,11 @@ def _verify(team: Team, plan: Plan, a: Window, b: Window, c: Window, threads: in
     with team.phase("check") as through_b:
         through_b.mine = side.of_b(my_b)
     of_b = _stack(plan, through_b.all, by="b_rows")
-    one_node = len(plan.topology.nodes) == 1  # then each rank compares the rows it multiplied
+    own = plan.resident or len(plan.topology.nodes) == 1  # each rank compares the rows it multiplied
     with team.phase("check") as through_a:
         expected = side.of_a(my_a, of_b)
-        through_a.mine = None if one_node else expected
-    if not one_node:
+        through_a.mine = None if own else expected
+    if not own:
         expected = _stack(plan, through_a.all, by="rows")[plan.c_rows_at_the_end(team.rank).slice]
     with team.phase("check") as comparing:
         rows = plan.c_rows_at_the_end(team.rank)

@@ -15,7 +15,7 @@ from hybrid.devices import Mark, Neighbour
 from hybrid.devices.buffers import Buffers
 from hybrid.errors import DeviceUnavailable
 from hybrid.exchange.members import Member, notes_needed
-from hybrid.partition import Topology, block
+from hybrid.partition import Topology
 from hybrid.plan import Plan
 from hybrid.team import Team
 
@@ -143,12 +143,12 @@ class Workplace:
     def members(self, team: Team, plan: Plan) -> dict[int, Member]:
         """The ranks of the node, with their buffers as this rank's device reaches them. After `connect`."""
         members = {}
-        for position, rank in enumerate(team.node_ranks):
+        for rank in team.node_ranks:
             share = plan.shares[rank]
             memory = self.memory if rank == team.rank else self._opened[rank]
             members[rank] = Member(
                 share,
-                block(plan.problem.l, len(team.node_ranks), position),
+                plan.b_rows_over_link(rank),
                 Buffers(self.device, memory, share, plan.problem),
                 self._loaded.get(rank, []),
                 self._multiplied.get(rank, []),

@@ -33,16 +33,16 @@ def product(comm, a, b, root=0, **more):
 @pytest.fixture
 def taken(monkeypatch):
     """The roads that products take."""
-    import hybrid.product
+    import hybrid.runner
 
-    seen, original = [], hybrid.product.make_road
+    seen, original = [], hybrid.runner.make_road
 
     def making(*arguments):
         road, buffers = original(*arguments)
         seen.append(type(road).__name__)
         return road, buffers
 
-    monkeypatch.setattr(hybrid.product, "make_road", making)
+    monkeypatch.setattr(hybrid.runner, "make_road", making)
     return seen
 
 

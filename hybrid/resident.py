@@ -1,0 +1,66 @@
+"""A product of row-blocks: every rank's rows of A and B are where they are, and its rows of C stay there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybrid.agreement import Agreement
+from hybrid.exchange import Ends
+from hybrid.guard import busy
+from hybrid.partition import Span
+from hybrid.placing import pass_to_all_nodes
+from hybrid.plan import Plan
+from hybrid.row_block import as_rows, empty_like, on_host
+from hybrid.runner import Runner
+from hybrid.settings import Settings
+from hybrid.team import Team
+from hybrid.threads import limited_threads
+from hybrid.timeline import Timeline
+from hybrid.verify import Check, verify
+from hybrid.window import Window, make_windows
+
+
+class _OwnRows:
+    """Rows of a matrix, asked for as rows of the whole."""
+
+    def __init__(self, array: Any, rows: Span) -> None:
+        self._array, self._rows = array, rows
+
+    def __getitem__(self, asked: tuple[slice, slice]) -> Any:
+        rows, columns = asked
+        return self._array[rows.start - self._rows.lo : rows.stop - self._rows.lo, columns]
+
+
+def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
+    """This rank's rows of C, where its rows of A lie, and what the check found. Every rank calls it."""
+    plan, share = agreement.plan, agreement.plan.shares[team.rank]
+    threads = agreement.stations[team.rank].threads.count
+    team.timeline = Timeline()
+    with limited_threads(threads):
+        with team.phase("place"), busy():
+            own_a, own_b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
+            c = empty_like(own_a, len(share.rows), plan.problem.m)
+        from_devices = plan.road == "peers"
+        all_b = _OwnRows(own_b, share.b_rows) if from_devices else _gathered(team, plan, own_b, settings)
+        touched = [own_a, own_b if from_devices else all_b, c]
+        runner = Runner(team, agreement, Ends(own_a, all_b, c), touched, settings, lambda *_: None)
+        with team.phase("place", timed=False):
+            runner.make_ready()
+        runner.run()
+        if not settings.check:
+            return c, None
+        with team.phase("check", timed=False), busy():
+            rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
+            window_a, window_b, window_c = (Window(on_host(array), span) for array, span in rows)
+        return c, verify(team, plan, window_a, window_b, window_c, threads)
+
+
+def _gathered(team: Team, plan: Plan, own_b: Any, settings: Settings) -> Any:
+    """All of B in the node's window."""
+    window = make_windows(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
+    with team.phase("place"), busy():
+        window[plan.shares[team.rank].b_rows][...] = on_host(own_b)
+    with team.phase("place"):
+        for share in plan.shares:
+            pass_to_all_nodes(team, plan, window, share.b_rows, share.node, settings)
+    return window.array

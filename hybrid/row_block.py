@@ -1,0 +1,91 @@
+"""Matrices whose rows lie on all ranks: products of them that never pass the root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from hybrid.errors import UsageError
+from hybrid.operands import common_dtype, on_gpu
+from hybrid.partition import Span
+from hybrid.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlock:
+    """This rank's rows of a matrix; the ranks' rows follow each other in rank order. Every rank has one, maybe empty.
+
+    array: of NumPy, or of CuPy on the rank's GPU.
+    """
+
+    array: Any
+
+    def __post_init__(self) -> None:
+        if getattr(self.array, "ndim", None) != 2:
+            raise UsageError(f"a RowBlock takes a matrix, not {type(self.array).__name__}")
+
+
+@dataclass(frozen=True)
+class BlockShapes:
+    """What one rank says of its blocks of A and B."""
+
+    a: tuple[int, int]
+    b: tuple[int, int]
+    dtype: str
+
+    @classmethod
+    def of(cls, a: Any, b: Any) -> BlockShapes:
+        """UsageError for what cannot be multiplied as it lies."""
+        for name, block in (("a", a), ("b", b)):
+            if not isinstance(block, RowBlock):
+                raise UsageError(f"{name} is no RowBlock, but the other operand is one: both must be, on every rank")
+        return cls(a.array.shape, b.array.shape, common_dtype(a.array.dtype, b.array.dtype))
+
+
+def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
+    """The product that all ranks' blocks make up, the rows of A and those of B that each has. UsageError if they do not fit."""
+    first = blocks[0]
+    for rank, block in enumerate(blocks):
+        if (block.a[1], block.b[1], block.dtype) != (first.a[1], first.b[1], first.dtype):
+            raise UsageError(
+                f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.dtype}, "
+                f"rank 0's {first.a[1]} and {first.b[1]} of {first.dtype}"
+            )
+    rows_a, rows_b = ([Span(*ends) for ends in pairwise(accumulate(sizes, initial=0))] for sizes in
+                      ([block.a[0] for block in blocks], [block.b[0] for block in blocks]))  # fmt: skip
+    if rows_b[-1].hi != first.a[1]:
+        raise UsageError(f"A has {first.a[1]} columns and B {rows_b[-1].hi} rows: they must be the same")
+    return Problem(rows_a[-1].hi, first.a[1], first.b[1], first.dtype), rows_a, rows_b
+
+
+def as_rows(array: Any, dtype: str, *, device: str) -> Any:
+    """The array as it lies where the device can copy from it, else a copy of it: contiguous in rows, in the type asked for."""
+    if on_gpu(array):
+        import cupy
+
+        array = cupy.asarray(array)
+        if device == "cuda":
+            return cupy.ascontiguousarray(array, dtype)
+        array = cupy.asnumpy(array)
+    return np.ascontiguousarray(array, dtype)
+
+
+def on_host(array: Any) -> np.ndarray:
+    if on_gpu(array):
+        import cupy
+
+        return cupy.asnumpy(array)
+    return np.asarray(array)
+
+
+def empty_like(array: Any, rows: int, columns: int) -> Any:
+    """A matrix of undefined contents where `array` lies."""
+    if on_gpu(array):
+        import cupy
+
+        return cupy.empty((rows, columns), array.dtype)
+    return np.empty((rows, columns), array.dtype)

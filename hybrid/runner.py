@@ -1,0 +1,73 @@
+"""One rank's part of a multiplication: set up once, run as often as wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hybrid.agreement import Agreement
+from hybrid.exchange import Ends, Work
+from hybrid.guard import busy
+from hybrid.pipeline import multiply_in_place, run_share
+from hybrid.roads import make_road, workplace_of
+from hybrid.settings import Settings
+from hybrid.team import Team
+
+# Told what is being done, how much of it is done, and of how much; on every rank.
+Progress = Callable[[str, int, int], None]
+
+
+class Runner:
+    """One rank's part of the multiplication, set up as far as can be done before the clock runs."""
+
+    def __init__(
+        self, team: Team, agreement: Agreement, ends: Ends | None, touched: Sequence[Any], settings: Settings, progress: Progress
+    ) -> None:
+        """`ends`: as for `make_road`. `touched`: the host memory that this rank's copies read and write."""
+        plan, kernel = agreement.plan, agreement.kernel
+        gpus = [station.gpu for station in agreement.stations]
+        self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
+        self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
+        self._ends = ends
+        self._strips, self._done = sum(1 for _ in self._share.strips()), 0
+        began = time.perf_counter()
+        with team.phase("prepare", timed=False), busy():
+            self._workplace = workplace_of(team, plan, gpus[team.rank], kernel)
+        if plan.staged:
+            self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus)
+            with team.phase("prepare", timed=False), busy():
+                for array in touched:
+                    self._workplace.device.lock(array)
+            team.timeline.add("prepare", began, time.perf_counter())
+
+    def make_ready(self) -> None:
+        """Before each repetition; the ranks come together between this and `run`."""
+        self._done = 0
+        if self._workplace.board is not None:
+            self._workplace.board.new_round()
+        if self._poisoned:
+            self._workplace.device.poison(self._workplace.memory)
+
+    def run(self) -> None:
+        with self._team.phase("multiply", timed=False), busy():
+            try:
+                work = self._multiply()
+            except BaseException:
+                self._workplace.drain()
+                raise
+            for phase, begin, end in work:
+                self._team.timeline.add(phase, begin, end)
+
+    def _multiply(self) -> Work:
+        device = self._workplace.device
+        if self._staged:
+            return run_share(self._share, self._buffers, self._road, device, self._entering)
+        assert self._ends is not None
+        return multiply_in_place(self._share, self._ends, device, self._entering)
+
+    def _entering(self, phase: str) -> None:
+        self._team.enter(phase)
+        if phase == "multiply":
+            self._progress("multiply", self._done, self._strips)
+            self._done += 1
