@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["RowBlock", "__version__", "multiply"]
+__all__ = ["RowBlock", "__version__", "empty", "multiply"]
 
 if TYPE_CHECKING:
-    from hybrid.api import multiply
+    from hybrid.api import empty, multiply
     from hybrid.row_block import RowBlock
 
 
 def __getattr__(name: str) -> Any:
     # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
-    if name == "multiply":
-        from hybrid.api import multiply
+    if name in ("empty", "multiply"):
+        from hybrid import api
 
-        return multiply
+        return getattr(api, name)
     if name == "RowBlock":
         from hybrid.row_block import RowBlock
 

@@ -80,11 +80,13 @@ def agree(
     root: int = 0,
     already_there: int = 0,
     at_root: bool = False,
+    shared: bool = False,
     resident_rows: tuple[Sequence[Span], Sequence[Span]] | None = None,
 ) -> Agreement:
     """Choose device, kernel, plan and road, the same on every rank, and make sure that it all fits.
 
-    `already_there`: bytes that the root holds already. `at_root`: the operands are the root's own arrays;
+    `already_there`: bytes that the root holds already. `at_root`: the operands are the root's own arrays; `shared`:
+    they lie in windows already;
     `resident_rows`: those of A and of B that each rank already has.
     """
     from hybrid.roads import choose_road, root_can_drive  # with NumPy, which must not be loaded before the threads are settled
@@ -114,7 +116,7 @@ def agree(
     all_gpus: list[Gpu | None] = list(gpus) or [None] * team.size
     if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(team, plan, all_gpus))):
         plan = replace(plan, at_root=True)
-    refuse_what_does_not_fit(plan, rooms, already_there=looking.all[root][2] if plan.at_root else 0)
+    refuse_what_does_not_fit(plan, rooms, already_there=looking.all[root][2] if plan.at_root or shared else 0)
     stations = tuple(
         Station(
             rank,

@@ -10,14 +10,15 @@ import numpy as np
 
 from hybrid.agreement import agree, same_on_all_ranks, settle_threads
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.operands import FromRoot, as_matrix, common_dtype, on_gpu
-from hybrid.problem import Problem
+from hybrid.operands import FromRoot, Operand, Shared, as_matrix, common_dtype, on_gpu
+from hybrid.problem import ITEM_SIZES, Problem
 from hybrid.product import make_product
 from hybrid.ranks import team_of
 from hybrid.recycled import recycled
 from hybrid.resident import make_resident_product
 from hybrid.row_block import BlockShapes, RowBlock, whole
-from hybrid.settings import Settings
+from hybrid.settings import Settings, one_of
+from hybrid.shared import shared_arrays
 from hybrid.team import Team
 from hybrid.verify import Check
 
@@ -60,6 +61,27 @@ def multiply(
         return _multiply(team, a, b, root, out, flags)
 
 
+def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0) -> np.ndarray | None:
+    """A matrix, its contents undefined, in memory that the ranks of the root's node share; None on other nodes.
+
+    Every rank of `comm` calls, and may fill rows. Where `multiply` finds all its matrices in such memory, the ranks work on
+    them where they lie: nothing is copied on a CPU, and each rank drives its own GPU's link. The memory is given back when
+    nothing at the root refers to it any more.
+    """
+    team = team_of(comm)
+    with team.phase("agree", timed=False) as asking:
+        if len(shape) != 2 or not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+            raise UsageError(f"shape {shape!r} is not that of a matrix")
+        if not isinstance(root, int) or not 0 <= root < team.size:
+            raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
+        name = one_of("dtype", np.dtype(dtype).name, ITEM_SIZES)
+        asking.mine = {"shape": tuple(map(int, shape)), "dtype": name, "root": root}
+    same_on_all_ranks(asking.all)
+    if team.size == 1:
+        return np.empty(shape, dtype)
+    return shared_arrays(team).make(team, asking.mine["shape"], name, root)
+
+
 def _settle(team: Team, flags: dict[str, Any], **more: Any) -> Settings:
     """The settings, the same on every rank, as is what else they must agree on."""
     with team.phase("agree", timed=False) as asking:
@@ -94,15 +116,25 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
     settings = _settle(team, flags, kind="matrices of the root", root=root)
     with team.phase("agree", timed=False) as looking:
+        shared = shared_arrays(team)
         plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
         matrices = _look_at(a, b, plain_out) if team.rank == root else None
         if matrices is not None:
-            looking.mine = (matrices[0].shape, matrices[1].shape, common_dtype(matrices[0].dtype, matrices[1].dtype))
-    shape_a, shape_b, dtype = looking.all[root]
+            dtype = common_dtype(matrices[0].dtype, matrices[1].dtype)
+            places = [shared.place_of(array) for array in (*matrices, plain_out)]
+            looking.mine = (matrices[0].shape, matrices[1].shape, dtype, places, shared.taken_leave_of())
+    shape_a, shape_b, dtype, places, gone = looking.all[root]
+    shared.drop(gone)
     problem = Problem(shape_a[0], shape_a[1], shape_b[1], dtype)
     array_a, array_b = matrices if matrices is not None else (None, None)
-    first, second = FromRoot(shape_a, array_a), FromRoot(shape_b, array_b)
+    first: Operand = FromRoot(shape_a, array_a)
+    second: Operand = FromRoot(shape_b, array_b)
     place = plain_out if plain_out is not None and _can_hold(plain_out, problem) else None
+    # On one node, matrices that all its ranks see are neither sent nor driven by the root.
+    all_shared = len(team.topology.nodes) == 1 and team.size > 1 and None not in places[:2]
+    if all_shared:
+        first, second = (Shared(shared.array_at(at, shape)) for at, shape in zip(places, (shape_a, shape_b), strict=False))
+        place = shared.array_at(places[2], (problem.n, problem.m)) if places[2] is not None else None
     there = [first.in_place(dtype), second.in_place(dtype), place]
     kept_for_c = recycled.make_room(problem.bytes(problem.n, problem.m)) if team.rank == root and place is None else 0
     agreement = agree(
@@ -112,7 +144,8 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         threads=settle_threads(team, settings),
         root=root,
         already_there=sum(array.nbytes for array in there if array is not None) + kept_for_c,
-        at_root=True,
+        at_root=not all_shared,
+        shared=all_shared,
     )
     outcome = make_product(team, agreement, first, second, settings, out=place)
     _refuse_wrong(outcome.check)

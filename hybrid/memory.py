@@ -81,6 +81,7 @@ def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there
                 f"{readable(need - free)} are missing; use more nodes, smaller matrices or float32"
             )
         need = sum(plan.bytes_of_windows(index) for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root)
+        need -= already_there if plan.root_node in nodes else 0
         free = min(rooms[rank].shared_bytes for rank in here)
         if need > free:
             raise DoesNotFit(

@@ -80,6 +80,23 @@ class FromFile:
         return None  # the file may change, and its pages are read more than once
 
 
+class Shared:
+    """A matrix in memory that the ranks of the only node share."""
+
+    at_root = True  # it is neither made nor placed
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.shape: tuple[int, int] = array.shape
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        copy_rows(into, self.array[rows.slice], threads)
+        progress(len(rows))
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return self.array
+
+
 class FromRoot:
     """An array of the root's; on the other ranks only its shape is known."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from hybrid.agreement import Agreement
 from hybrid.exchange import Ends
 from hybrid.guard import busy
-from hybrid.operands import FromRoot, Operand
+from hybrid.operands import FromRoot, Operand, Shared
 from hybrid.partition import Span, Topology
 from hybrid.placed import verify_placed
 from hybrid.placing import gather, place
@@ -51,7 +51,10 @@ def make_product(
     out: np.ndarray | None = None,
     progress: Progress = lambda phase, done, of: None,
 ) -> Outcome:
-    """Carry out the plan `repeat` times after `warmup` more. Every rank calls it; `out`, at the root, may become C."""
+    """Carry out the plan `repeat` times after `warmup` more. Every rank calls it.
+
+    `out` may become C: the root's array, or with operands that are shared the same shared one on all ranks.
+    """
     plan = agreement.plan
     threads = agreement.stations[team.rank].threads.count
     team.timeline = _fresh(team.timeline)
@@ -98,7 +101,12 @@ def _host_matrices(team: Team, plan: Plan, a: Operand, b: Operand, out: np.ndarr
     rows = {"A": plan.a_rows_on(node), "B": Span(0, problem.l), "C": plan.c_rows_on(node)}
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
     if not plan.at_root:
-        return make_windows(team, rows, columns, problem.dtype)
+        there = {key: operand.array for key, operand in (("A", a), ("B", b)) if isinstance(operand, Shared)}
+        if there and out is not None:
+            there["C"] = out
+        made = {key: span for key, span in rows.items() if key not in there}
+        windows = {key: Window(array, rows[key]) for key, array in there.items()}
+        return windows | (make_windows(team, made, columns, problem.dtype) if made else {})
     matrices = {}
     with team.phase("place", timed=False), busy():
         for key, array in (("A", a.in_place(problem.dtype)), ("B", b.in_place(problem.dtype)), ("C", out)):

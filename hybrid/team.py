@@ -52,6 +52,7 @@ class Team:
         self.timeline = Timeline()
         self.doing = "start"
         self.kept: Kept | None = None  # from one product to the next
+        self.shared: Any = None  # the arrays its ranks share
         self.alone = False  # this rank could not agree with the others: only ending the job is left
         self._patience = patience
         self._messages: Messages | None = None
@@ -155,7 +156,7 @@ class Team:
         """Give the team's communicators back; every rank calls it."""
         if self.kept is not None:
             self.kept.leave()
-            self.kept = None
+        self.kept = self.shared = None
         if self._messages is not None:
             self._messages.free()
             self._messages = None

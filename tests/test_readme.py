@@ -45,14 +45,22 @@ def test_commands(line, tmp_path):
 
 def test_there_are_commands_and_programs():
     assert len(commands()) >= 3
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == len(RIGHT)
+
+
+RIGHT = {
+    "alone": "numpy.allclose(c, a @ b)",
+    "with mpi4py": "c is None or numpy.allclose(c, a @ b)",
+    "shared": "(c == 800).all()",
+    "row-blocks": "numpy.allclose(power.array, 0.01 * comm.size**3)",
+}
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("program", blocks("python"), ids=["alone", "with mpi4py"])
-def test_programs(program, tmp_path):
+@pytest.mark.parametrize(("program", "right"), zip(blocks("python"), RIGHT.values(), strict=True), ids=RIGHT)
+def test_programs(program, right, tmp_path):
     path = tmp_path / "program.py"
-    path.write_text(program + "\nassert c is None or numpy.allclose(c, a @ b)\n")
+    path.write_text(f"{program}\nassert {right}\n")
     ranks = mpirun(2) if "mpi4py" in program else []
     done = subprocess.run([*ranks, sys.executable, path], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -104,7 +104,7 @@ def test_a_rank_that_passes_something_else_is_named(comm):
     with pytest.raises(UsageError, match="rank 1 asks for kind"):
         hybrid.multiply(mine, mine, comm=comm)
     wide = hybrid.RowBlock(np.ones((2, 3 if comm.rank == 1 else 4)))
-    with pytest.raises(UsageError, match="rank 1's blocks have 4? ?.*columns"):
+    with pytest.raises(UsageError, match=r"rank 1's blocks have .* columns of float64"):
         hybrid.multiply(hybrid.RowBlock(ones), wide, comm=comm)
 
 

@@ -1,0 +1,132 @@
+"""hybrid.empty: matrices that the ranks of a node share, multiplied where they lie."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.errors import UsageError
+
+pytestmark = pytest.mark.mpi
+
+
+def filled(comm, array, value):
+    """`array` with the root's `value`, after all ranks have come."""
+    if comm.rank == 0:
+        array[...] = value
+    comm.Barrier()
+    return array
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The windows that products make."""
+    import hybrid.product
+
+    keys, original = [], hybrid.product.make_windows
+
+    def making(team, rows, columns, dtype):
+        keys.extend(rows)
+        return original(team, rows, columns, dtype)
+
+    monkeypatch.setattr(hybrid.product, "make_windows", making)
+    return keys
+
+
+@pytest.mark.parametrize("environment", [{}, {"STAGED": "1"}, {"STAGED": "1", "ROAD": "peers"}], ids=str)
+def test_products_of_shared_matrices(comm, monkeypatch, made, environment):
+    if environment.get("ROAD") and comm.size == 1:
+        pytest.skip("peers take two ranks")
+    for name, value in environment.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    rng = np.random.default_rng(7)
+    a, b, c = (hybrid.empty(shape, comm=comm) for shape in ((30, 20), (20, 25), (30, 25)))
+    for _ in range(3):
+        first, second = rng.standard_normal((30, 20)), rng.standard_normal((20, 25))
+        filled(comm, a, first)
+        filled(comm, b, second)
+        out = hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), out=c if comm.rank == 0 else None, comm=comm)
+        assert (out is c) == (comm.rank == 0)
+        np.testing.assert_allclose(c, first @ second, rtol=1e-12, atol=1e-12)  # on every rank: the memory is the same
+        comm.Barrier()
+        result = hybrid.multiply(*((a[5:9], b) if comm.rank == 0 else (None, None)), comm=comm)
+        if comm.rank == 0:
+            np.testing.assert_allclose(result, first[5:9] @ second, rtol=1e-12, atol=1e-12)
+    assert made == ([] if comm.size == 1 else ["C"] * 3)
+
+
+def test_every_rank_may_fill_rows(comm):
+    a = hybrid.empty((2 * comm.size, 3), "float32", comm=comm)
+    a[2 * comm.rank : 2 * comm.rank + 2] = comm.rank if comm.size > 1 else 0
+    comm.Barrier()
+    assert a.dtype == np.float32
+    np.testing.assert_array_equal(a[:, 0], np.repeat(np.arange(comm.size), 2))
+    comm.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_on_other_nodes_there_is_nothing_and_products_are_right_all_the_same(comm, monkeypatch):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    hybrid.multiply(*(np.ones((2, 2, 2)) if comm.rank == 0 else (None, None)), comm=comm)  # the nodes are pretended from here on
+    a = hybrid.empty((6, 6), comm=comm, root=1)
+    assert (a is None) == (comm.rank != 1)
+    if comm.rank == 1:
+        a[...] = np.arange(36).reshape(6, 6)
+    c = hybrid.multiply(*((a, a) if comm.rank == 1 else (None, None)), comm=comm, root=1)
+    if comm.rank == 1:
+        np.testing.assert_array_equal(c, a @ a)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_columns_other_types_and_private_operands_are_taken_as_ordinary_arrays(comm, made):
+    a = filled(comm, hybrid.empty((8, 8), comm=comm), np.arange(64.0).reshape(8, 8))
+    private = np.ones((8, 8))
+    pairs = [(None, None)] * 4
+    if comm.rank == 0:
+        halves, transposed = (a[:, ::2], private[::2]), (a.T, a)
+        pairs = [halves, transposed, (a, private), (a.view("float32")[:, :8], private.astype("float32"))]
+    for first, second in pairs:
+        c = hybrid.multiply(first, second, comm=comm)
+        if comm.rank == 0:
+            np.testing.assert_allclose(c, first @ second)
+    comm.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_memory_goes_when_the_root_lets_go_of_it(comm):
+    def mappings():
+        gc.collect()
+        return sum("hybrid-" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    ones = (np.ones((2, 2)), np.ones((2, 2))) if comm.rank == 0 else (None, None)
+    hybrid.multiply(*ones, comm=comm)
+    before = mappings()
+    a = hybrid.empty((600, 600), comm=comm)
+    part = a[5:7]
+    assert mappings() > before
+    del a
+    hybrid.multiply(*ones, comm=comm)
+    assert mappings() > before
+    del part
+    hybrid.multiply(*ones, comm=comm)
+    assert mappings() == before
+
+
+def test_odd_wishes_are_refused_on_all_ranks(comm):
+    for shape in ((3,), (3, -1), (2, 2.5), (1, 2, 3)):
+        with pytest.raises(UsageError, match="not that of a matrix"):
+            hybrid.empty(shape, comm=comm)
+    with pytest.raises(UsageError, match="unknown dtype 'int32'"):
+        hybrid.empty((2, 2), "int32", comm=comm)
+    with pytest.raises(UsageError, match="root 99 is not a rank"):
+        hybrid.empty((2, 2), comm=comm, root=99)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_ask_for_different_ones_are_told(comm):
+    with pytest.raises(UsageError, match="rank 1 asks for shape"):
+        hybrid.empty((2, 3 if comm.rank == 1 else 2), comm=comm)
