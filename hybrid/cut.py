@@ -30,13 +30,23 @@ class Cut:
     panels: int
 
 
-def choose_cut(problem: Problem, rows: int, *, device: str, ranks: int, memory: int, chunk_rows: int, panel_columns: int) -> Cut:
+def choose_cut(
+    problem: Problem,
+    rows: int,
+    *,
+    device: str,
+    ranks: int,
+    nodes: int,
+    memory: int,
+    chunk_rows: int,
+    panel_columns: int,
+) -> Cut:
     """The cut for row-blocks of up to `rows` rows in `memory` bytes of each device (0: as much as it takes).
 
     `chunk_rows`, `panel_columns`: sizes asked for, or 0. What does not fit even in the smallest pieces is cut into these.
     """
     height = chunk_rows or _chunk_rows(problem, rows, device, ranks)
-    width = panel_columns or _panel_columns(problem, device)
+    width = panel_columns or _panel_columns(problem, device, nodes)
     whole = Cut(height, width, _count(rows, height), _count(problem.m, width))
     if not memory or layout_of(problem, rows, whole, device).bytes <= memory:
         return whole
@@ -108,8 +118,9 @@ def _chunk_rows(problem: Problem, rows: int, device: str, ranks: int) -> int:
     return max(1, STRIP_WORK // max(1, problem.l * problem.m), -(-rows // MOST_STRIPS))
 
 
-def _panel_columns(problem: Problem, device: str) -> int:
-    panels = min(MOST_PANELS, max(1, problem.bytes(problem.l, problem.m) // PANEL_BYTES)) if device != "cpu" else 1
+def _panel_columns(problem: Problem, device: str, nodes: int) -> int:
+    cut = device != "cpu" or nodes > 1  # a CPU takes B as it lies, but need not wait for all of it to come from other nodes
+    panels = min(MOST_PANELS, max(1, problem.bytes(problem.l, problem.m) // PANEL_BYTES)) if cut else 1
     return max(1, problem.m if panels == 1 else -(-problem.m // panels // TILE) * TILE)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from hybrid.devices import Device, Mark
 from hybrid.devices.buffers import Buffers
 from hybrid.exchange import Ends, Road, Work
+from hybrid.exchange.deliveries import Deliveries
 from hybrid.partition import Span
 from hybrid.plan import Share
 from hybrid.schedule import Arrival, Strip
@@ -18,9 +19,11 @@ from hybrid.schedule import Arrival, Strip
 Entering = Callable[[str], None]  # told the phase of each piece of work before it is handed to the device
 
 
-def multiply_in_place(share: Share, ends: Ends, device: Device, entering: Entering) -> Work:
-    """Multiply the rank's row-block by B where they lie. Returns what `Device.finish` does."""
+def multiply_in_place(share: Share, ends: Ends, device: Device, entering: Entering, deliveries: Deliveries | None = None) -> Work:
+    """Multiply the rank's row-block by B where they lie, as panels of B are delivered. Returns what `Device.finish` does."""
     for arrival in share.arrivals():
+        if deliveries is not None and arrival.operand == "B":
+            deliveries.wait_for(arrival.index)
         for strip in arrival.releases:
             entering("multiply")
             rows, columns = strip.rows.slice, strip.columns.slice

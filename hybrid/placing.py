@@ -1,7 +1,12 @@
-"""Rows between the root, the nodes and their windows: before a product to where they are multiplied, after it to the root."""
+"""Rows between the root, the nodes and their windows: to where they are multiplied, and those of C to the root."""
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
+
+from hybrid.exchange.deliveries import Passing
 from hybrid.exchange.nodes import pass_along
 from hybrid.operands import FromRoot, Operand
 from hybrid.partition import Span
@@ -12,41 +17,64 @@ from hybrid.window import Window
 
 
 def place(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Operand, settings: Settings, threads: int) -> None:
-    """Bring the operands' rows to the nodes that need them: the root's arrays from the root, others between the nodes."""
+    """Before the multiplication: the root's arrays into its node's window, and its A to the nodes. B follows panel by panel."""
     with team.phase("place"):
         for operand, key in ((a, "A"), (b, "B")):
             if isinstance(operand, FromRoot):
-                _place_from_root(team, plan, windows[key], operand, key, settings, threads)
-            elif key == "B":
-                _place_from_nodes(team, plan, windows[key], settings)
+                window = windows[key]
+                if team.rank == plan.root and operand.in_place(plan.problem.dtype) is not window.array:
+                    operand.rows(window.rows, window.array, threads, lambda done: team.enter("place"))
+        if isinstance(a, FromRoot):
+            _send_rows_of_a(team, plan, windows["A"], a, settings)
 
 
-def _place_from_root(
-    team: Team, plan: Plan, window: Window, operand: FromRoot, key: str, settings: Settings, threads: int
-) -> None:
-    dtype = plan.problem.dtype
-    if team.rank == plan.root and operand.in_place(dtype) is not window.array:
-        operand.rows(window.rows, window.array, threads, lambda done: team.enter("place"))
-    others = [index for index in range(len(plan.topology.nodes)) if index != plan.root_node]
-    leaders = [plan.topology.leader(index) for index in others]
-    row_bytes = operand.shape[1] * plan.problem.item_size
-
-    def send(rows: Span, to: list[int]) -> None:
-        chain = [plan.root, *to]
-        pass_along(
-            team, chain, rows, lambda part: operand.contiguous(part, dtype), window.__getitem__, row_bytes, settings.message_bytes
-        )
-
-    if key == "B":
-        send(Span(0, plan.problem.l), leaders)
-    else:
-        for index, leader in zip(others, leaders, strict=True):
-            send(plan.a_rows_on(index), [leader])
-
-
-def _place_from_nodes(team: Team, plan: Plan, window: Window, settings: Settings) -> None:
+def _send_rows_of_a(team: Team, plan: Plan, window: Window, a: FromRoot, settings: Settings) -> None:
+    dtype, row_bytes = plan.problem.dtype, plan.problem.bytes(1, plan.problem.l)
     for node in range(len(plan.topology.nodes)):
-        pass_to_all_nodes(team, plan, window, plan.b_rows_from(node), node, settings)
+        if node != plan.root_node:
+            chain = [plan.root, plan.topology.leader(node)]
+            rows = plan.a_rows_on(node)
+            pass_along(
+                team, chain, rows, lambda part: a.contiguous(part, dtype), window.__getitem__, row_bytes, settings.message_bytes
+            )
+
+
+def couriers(plan: Plan) -> list[int]:
+    """For each node the rank that passes panels of B on: its leader, on the root's node the root."""
+    return [plan.root if node == plan.root_node else plan.topology.leader(node) for node in range(len(plan.topology.nodes))]
+
+
+def passing_of_b(team: Team, plan: Plan, b: Window, from_root: bool, settings: Settings) -> Passing | None:
+    """How panels of B come to all nodes' windows, where there are several nodes.
+
+    `from_root`: all rows are in the root's window; else every node has those its ranks made.
+    """
+    chain = couriers(plan)
+    if len(chain) == 1:
+        return None
+    if team.rank not in chain:
+        return Passing(None)
+    panels = plan.shares[team.rank].panels
+    if from_root:
+        sources = [(plan.root_node, Span(0, plan.problem.l))]
+    else:
+        sources = [(node, plan.b_rows_from(node)) for node in range(len(chain))]
+
+    def pass_panel(index: int) -> None:
+        columns = panels[index]
+        row_bytes = plan.problem.bytes(1, len(columns))
+        began = time.perf_counter()
+        team.enter("place")
+
+        def rows_of_panel(rows: Span) -> np.ndarray:
+            return b[rows][:, columns.slice]
+
+        for node, rows in sources:
+            in_turn = chain[node:] + chain[:node]
+            pass_along(team, in_turn, rows, rows_of_panel, rows_of_panel, row_bytes, settings.message_bytes)
+        team.timeline.add("place", began, time.perf_counter())
+
+    return Passing(pass_panel)
 
 
 def pass_to_all_nodes(team: Team, plan: Plan, b: Window, rows: Span, node: int, settings: Settings) -> None:

@@ -151,6 +151,7 @@ def make_plan(
         max(map(len, blocks)),
         device=device,
         ranks=topology.size,
+        nodes=len(topology.nodes),
         memory=device_memory if staged else 0,
         chunk_rows=chunk_rows,
         panel_columns=panel_columns,

@@ -13,7 +13,7 @@ from hybrid.guard import busy
 from hybrid.operands import FromRoot, Operand, Shared
 from hybrid.partition import Span, Topology
 from hybrid.placed import verify_placed
-from hybrid.placing import gather, place
+from hybrid.placing import gather, passing_of_b, place
 from hybrid.plan import Plan, make_plan
 from hybrid.recycled import recycled
 from hybrid.runner import Progress, Runner
@@ -62,7 +62,9 @@ def make_product(
         windows = _host_matrices(team, plan, a, b, out, threads)
         _fill(team, plan, windows, a, b, threads, progress)
         ends = _ends(team, plan, windows)
-        runner = Runner(team, agreement, ends, _read_and_written(plan, team.rank, ends), settings, progress)
+        passing = passing_of_b(team, plan, windows["B"], isinstance(b, FromRoot), settings)
+        touched = _read_and_written(plan, team.rank, ends)
+        runner = Runner(team, agreement, ends, touched, settings, progress, passing)
         team.timeline.zero = time.perf_counter()  # the ranks have just come out of a phase together
         totals = []
         for index in range(-warmup, repeat):

@@ -11,6 +11,7 @@ from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda import Gpu, usable_gpus
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.exchange import Ends, Road
+from hybrid.exchange.deliveries import Deliveries, Passing
 from hybrid.exchange.host import HostRoad
 from hybrid.exchange.members import notes_needed
 from hybrid.exchange.peers import PeersRoad
@@ -111,8 +112,32 @@ def root_can_drive(team: Team, plan: Plan, gpus: Sequence[Gpu | None]) -> bool:
     return all(looking.all)
 
 
+def notes_of(plan: Plan) -> int:
+    """Places on a board that the roads need; deliveries have theirs after them."""
+    chunks, panels = _most_pieces(plan)
+    return notes_needed(max(len(members) for members in plan.topology.nodes), chunks, panels) + panels
+
+
+def make_deliveries(team: Team, plan: Plan, place: Workplace, passing: Passing) -> Deliveries:
+    """Of panels of B that come from other nodes. Every rank calls it."""
+    place.meet(team, notes_of(plan))
+    assert place.board is not None
+    courier = plan.root if team.node == plan.root_node else plan.topology.leader(team.node)
+    return Deliveries(place.board, notes_of(plan) - _most_pieces(plan)[1], courier, passing)
+
+
+def _most_pieces(plan: Plan) -> tuple[int, int]:
+    return max(len(each.chunks) for each in plan.shares), len(plan.shares[0].panels)
+
+
 def make_road(
-    team: Team, plan: Plan, place: Workplace, ends: Ends | None, kernel: Kernel, gpus: Sequence[Gpu | None]
+    team: Team,
+    plan: Plan,
+    place: Workplace,
+    ends: Ends | None,
+    kernel: Kernel,
+    gpus: Sequence[Gpu | None],
+    deliveries: Deliveries | None = None,
 ) -> tuple[Road, Buffers]:
     """The road, with the buffers it leads to. Every rank calls it.
 
@@ -127,16 +152,16 @@ def make_road(
     share, problem = plan.shares[team.rank], plan.problem
     if plan.road == "host":
         assert ends is not None
-        return HostRoad(place.device, ends), Buffers(place.device, place.hold(team, share.layout.bytes), share, problem)
-    chunks, panels = max(len(each.chunks) for each in plan.shares), len(share.panels)
+        memory = place.hold(team, share.layout.bytes)
+        return HostRoad(place.device, ends, deliveries), Buffers(place.device, memory, share, problem)
+    chunks, panels = _most_pieces(plan)
     sizes = [each.layout.bytes for each in plan.shares]
-    most = max(len(members) for members in plan.topology.nodes)
     driver = plan.root if plan.at_root else None
     place.connect(
         team,
         sizes,
         max(chunks + panels, chunks * panels),
-        notes_needed(most, chunks, panels),
+        notes_of(plan),
         driver,
         link_to,
     )
@@ -145,7 +170,7 @@ def make_road(
     made: Road
     if driver is None:
         assert ends is not None
-        made = PeersRoad(place.device, place.board, team.rank, members, ends)
+        made = PeersRoad(place.device, place.board, team.rank, members, ends, deliveries)
     elif team.rank == driver:
         assert ends is not None
         made = DrivingRoad(place.links, place.board, driver, members, place.buffers_at_links(team, plan), ends)

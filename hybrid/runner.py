@@ -8,9 +8,10 @@ from typing import Any
 
 from hybrid.agreement import Agreement
 from hybrid.exchange import Ends, Work
+from hybrid.exchange.deliveries import Passing
 from hybrid.guard import busy
 from hybrid.pipeline import multiply_in_place, run_share
-from hybrid.roads import make_road, workplace_of
+from hybrid.roads import make_deliveries, make_road, workplace_of
 from hybrid.settings import Settings
 from hybrid.team import Team
 
@@ -22,9 +23,19 @@ class Runner:
     """One rank's part of the multiplication, set up as far as can be done before the clock runs."""
 
     def __init__(
-        self, team: Team, agreement: Agreement, ends: Ends | None, touched: Sequence[Any], settings: Settings, progress: Progress
+        self,
+        team: Team,
+        agreement: Agreement,
+        ends: Ends | None,
+        touched: Sequence[Any],
+        settings: Settings,
+        progress: Progress,
+        passing: Passing | None = None,
     ) -> None:
-        """`ends`: as for `make_road`. `touched`: the host memory that this rank's copies read and write."""
+        """`ends`: as for `make_road`. `touched`: the host memory that this rank's copies read and write.
+
+        `passing`: how panels of B go between the nodes; None if they all are there before.
+        """
         plan, kernel = agreement.plan, agreement.kernel
         gpus = [station.gpu for station in agreement.stations]
         self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
@@ -34,8 +45,9 @@ class Runner:
         began = time.perf_counter()
         with team.phase("prepare", timed=False), busy():
             self._workplace = workplace_of(team, plan, gpus[team.rank], kernel)
+        self._deliveries = make_deliveries(team, plan, self._workplace, passing) if passing else None
         if plan.staged:
-            self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus)
+            self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus, self._deliveries)
             with team.phase("prepare", timed=False), busy():
                 for array in touched:
                     self._workplace.device.lock(array)
@@ -46,6 +58,8 @@ class Runner:
         self._done = 0
         if self._workplace.board is not None:
             self._workplace.board.new_round()
+        if self._deliveries is not None:
+            self._deliveries.begin()
         if self._poisoned:
             self._workplace.device.poison(self._workplace.memory)
 
@@ -53,6 +67,8 @@ class Runner:
         with self._team.phase("multiply", timed=False), busy():
             try:
                 work = self._multiply()
+                if self._deliveries is not None and self._share.panels:  # a rank without rows of its own may be a courier
+                    self._deliveries.wait_for(len(self._share.panels) - 1)
             except BaseException:
                 self._workplace.drain()
                 raise
@@ -64,7 +80,7 @@ class Runner:
         if self._staged:
             return run_share(self._share, self._buffers, self._road, device, self._entering)
         assert self._ends is not None
-        return multiply_in_place(self._share, self._ends, device, self._entering)
+        return multiply_in_place(self._share, self._ends, device, self._entering, self._deliveries)
 
     def _entering(self, phase: str) -> None:
         self._team.enter(phase)

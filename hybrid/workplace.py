@@ -85,6 +85,10 @@ class Workplace:
         if self._connection is None or not self._connection.serves(wanted):
             self._connect(team, sizes, announcements, driver, link_to)
             self._connection = wanted
+        self.meet(team, notes)
+
+    def meet(self, team: Team, notes: int) -> None:
+        """A board of at least so many notes a rank."""
         if self.board is None or self.board.places < notes or self.board.topology != team.topology:
             self.board = Board(team, notes)
 

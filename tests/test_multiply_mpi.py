@@ -9,6 +9,7 @@ import pytest
 
 import hybrid
 from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
+from hybrid.partition import Span
 
 pytestmark = pytest.mark.mpi
 
@@ -258,16 +259,16 @@ def test_an_environment_that_differs_is_named(comm, monkeypatch):
 def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
     """The check of the product starts from what lies on the nodes: that it lies there rightly is checked too."""
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    place = hybrid.product.place
+    pass_along = hybrid.placing.pass_along
 
-    def changing(team, plan, windows, *rest):
-        place(team, plan, windows, *rest)
-        if team.rank == team.size - 1:
-            share = plan.shares[team.rank]
-            windows[operand][share.rows if operand == "A" else share.b_rows][0, 0] += 1
+    def changing(team, chain, rows, take, put, *sizes):
+        pass_along(team, chain, rows, take, put, *sizes)
+        of_a = sizes[0] == 8 * 10  # bytes of a row: B's are longer
+        if team.rank == team.size - 1 and of_a == (operand == "A") and team.rank in chain:
+            put(Span(rows.hi - 1, rows.hi))[0, 0] += 1
 
-    monkeypatch.setattr(hybrid.product, "place", changing)
-    a, b = same_matrix((12, 12), 1), same_matrix((12, 12), 2)
+    monkeypatch.setattr(hybrid.placing, "pass_along", changing)
+    a, b = same_matrix((12, 10), 1), same_matrix((10, 12), 2)
     with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
         hybrid.multiply(*at(comm, 0, a, b), comm=comm)
 

@@ -57,7 +57,7 @@ RIGHT = {
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(("program", "right"), zip(blocks("python"), RIGHT.values(), strict=True), ids=RIGHT)
+@pytest.mark.parametrize(("program", "right"), list(zip(blocks("python"), RIGHT.values(), strict=True)), ids=RIGHT)
 def test_programs(program, right, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(f"{program}\nassert {right}\n")

@@ -6,21 +6,26 @@ from typing import Any
 
 from hybrid.devices import Device, Mark
 from hybrid.exchange import Ends, Work
+from hybrid.exchange.deliveries import Deliveries
 from hybrid.schedule import Arrival, Strip
 
 
 class HostRoad:
-    def __init__(self, device: Device, ends: Ends) -> None:
-        self._device, self._ends = device, ends
+    """`deliveries`: of panels that come from other nodes."""
+
+    def __init__(self, device: Device, ends: Ends, deliveries: Deliveries | None = None) -> None:
+        self._device, self._ends, self._deliveries = device, ends, deliveries
 
     def begin(self) -> None:
         pass
 
     def ready(self, arrival: Arrival) -> bool:
-        return True
+        return self._deliveries is None or arrival.operand == "A" or self._deliveries.came(arrival.index)
 
     def bring(self, arrival: Arrival, into: Any, after: list[Mark]) -> Mark:
         part = arrival.span.slice
+        if self._deliveries is not None and arrival.operand == "B":
+            self._deliveries.wait_for(arrival.index)
         source = self._ends.a[part] if arrival.operand == "A" else self._ends.b[:, part]
         return self._device.copy_in(into, source, after)
 

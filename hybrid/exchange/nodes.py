@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hybrid.partition import Span, pieces
 from hybrid.team import Team
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def pass_along(
@@ -23,17 +21,20 @@ def pass_along(
 ) -> None:
     """Bring rows from the first rank of `chain` to all others, message by message, each passing on what it received.
 
-    `take(rows)` gives contiguous rows on the first rank, `put(rows)` the contiguous place for them on the others.
-    Ranks outside the chain return at once.
+    `take(rows)` gives rows of `row_bytes` bytes on the first rank, `put(rows)` the place for them on the others; where these
+    are parts of wider rows they are packed. Ranks outside the chain return at once.
     """
     if team.rank not in chain or not row_bytes:
         return
     position = list(chain).index(team.rank)
     for group in pieces(rows, max(1, message_bytes // row_bytes)):
-        block = take(group) if position == 0 else put(group)
+        place = take(group) if position == 0 else put(group)
+        block = place if place.flags.c_contiguous else place.copy() if position == 0 else np.empty(place.shape, place.dtype)
         flat = block.reshape(-1).view("uint8")
         for part in pieces(Span(0, flat.size), message_bytes):  # a single row may be longer than a message
             if position > 0:
                 team.messages.receive(flat[part.slice], chain[position - 1])
             if position + 1 < len(chain):
                 team.messages.send(flat[part.slice], chain[position + 1])
+        if position > 0 and block is not place:
+            place[...] = block

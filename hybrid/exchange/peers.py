@@ -8,6 +8,7 @@ from typing import Any
 from hybrid.board import Board
 from hybrid.devices import Mark, Neighbour
 from hybrid.exchange import Ends, Work
+from hybrid.exchange.deliveries import Deliveries
 from hybrid.exchange.members import Member, fetch_panel
 from hybrid.schedule import Arrival, Strip
 
@@ -15,19 +16,31 @@ from hybrid.schedule import Arrival, Strip
 class PeersRoad:
     """For devices that hold all panels: none is overwritten while others may still read it."""
 
-    def __init__(self, device: Neighbour, board: Board, rank: int, members: Mapping[int, Member], ends: Ends) -> None:
-        self._device, self._board, self._rank, self._members, self._ends = device, board, rank, members, ends
+    def __init__(
+        self,
+        device: Neighbour,
+        board: Board,
+        rank: int,
+        members: Mapping[int, Member],
+        ends: Ends,
+        deliveries: Deliveries | None = None,
+    ) -> None:
+        """`deliveries`: of panels that come from other nodes."""
+        self._device, self._board, self._rank = device, board, rank
+        self._members, self._ends, self._deliveries = members, ends, deliveries
 
     def begin(self) -> None:
         pass
 
     def ready(self, arrival: Arrival) -> bool:
-        return True
+        return self._deliveries is None or arrival.operand == "A" or self._deliveries.came(arrival.index)
 
     def bring(self, arrival: Arrival, into: Any, after: list[Mark]) -> Mark:
         part = arrival.span.slice
         if arrival.operand == "A":
             return self._device.copy_in(into, self._ends.a[part], after)
+        if self._deliveries is not None:
+            self._deliveries.wait_for(arrival.index)
         own = self._members[self._rank]
         rows, number = own.b_rows.slice, own.number(arrival)
         mark = self._device.copy_in(into[rows], self._ends.b[rows, part], after)
