@@ -21,6 +21,8 @@ from hybrid.team import Team
 from hybrid.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
 from hybrid.window import window_folder
 
+SPARE_GPU_BYTES = 256 << 20  # for kernels, events and what CUDA sets up when work begins
+
 
 @dataclass(frozen=True)
 class Station:
@@ -194,7 +196,8 @@ def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tup
 
 def _room(team: Team, settings: Settings, gpu: Gpu | None) -> Room:
     # What is held for earlier products serves this one, or is given back before.
-    free_on_gpu = free_bytes(gpu) + (team.kept.held if team.kept is not None else 0) if gpu else 0
+    held = team.kept.held if team.kept is not None else 0
+    free_on_gpu = max(0, free_bytes(gpu) + held - SPARE_GPU_BYTES) if gpu else 0
     return Room(
         host=team.host,
         host_bytes=settings.host_memory or available_host_bytes(),

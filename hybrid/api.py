@@ -10,7 +10,7 @@ import numpy as np
 
 from hybrid.agreement import agree, same_on_all_ranks, settle_threads
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.operands import FromRoot, Operand, Shared, as_matrix, common_dtype, on_gpu
+from hybrid.operands import FromRoot, Operand, Shared, as_gpu_matrix, as_matrix, common_dtype, on_gpu
 from hybrid.problem import ITEM_SIZES, Problem
 from hybrid.product import make_product
 from hybrid.ranks import team_of
@@ -58,6 +58,8 @@ def multiply(
     with _ALONE if team.size == 1 else nullcontext():
         if isinstance(a, RowBlock) or isinstance(b, RowBlock):
             return _multiply_blocks(team, a, b, root, out, flags)
+        if team.size == 1 and out is None and on_gpu(a) and on_gpu(b):
+            return _multiply_on_gpu(team, a, b, root, flags)
         return _multiply(team, a, b, root, out, flags)
 
 
@@ -110,6 +112,18 @@ def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dic
     return RowBlock(c)
 
 
+def _multiply_on_gpu(team: Team, a: Any, b: Any, root: int, flags: dict[str, Any]) -> Any:
+    """GPU to GPU: the arrays are the only rank's row-blocks."""
+    first, second = as_gpu_matrix(a, "a"), as_gpu_matrix(b, "b")
+    _refuse_shapes(first.shape, second.shape)
+    return _hand_over(_multiply_blocks(team, RowBlock(first), RowBlock(second), root, None, flags).array, both_on_gpu=True)
+
+
+def _refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    if a[1] != b[0]:
+        raise UsageError(f"a has {a[1]} columns and b {b[0]} rows: they must be the same")
+
+
 def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
     if not isinstance(root, int) or not 0 <= root < team.size:
         with team.phase("agree", timed=False):
@@ -160,8 +174,7 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
 
 def _look_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     first, second = as_matrix(a, "a"), as_matrix(b, "b")
-    if first.shape[1] != second.shape[0]:
-        raise UsageError(f"a has {first.shape[1]} columns and b {second.shape[0]} rows: they must be the same")
+    _refuse_shapes(first.shape, second.shape)
     if out is not None:
         if not isinstance(out, np.ndarray):
             raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")

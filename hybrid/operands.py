@@ -148,16 +148,24 @@ def as_matrix(value: Any, name: str) -> np.ndarray:
     if value is None:
         raise UsageError(f"{name} is None at the root, which must hold it")
     if on_gpu(value):
-        try:
-            import cupy
-        except ImportError:
-            raise UsageError(f"{name} lies on a GPU, which takes CuPy: pip install 'hybrid-runner[cuda13]' (or cuda12)") from None
-        value = cupy.asnumpy(cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value))
+        value = as_gpu_matrix(value, name).get()
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     if isinstance(value, np.ma.MaskedArray):
         raise UsageError(f"{name} is a masked array, and what it masks has no product: fill it first, with .filled(value)")
     array = np.asarray(value)
+    if array.ndim != 2:
+        raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
+    return array
+
+
+def as_gpu_matrix(value: Any, name: str) -> Any:
+    """The CuPy matrix behind anything that lies on a GPU."""
+    try:
+        import cupy
+    except ImportError:
+        raise UsageError(f"{name} lies on a GPU, which takes CuPy: pip install 'hybrid-runner[cuda13]' (or cuda12)") from None
+    array = cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
     if array.ndim != 2:
         raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
     return array

@@ -13,7 +13,8 @@ Result = TypeVar("Result")
 
 def on_threads(threads: int, work: Callable[[Span], Result], parts: Iterable[Span]) -> Iterator[Result]:
     """`work(part)` for each part, in order, by `threads` threads."""
-    if threads <= 1:
+    parts = list(parts)
+    if threads <= 1 or len(parts) <= 1:
         yield from map(work, parts)
         return
     with ThreadPoolExecutor(threads) as pool:

@@ -7,7 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 # Read by the BLAS libraries NumPy comes with, once, when they are loaded.
 _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -80,6 +85,12 @@ def limited_threads(count: int) -> AbstractContextManager[object]:
     """Within this context every BLAS library of this process uses `count` threads."""
     if all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES):
         return nullcontext()  # already announced: looking through the loaded libraries would cost start-up time
-    from threadpoolctl import threadpool_limits
+    return _blas_libraries(len(sys.modules)).limit(limits=count, user_api="blas")
 
-    return threadpool_limits(limits=count, user_api="blas")
+
+@lru_cache(maxsize=1)
+def _blas_libraries(modules_loaded: int) -> ThreadpoolController:
+    """The libraries of this process: looked for anew when more modules have been loaded, since that takes a millisecond."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

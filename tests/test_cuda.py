@@ -21,13 +21,9 @@ def gpus():
 
 
 @pytest.fixture
-def poisoned_gpu():
-    """Buffers made next hold NaN, so that what is read before it was written shows."""
-    import cupy
-
-    poison = cupy.full(1 << 26, np.nan)
-    cupy.cuda.Device().synchronize()
-    del poison
+def poisoned_gpu(monkeypatch):
+    """What is read before it was written shows."""
+    monkeypatch.setenv("HYBRID_POISON", "1")
 
 
 def bound(a, b):
@@ -91,8 +87,19 @@ def test_nan_and_infinity_are_numpys():
     np.testing.assert_array_equal(hybrid.multiply(a, b, device="cuda"), a @ b)
 
 
+@pytest.mark.parametrize("memory", ["100k", "10k", "3k"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_in_little_gpu_memory(monkeypatch, memory, dtype):
+    monkeypatch.setenv("HYBRID_GPU_MEMORY", memory)
+    monkeypatch.setenv("HYBRID_POISON", "1")
+    rng = np.random.default_rng()
+    a, b = rng.standard_normal((150, 101)).astype(dtype), rng.standard_normal((101, 77)).astype(dtype)
+    c = hybrid.multiply(a, b, device="cuda")
+    assert (np.abs(c - a.astype(np.float64) @ b.astype(np.float64)) <= bound(a, b)).all()
+
+
 def test_too_little_gpu_memory_is_refused_with_the_missing_amount(monkeypatch):
-    monkeypatch.setenv("HYBRID_GPU_MEMORY", "10k")
+    monkeypatch.setenv("HYBRID_GPU_MEMORY", "1k")
     with pytest.raises(DoesNotFit, match=r"on the GPU of rank 0 .* are missing"):
         hybrid.multiply(np.ones((100, 100)), np.ones((100, 100)), device="cuda")
 

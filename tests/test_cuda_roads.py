@@ -1,0 +1,136 @@
+"""The roads between GPUs: mpirun -n P python -m pytest --with-mpi -m "gpu and mpi" tests/test_cuda_roads.py, P from 1 on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.devices.cuda import usable_gpus
+from hybrid.errors import DeviceUnavailable
+from hybrid.launcher import mpirun
+
+pytestmark = pytest.mark.gpu
+WAYS = {
+    "private": {},
+    "pieces": {"CHUNK_ROWS": "33", "PANEL_COLUMNS": "40"},
+    "host": {"ROAD": "host"},
+    "little memory": {"ROAD": "host", "GPU_MEMORY": "200k"},
+    "a node a rank": {"RANKS_PER_NODE": "1"},
+}
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    monkeypatch.setenv("HYBRID_POISON", "1")
+    try:
+        return usable_gpus()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def way(request, comm, monkeypatch):
+    settings = WAYS[request.param]
+    # Peers also for small matrices: asked for, where there are two ranks on a node.
+    if "ROAD" not in settings and "RANKS_PER_NODE" not in settings and comm.size > 1:
+        settings = {**settings, "ROAD": "peers"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+
+
+def cases(comm, dtype, count):
+    """Shapes, operands and roots, the same on every rank."""
+    rng = np.random.default_rng(comm.bcast(int(np.random.default_rng().integers(1 << 60))))
+    for _ in range(count):
+        n, l, m = (int(size) for size in rng.integers(comm.size, 300, 3))
+        yield rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype), int(rng.integers(comm.size))
+
+
+def right(c, a, b):
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    sizes = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
+    return (np.abs(c - exact) <= (a.shape[1] + 2) * np.finfo(a.dtype).eps * sizes + 1e-300).all()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_arrays_of_the_root(comm, way, dtype):
+    out = None
+    for a, b, root in cases(comm, dtype, 12):
+        mine = comm.rank == root
+        if mine:
+            out = np.full((a.shape[0], b.shape[1]), np.nan, dtype)
+        c = hybrid.multiply(*((a, b) if mine else (None, None)), comm=comm, root=root, device="cuda", out=out if mine else None)
+        assert not mine or right(c, a, b), (a.shape, b.shape)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_shared_arrays(comm, way, dtype):
+    for a, b, root in cases(comm, dtype, 6):
+        shared_a, shared_b = (hybrid.empty(matrix.shape, matrix.dtype, comm=comm, root=root) for matrix in (a, b))
+        mine = comm.rank == root
+        if mine:
+            shared_a[...], shared_b[...] = a, b
+        comm.Barrier()
+        c = hybrid.multiply(*((shared_a, shared_b) if mine else (None, None)), comm=comm, root=root, device="cuda")
+        assert not mine or right(c, a, b), (a.shape, b.shape)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("on_gpu", [True, False], ids=["cupy", "numpy"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_row_blocks(comm, way, dtype, on_gpu):
+    import cupy
+
+    for a, b, _ in cases(comm, dtype, 6):
+        blocks = []
+        for matrix in (a, b):
+            rows = np.array_split(matrix, comm.size)[comm.rank]
+            blocks.append(hybrid.RowBlock(cupy.asarray(rows) if on_gpu else rows))
+        c = hybrid.multiply(*blocks, comm=comm, device="cuda")
+        assert isinstance(c.array, cupy.ndarray if on_gpu else np.ndarray)
+        assert right(np.concatenate(comm.allgather(cupy.asnumpy(c.array))), a, b), (a.shape, b.shape)
+
+
+@pytest.mark.mpi
+def test_large_arrays_are_page_locked_and_unlocked_again(comm):
+    from hybrid.devices.page_locks import page_locks
+
+    a = np.random.default_rng(0).random((1500, 1500))
+    for _ in range(3):
+        mine = comm.rank == 0
+        c = hybrid.multiply(*((a, a) if mine else (None, None)), comm=comm, device="cuda")
+        assert not mine or right(c, a, a)
+        view = a[100:]
+    assert not mine or page_locks().lock(view)
+    del a, view
+    comm.Barrier()
+
+
+def run(*arguments, ranks, shell=""):
+    command = [sys.executable, "-m", "hybrid.matmul", *map(str, arguments), "--device", "cuda", "--fill", "uniform"]
+    if shell:
+        command = ["bash", "-c", f'{shell} exec "$@"', "bash", *command]
+    return subprocess.run([*mpirun(ranks), *command], capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("road", ["auto", "host", "peers"])
+def test_the_command_with_two_ranks(road):
+    done = run(1501, 1203, 1301, "--road", road, "--repeat", 2, ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert "check ok" in done.stdout
+
+
+@pytest.mark.launcher
+def test_every_rank_sees_one_gpu_only(gpus):
+    """As under srun --gpus-per-task=1."""
+    one_each = f"export CUDA_VISIBLE_DEVICES=$((${{OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID}} % {len(gpus)}));"
+    done = run(3001, 2003, 3001, ranks=2, shell=one_each)
+    assert done.returncode == 0, done.stderr
+    assert "check ok" in done.stdout
