@@ -52,9 +52,9 @@ def choose_cut(
         return whole
     side = _side_of_square(problem, memory)
     if not chunk_rows:
-        height = _tiles(min(rows, side) // CHUNKS_AT_LEAST)
+        height = _tiles(min(-(-rows // CHUNKS_AT_LEAST) + TILE - 1, side // CHUNKS_AT_LEAST))
     if not panel_columns:
-        width = _tiles(min(problem.m, side) // PANELS_AT_LEAST)
+        width = _tiles(min(-(-problem.m // PANELS_AT_LEAST) + TILE - 1, side // PANELS_AT_LEAST))
     return _largest(problem, rows, height, width, device, memory)
 
 

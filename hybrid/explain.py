@@ -41,6 +41,8 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
         )
     if plan.topology.size > _RANKS_SHOWN:
         lines.append(f"… and {plan.topology.size - _RANKS_SHOWN} ranks more")
+    if plan.staged:
+        lines.append(_road(plan, settings))
     order = " ".join(f"{arrival.operand}{arrival.span}" for arrival in islice(plan.shares[0].arrivals(), 50))
     lines.append(f"order of arrival on rank 0: {order if len(order) < 400 else order[:400] + ' …'}")
     nodes = len(plan.topology.nodes)
@@ -50,6 +52,16 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
             f"in messages of at most {readable(settings.message_bytes)}"
         )
     return "\n".join(lines)
+
+
+def _road(plan: Plan, settings: Settings) -> str:
+    if plan.why_no_peers or settings.road == "host":
+        return f"road host: {plan.why_no_peers or 'asked for'}"
+    loaded = plan.problem.bytes(plan.problem.l, plan.problem.m)
+    return (
+        f"road peers, if a test shows that the ranks of a node reach each other's devices: each link carries its share of the "
+        f"{readable(loaded)} of B; else host: each carries all of it"
+    )
 
 
 def refuse_on_assumed_machine(plan: Plan, settings: Settings, gpus_per_node: int) -> None:

@@ -66,6 +66,17 @@ class Plan:
     def root_node(self) -> int:
         return self.topology.node_of(self.root)
 
+    @property
+    def why_no_peers(self) -> str:
+        """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
+        if all(len(members) == 1 for members in self.topology.nodes):
+            return "one rank a node: nothing to exchange"
+        if not all(share.holds_all for share in self.shares):
+            return "not everything fits on the devices: what is needed is loaded as they go"
+        if not all(len(share.rows) and share.panels for share in self.shares):
+            return "some ranks have nothing to multiply"
+        return ""
+
     def a_rows_on(self, node: int) -> Span:
         return self.topology.rows_of_node(node, self.problem.n)
 

@@ -40,7 +40,7 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
     """
     if not plan.staged:
         return RoadChoice("in place", "a CPU multiplies the matrices where they lie")
-    hindrance = _hindrance(plan)
+    hindrance = plan.why_no_peers
     if settings.road == "peers":
         if hindrance:
             raise DeviceUnavailable(f"the road peers cannot be taken: {hindrance}")
@@ -60,17 +60,6 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
     except HybridError as error:  # the same on all ranks
         return RoadChoice("host", f"the GPUs of a node cannot reach each other ({error})")
     return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
-
-
-def _hindrance(plan: Plan) -> str:
-    """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
-    if all(len(members) == 1 for members in plan.topology.nodes):
-        return "one rank a node: nothing to exchange"
-    if not all(share.holds_all for share in plan.shares):
-        return "not everything fits on the devices: what is needed is loaded as they go"
-    if not all(len(share.rows) and share.panels for share in plan.shares):
-        return "some ranks have nothing to multiply"
-    return ""
 
 
 def workplace_of(team: Team, plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Workplace:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid.cut import choose_cut, layout_of
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.explain import explain, refuse_on_assumed_machine
 from hybrid.kernels.catalogue import fastest
@@ -221,6 +222,39 @@ def test_what_is_already_there_is_not_counted_on_the_roots_node():
         refuse_what_does_not_fit(plan, rooms, already_there=8_000_000)
 
 
+# Cut to what a device holds
+
+
+@quick
+@given(problem=problems, rows=st.integers(1, 60), memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
+def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, chunk_rows, panel_columns):
+    asked = {"chunk_rows": chunk_rows, "panel_columns": panel_columns}
+    cut = choose_cut(problem, rows, device=device, ranks=2, nodes=1, memory=memory, **asked)
+    smallest = (cut.chunks, cut.panels) == (1, 1) and (cut.chunk_rows, cut.panel_columns) in (
+        (1, 1),
+        (chunk_rows or 1, panel_columns or 1),
+    )
+    assert layout_of(problem, rows, cut, device).bytes <= memory or smallest
+
+
+def test_where_memory_is_short_about_a_square_of_c_is_held():
+    problem = Problem(40_000, 40_000, 40_000)
+    cut = choose_cut(problem, 40_000, device="cuda", ranks=1, nodes=1, memory=16 << 30, chunk_rows=0, panel_columns=0)
+    rows, columns = cut.chunk_rows * cut.chunks, cut.panel_columns * cut.panels
+    assert 0.7 < rows / columns < 1.5
+    assert 0.75 * (16 << 30) < layout_of(problem, 40_000, cut, "cuda").bytes <= 16 << 30
+    assert cut.chunks >= 2
+    assert cut.panels >= 4
+    assert cut.chunk_rows % 128 == cut.panel_columns % 128 == 0
+
+
+def test_where_only_b_is_too_large_all_rows_stay():
+    problem = Problem(20_000, 40_000, 40_000)
+    cut = choose_cut(problem, 5000, device="cuda", ranks=4, nodes=1, memory=8 << 30, chunk_rows=0, panel_columns=0)
+    assert cut.chunk_rows * cut.chunks >= 5000
+    assert cut.chunks == 2
+
+
 # In words
 
 
@@ -240,8 +274,9 @@ def test_a_large_machine_is_explained_in_its_bytes():
     assert lines[6] == (
         f"rank 3: rows 37500:50000 in 2 chunk(s), B in 8 panel(s), 12 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
     )
-    assert lines[11].startswith("order of arrival on rank 0: A0:6272 B0:12544 B12544:25088 ")
-    assert len(lines) == 12
+    assert lines[11].startswith("road peers, if a test shows")
+    assert lines[12].startswith("order of arrival on rank 0: A0:6272 B0:12544 B12544:25088 ")
+    assert len(lines) == 13
 
 
 def test_nodes_are_explained_with_what_goes_between_them():
