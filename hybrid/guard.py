@@ -40,6 +40,7 @@ class _Sign:
         self.pipe: int | None = None
         self.phase = b""
         self.last = 0.0
+        self.asked_to_end = False
 
 
 _sign = _Sign()
@@ -83,6 +84,20 @@ def busy() -> Iterator[None]:
 def let_launcher_read() -> None:
     """Before an end that makes the launcher end the job: it offers no way to learn that it has read what was printed."""
     time.sleep(DRAIN)
+
+
+def finish_when_asked() -> None:
+    """From now on a SIGTERM does not end this process: it is noted, for `asked_to_end`."""
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        _sign.asked_to_end = True
+
+    if threading.current_thread() is threading.main_thread() and _sign.pipe is not None:
+        signal.signal(signal.SIGTERM, note)
+
+
+def asked_to_end() -> bool:
+    return _sign.asked_to_end
 
 
 def settle(code: int, *, agreed: bool = True) -> None:
@@ -186,8 +201,9 @@ def _watch(worker: int, pipe: int, stall: float, stillborn: Callable[[str], int 
         happened = _happened(code, stall if stuck else 0, asked_to_end)
         # One write: lines of different ranks must not cut each other.
         os.write(2, f"hybrid: rank {rank_by_launcher()} on {socket.gethostname()}, {phase}: {happened}\n".encode())
-    if phase == "start" and launched() is not None:
-        # Others may wait in MPI's start. MPICH's launcher ends them when a process is killed, not for an exit code.
+    if launched() is not None and (phase == "start" or failed_unheard):
+        # Others may wait for this rank. MPICH's launcher ends them when a process is killed; for an exit code it does not
+        # while MPI starts, and never those on other nodes.
         let_launcher_read()
         os.kill(os.getpid(), signal.SIGKILL)
     _leave(int(said[1:]) if said.startswith(_REPORTED) else 128 - code if code < 0 else code or 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import signal
 import sys
 from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         write_product(team, agreement.plan, outcome.c.array, options.out)
     with team.phase("report", timed=False):
         speaker.end(outcome, a, b, {"warmup": warmup}, settings)
-    return 0 if good else 3
+    if not good:
+        return 3
+    return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
 
 
 class _Speaker:
@@ -85,9 +88,11 @@ class _Speaker:
         options, plan = self._options, outcome.agreement.plan
         if options.printed:
             self._print_corners(outcome, a, b)
+        if outcome.repeats < options.repeat:
+            print(f"asked to end: {outcome.repeats} of {options.repeat} products were finished", file=self._stream)
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if options.json:
-            asked = {name: getattr(options, name) for name in ("fill", "seed", "repeat", "a", "b")}
+            asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
             record.write(as_record(outcome, {**asked, **extra}, settings.as_dict()), options.json)
         if options.trace:
             names = [f"rank {station.rank} on {station.host}" for station in outcome.agreement.stations]

@@ -75,6 +75,11 @@ class Topology:
             nodes.setdefault(name, []).append(rank)
         return cls(tuple(tuple(ranks) for ranks in nodes.values()))
 
+    def split(self, ranks_per_node: int) -> Topology:
+        """Every node cut into nodes of at most so many ranks. Ranks of different nodes never come together."""
+        starts = [(ranks, start) for ranks in self.nodes for start in range(0, len(ranks), ranks_per_node)]
+        return Topology(tuple(ranks[start : start + ranks_per_node] for ranks, start in starts))
+
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
         """For each rank its node, and its number in the order of the nodes."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybrid.agreement import Agreement
 from hybrid.exchange import Ends
-from hybrid.guard import busy
+from hybrid.guard import asked_to_end, busy, finish_when_asked
 from hybrid.operands import FromRoot, Operand, Shared
 from hybrid.partition import Span, Topology
 from hybrid.placed import verify_placed
@@ -37,6 +37,7 @@ class Outcome:
     total: Spread  # of one product, operands in host memory to C at the root: place to gather
     check: Check | None
     intervals: list[list[Interval]] = field(default_factory=list)  # of every rank, at the root
+    repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end
 
 
 def make_product(
@@ -81,6 +82,12 @@ def make_product(
                 gather(team, plan, windows["C"], settings)
             if index >= 0:
                 totals.append(time.perf_counter() - began)
+            if 0 <= index < repeat - 1:  # there is a product to report: a request to end no longer ends the rank at once
+                finish_when_asked()
+                with team.phase("place", timed=False) as asking:
+                    asking.mine = asked_to_end()
+                if any(asking.all):
+                    break
         team.timeline.repeat = None
         check = _check(team, agreement, windows, {"A": a, "B": b}, threads) if settings.check else None
     with team.phase("report", timed=False) as reporting:
@@ -88,7 +95,7 @@ def make_product(
     gpus = [station.gpu.uuid if station.gpu else f"rank {station.rank}" for station in agreement.stations]
     phases = slowest([seconds for seconds, _ in reporting.all], gpus)
     intervals = [entries for _, entries in reporting.all]
-    return Outcome(agreement, windows["A"], windows["B"], windows["C"], phases, Spread.of(totals), check, intervals)
+    return Outcome(agreement, windows["A"], windows["B"], windows["C"], phases, Spread.of(totals), check, intervals, len(totals))
 
 
 def _fresh(old: Timeline) -> Timeline:

@@ -65,8 +65,8 @@ class Team:
         self.topology = self._real_topology = self._find_nodes(comm)
 
     def pretend_nodes(self, ranks_per_node: int) -> None:
-        """Take every so many ranks for a node of their own; 0: the real nodes. The same on every rank."""
-        self.topology = Topology.of_equal_nodes(self.size, ranks_per_node) if ranks_per_node else self._real_topology
+        """Take every so many ranks of a node for a node of their own; 0: the real nodes. The same on every rank."""
+        self.topology = self._real_topology.split(ranks_per_node) if ranks_per_node else self._real_topology
 
     def _find_nodes(self, comm: MPI.Comm) -> Topology:
         from mpi4py import MPI

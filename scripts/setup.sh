@@ -238,8 +238,8 @@ environment_maker() {
 }
 
 apt_install() {
-    say "installing $1 with apt-get"
-    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y "$1"; } >/dev/null 2>&1 || true
+    say "installing $* with apt-get"
+    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; } >/dev/null 2>&1 || true
 }
 
 install() {

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # usage: bash scripts/test.sh [pytest argument…]
-# Sets up what is missing and runs the tests: without mpirun, then those marked mpi on 1 to 4 ranks.
+# Sets up what is missing and runs the tests: without mpirun, those marked mpi on 1 to 4 ranks, and, as root where Slurm is
+# installed, those of a cluster.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 SECONDS_ALONE=600
 SECONDS_WITH_MPI=300
+SECONDS_ON_CLUSTER=400
 
 CHOSEN=$# # then a step may be left without tests
 MARKED='' # the caller's -m narrows those of the steps
@@ -25,7 +27,18 @@ main() {
     for ranks in 1 2 3 4; do
         run_tests "$ranks" "$SECONDS_WITH_MPI" "${MPIRUN[@]}" -n "$ranks" "$PYTHON" -m pytest --with-mpi -m "mpi$MARKED"
     done
+    run_cluster_tests
     sum_up
+}
+
+run_cluster_tests() {
+    local reason
+    reason=$("$PYTHON" tests/cluster/cluster.py --why-not)
+    if [[ -z $reason ]]; then
+        run_tests slurm "$SECONDS_ON_CLUSTER" "$PYTHON" -m pytest -m "cluster$MARKED"
+    else
+        SUMMARY+=$(printf '\n%-5s %7s  not run: %s' slurm - "$reason")
+    fi
 }
 
 read_arguments() {

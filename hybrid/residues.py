@@ -1,0 +1,124 @@
+"""Exact integers from remainders: primes small enough for exact products, and the Chinese remainder theorem.
+
+A product of matrices modulo p is exact in floating point where no sum can leave the integers that the type holds: with
+remainders between -p/2 and p/2, where l·((p-1)/2)² ≤ 2^53 (float64) or 2^24 (float32). As many primes as their product
+needs to exceed the largest possible entry then give the entry itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+import numpy as np
+
+from hybrid.errors import UsageError
+
+EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are held exactly, and so are sums that stay below
+_SEGMENT = 1 << 18  # numbers sieved at once
+
+
+def largest_modulus(terms: int, dtype: str) -> int:
+    """The largest p whose balanced remainders give exact sums of so many products."""
+    return 2 * math.isqrt((1 << EXACT_BITS[dtype]) // max(1, terms)) + 1
+
+
+def primes_below(limit: int) -> Iterator[int]:
+    """The odd primes up to and with `limit`, the largest first."""
+    small = _sieve(math.isqrt(limit) + 1)
+    high = limit + 1
+    while high > 3:
+        low = max(3, high - _SEGMENT)
+        is_prime = np.ones(high - low, bool)
+        for prime in small:
+            first = max(prime * prime, -(-low // prime) * prime)
+            is_prime[first - low :: prime] = False
+        yield from (np.flatnonzero(is_prime)[::-1] + low).tolist()
+        high = low
+
+
+def _sieve(limit: int) -> list[int]:
+    is_prime = np.ones(max(2, limit + 1), bool)
+    is_prime[:2] = False
+    for number in range(2, math.isqrt(limit) + 1):
+        is_prime[number * number :: number] = False
+    return np.flatnonzero(is_prime).tolist()
+
+
+def bits_within_reach(terms: int, dtype: str) -> int:
+    """More bits than this the primes' product cannot have: Σ log p < 1.017·x over all primes p ≤ x (Rosser, Schoenfeld)."""
+    return math.ceil(1.017 * largest_modulus(terms, dtype) / math.log(2))
+
+
+def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
+    """The fewest of the largest primes whose product exceeds 2^bits, and one more.
+
+    The last one is a proof: an error in any remainder makes the result exceed the bound, but for one chance in about p.
+    UsageError where there are not so many primes.
+    """
+    chosen, reached = [], 0.0
+    if bits <= bits_within_reach(terms, dtype):
+        for prime in primes_below(largest_modulus(terms, dtype)):
+            chosen.append(prime)
+            if reached > bits + 1:  # one bit is far more than the logarithms' rounding
+                return chosen
+            reached += math.log2(prime)
+    other = "use --dtype float64, or make" if dtype == "float32" else "make"
+    raise UsageError(
+        f"numbers of up to {bits} bits need more primes than leave sums of {terms} products exact in {dtype}: "
+        f"{other} the length or the graph smaller"
+    )
+
+
+def balanced(numbers: np.ndarray, moduli: np.ndarray) -> np.ndarray:
+    """Remainders from -(p-1)/2 to (p-1)/2, as int64. Whole numbers of any type in; the moduli are broadcast."""
+    remainders = np.remainder(numbers.astype(np.int64, copy=False), moduli)
+    return np.where(remainders > moduli // 2, remainders - moduli, remainders)
+
+
+class Reconstruction:
+    """From remainders modulo all primes to the number below their product."""
+
+    def __init__(self, primes: Sequence[int]) -> None:
+        self._primes = np.array(primes, np.int64)
+        self._products = _products(list(primes))
+        inverses = _remainders(self._derivative(), self._products)  # of M/p modulo p
+        self._weights = np.array([pow(number, -1, prime) for number, prime in zip(inverses, primes, strict=True)], np.int64)
+
+    def __call__(self, remainders: np.ndarray) -> np.ndarray:
+        """`remainders[prime, …]`, whole numbers; Python integers from 0 to the product of the primes."""
+        moduli = self._primes.reshape(-1, *[1] * (remainders.ndim - 1))
+        scaled = np.remainder(remainders, moduli) * self._weights.reshape(moduli.shape) % moduli
+        return np.remainder(self._sum(scaled.astype(object)), self._products[-1][0])
+
+    def _derivative(self) -> int:
+        """Σ M/p: modulo each p, M/p alone is left of it."""
+        return int(self._sum(np.ones(len(self._primes), object)))
+
+    def _sum(self, numbers: np.ndarray) -> np.ndarray:
+        """Σ numbers[p]·M/p, halves first: then both factors of a multiplication are of like length."""
+        for products in self._products[:-1]:
+            odd = numbers[-1:] if len(products) % 2 else numbers[:0]
+            pairs = len(products) // 2
+            shape = (pairs, *[1] * (numbers.ndim - 1))
+            left, right = (np.array(products[side : 2 * pairs : 2], object).reshape(shape) for side in (0, 1))
+            numbers = np.concatenate([numbers[0 : 2 * pairs : 2] * right + numbers[1 : 2 * pairs : 2] * left, odd])
+        return numbers[0]
+
+
+def _products(numbers: list[int]) -> list[list[int]]:
+    """The numbers, their products two by two, and so on up to the product of all."""
+    levels = [numbers]
+    while len(levels[-1]) > 1:
+        below = levels[-1]
+        levels.append([reduce(int.__mul__, below[at : at + 2]) for at in range(0, len(below), 2)])
+    return levels
+
+
+def _remainders(number: int, products: list[list[int]]) -> list[int]:
+    """`number` modulo each of the numbers at the bottom."""
+    left = [number % products[-1][0]]
+    for level in reversed(products[:-1]):
+        left = [left[at // 2] % modulus for at, modulus in enumerate(level)]
+    return left

@@ -1,0 +1,236 @@
+"""From matrices in host memory to their product at rank 0: how fast beside the program one writes by hand?
+
+    python scripts/bench_hosts.py --gpus 1 2 4 --sizes 4000 8000 16000 --json hosts.jsonl
+
+For each number of GPUs it starts, round by round and each round in another order, with `mpirun -n P`:
+  handwritten  Scatter, Bcast, CuPy, Gather; every buffer made before (scripts/hosts_handwritten.py)
+  ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
+  library      hybrid.multiply with rank 0's private arrays, with and without out=
+  larger       ours with a third of the matrices' bytes as --gpu-memory, on one GPU
+  wall         the whole command with default flags, from the second start on (fewest and most GPUs)
+and after these, once:
+  resident     hybrid.multiply of row-blocks that lie on the GPUs, and stay there
+  small        the same of small host arrays on one GPU, in turns with the same copies and cuBLAS
+  jax, torch   host array, sharded over the GPUs, matmul, host array: for the picture
+
+What a program has measured is recorded when it ends, also when it fails, takes too long or is interrupted. A part that
+fails is named and left out of later rounds; the others go on, and the exit code is 1.
+
+Anywhere: `--device cpu` or `emulate` runs the same with small matrices, to see that it runs. `--from hosts.jsonl` prints the
+table of recorded lines, with --write it goes into README.md and docs/hosts.svg, with --check it is held against the goals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import hosts_goals
+import hosts_picture
+import ladder_picture
+from hosts_results import BENCHMARK, Line, Results, recorded, refuse_without_markers, rewrite, table
+from hosts_runs import PARTS, SMALL_SIZES, Plan, Start, missing, run, starts
+from tqdm import tqdm
+
+from hybrid import files, record
+from hybrid.devices.cuda import usable_gpus
+from hybrid.errors import HybridError, UsageError, one_line
+
+ROOT = Path(__file__).resolve().parent.parent
+README, PICTURE = ROOT / "README.md", ROOT / "docs" / "hosts.svg"
+SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--gpus", nargs="+", type=int, default=[1], metavar="P", help="one rank for each (1)")
+    sizes = " ".join(map(str, SIZES))
+    made.add_argument("--sizes", nargs="+", type=int, default=SIZES, metavar="N", help=f"multiples of all P ({sizes})")
+    made.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)} (all)")
+    made.add_argument("--rounds", type=int, default=3, help="starts of each program (3)")
+    made.add_argument("--repeat", type=int, default=3, help="products timed in each start (3)")
+    made.add_argument("--limit", type=float, default=90.0, metavar="S", help="seconds a program may take (90)")
+    made.add_argument("--total", type=float, default=0.0, metavar="S", help="start nothing after so many seconds (0: no limit)")
+    made.add_argument("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)")
+    made.add_argument("--wall-size", type=int, metavar="N", help=f"of the whole command ({WALL_SIZE}; no GPU: the smallest)")
+    small = " ".join(map(str, SMALL_SIZES))
+    made.add_argument("--small-sizes", nargs="+", type=int, default=SMALL_SIZES, metavar="N", help=f"({small})")
+    made.add_argument(
+        "--launcher",
+        default=os.environ.get("BENCH_LAUNCHER", ""),
+        metavar="ARGUMENTS",
+        help="further arguments of mpirun, in one word (BENCH_LAUNCHER)",
+    )
+    lines = made.add_mutually_exclusive_group()
+    lines.add_argument("--json", metavar="FILE", help="append a line for each result")
+    lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
+    made.add_argument("--write", action="store_true", help="the table in README.md, and docs/hosts.svg")
+    made.add_argument("--check", action="store_true", help="are the goals reached?")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    made = parser()
+    options = made.parse_args(arguments)
+    try:
+        return compare(options)
+    except (HybridError, OSError) as error:
+        print(f"{made.prog}: {one_line(error)}", file=sys.stderr)
+        return max(2, getattr(error, "exit_code", 2))
+
+
+def compare(options: argparse.Namespace) -> int:
+    if options.write:  # not after minutes
+        ladder_picture.refuse_without_matplotlib()
+        refuse_without_markers(README)
+    good = True
+    if options.source:
+        lines = recorded(options.source)
+    else:
+        bench = Bench(options)
+        good = bench.measure()
+        lines = bench.lines
+    results = Results(lines) if lines else None
+    if results is None:
+        print("nothing was measured", file=sys.stderr)
+        return 1
+    print(table(results))
+    if options.write:
+        write(results)
+    return 0 if judged(results, options.check) and good else 1
+
+
+def write(results: Results) -> None:
+    if not results.of_gpu:
+        raise UsageError("these times are not of a GPU: nothing is written")
+    hosts_picture.draw(results, PICTURE)
+    rewrite(README, table(results, os.path.relpath(PICTURE, README.parent)))
+
+
+def judged(results: Results, wanted: bool) -> bool:
+    if not wanted:
+        return True
+    verdicts = hosts_goals.verdicts(results)
+    for verdict in verdicts:
+        print("pass  " if verdict.passed else "MISSED", verdict.text)
+    if not results.of_gpu:
+        print("not of a GPU: the goals do not apply")
+    elif not verdicts:
+        print("nothing that has a goal was measured")
+    return all(verdict.passed for verdict in verdicts)
+
+
+class Bench:
+    """One run of all that is asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        gpus = self._gpus(options)
+        self._path, self._limit = options.json, options.limit
+        self._until = time.monotonic() + options.total if options.total else float("inf")
+        self._plan = Plan(
+            gpus=sorted(set(options.gpus)),
+            sizes=list(dict.fromkeys(options.sizes)),
+            parts=options.only,
+            rounds=options.rounds,
+            repeat=options.repeat,
+            device=options.device,
+            wall_size=options.wall_size or (WALL_SIZE if gpus else min(options.sizes)),
+            small_sizes=options.small_sizes,
+            launcher=options.launcher,
+        )
+        self._about = {
+            "benchmark": BENCHMARK,
+            "run": datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+            "command": shlex.join(["python", "scripts/bench_hosts.py", *sys.argv[1:]]),
+            "device": options.device,
+            "gpu": gpus[0].name if gpus else None,
+            "gpus_there": len(gpus),
+            "dtype": "float64",
+        }
+        self.lines: list[Line] = []
+        self._failed: set[str] = set()
+
+    @staticmethod
+    def _gpus(options: argparse.Namespace) -> list[Any]:
+        """Of this machine, where they are asked for. UsageError for what cannot be measured."""
+        if min(*options.gpus, *options.sizes, *options.small_sizes, options.rounds, options.repeat, options.limit) <= 0:
+            raise UsageError("numbers of GPUs, sizes, rounds, repeats and seconds must be more than 0")
+        if uneven := [(n, gpus) for n in options.sizes for gpus in options.gpus if n % gpus]:
+            n, gpus = uneven[0]
+            raise UsageError(f"{n} rows cannot be scattered evenly to {gpus} ranks")
+        if options.json:
+            files.refuse_unwritable(options.json)
+        gpus = usable_gpus() if options.device == "cuda" else []
+        if gpus and max(options.gpus) > len(gpus):
+            raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
+        return gpus
+
+    def measure(self) -> bool:
+        """Whether all went well that had to."""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is measured is printed in the end
+        good = True
+        try:
+            jobs = list(starts(self._plan))
+            for start in tqdm(jobs, desc="programs", leave=False, disable=not sys.stderr.isatty()):
+                good &= self._one(start)
+        except KeyboardInterrupt:
+            self._leave_out("what comes after the interruption")
+            good = False
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return good
+
+    def _one(self, start: Start) -> bool:
+        if start.name in self._failed:
+            return True  # that was said
+        reason = missing(start.part) or self._run(start)
+        if reason:
+            self._failed.add(start.name)
+            self._leave_out(f"{start.name}: {reason}")
+        return start.optional or not reason
+
+    def _run(self, start: Start) -> str:
+        """Why it failed; empty where it did not."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            return "no time was left"
+        said = run(start, min(self._limit, left))
+        strange = {line["ran_on"] for line in said.lines if line.get("ran_on", self._plan.device) != self._plan.device}
+        if strange:
+            return f"it ran on {', '.join(strange)}"
+        for line in said.lines if start.wanted else []:
+            self._take(line)
+            tqdm.write(as_text(line))
+            sys.stdout.flush()
+        if said.interrupted:
+            raise KeyboardInterrupt
+        return said.failure
+
+    def _leave_out(self, what: str) -> None:
+        self._take({"part": None, "gpus": None, "n": None, "seconds": None, "left_out": what})
+        tqdm.write(f"left out: {what}", file=sys.stderr)
+
+    def _take(self, line: Line) -> None:
+        """Recorded as it comes: what a run that is cut short has measured stays."""
+        full = {**self._about, **line, "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        if self._path:
+            record.write(full, self._path)
+        self.lines.append({**full, "versions": record.versions(), "machine": record.machine()})
+
+
+def as_text(line: Line) -> str:
+    seconds = [f"{1e3 * line['seconds'][name]:.3f}" for name in ("median", "min", "max")]
+    times = f"{seconds[0]:>11} ms ({seconds[1]} to {seconds[2]})"
+    return f"round {line['round']}  {line['part']:15} {line['n']:6} on {line['gpus']}{times}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

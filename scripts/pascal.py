@@ -1,0 +1,233 @@
+"""Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python scripts/pascal.py [--kernel NAME]
+
+L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. For each element type, the largest N of N×N with
+
+  (a) fit     every entry held exactly by the type,
+  (b) exact   every sum exact in whatever order it is added up: Σ|terms| stays within the integers that the type holds,
+  (c) right   the identity in fact: all sizes up to N multiplied by the runner, with the kernel of choice.
+
+(a) and (b) are computed, (c) is measured, in seconds and without a GPU; --quick stops at the first size that is wrong, else
+larger ones that come out right by luck are looked for too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count
+
+import numpy as np
+from tqdm import tqdm
+
+import hybrid
+from hybrid import files, record
+from hybrid.agreement import agree, settle_threads
+from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.problem import Problem
+from hybrid.settings import Settings
+from hybrid.team import Team
+
+TYPES = ("int32", "int64", "float32", "float64")
+MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
+LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
+
+Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+# --- what can be computed
+
+
+def entry(row: int, column: int) -> int:
+    return math.comb(row, column)
+
+
+def magnitude(row: int, column: int) -> int:
+    """Σ|terms| of an element of the product: Σ C(i, k)·C(k, j) = C(i, j)·2^(i-j)."""
+    return math.comb(row, column) << (row - column) if row >= column else 0
+
+
+def holds(dtype: str, number: int) -> bool:
+    """Whether the type has this number, exactly; floating point also has large ones that end in enough zero bits."""
+    if dtype.startswith("int"):
+        return number <= LIMITS[dtype]
+    odd_part = number >> ((number & -number).bit_length() - 1) if number else 0
+    return odd_part <= LIMITS[dtype]
+
+
+def largest_that_fits(dtype: str) -> int:
+    """(a)"""
+    return next(size for size in count(1) if not all(holds(dtype, entry(size, column)) for column in range(size + 1)))
+
+
+def largest_exact(dtype: str) -> int:
+    """(b)"""
+    return next(size for size in count(1) if max(magnitude(size, column) for column in range(size + 1)) > LIMITS[dtype])
+
+
+def triangles(size: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """L and R, each entry rounded once. UsageError for sizes whose entries exceed the type."""
+    whole = np.array([[entry(row, column) for column in range(size)] for row in range(size)], object)
+    signs = np.array([[(-1) ** (row + column) for column in range(size)] for row in range(size)], object)
+    limit = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
+    if whole.max() > limit:
+        raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
+    return whole.astype(dtype), (whole * signs).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """An element of a product that should be the identity."""
+
+    size: int
+    row: int
+    column: int
+    value: float
+
+    def __str__(self) -> str:
+        due = int(self.row == self.column)
+        return f"N = {self.size}: [{self.row}][{self.column}] is {self.value:.12g}, not {due}"
+
+
+def first_wrong(product: np.ndarray) -> Wrong | None:
+    """None for the identity."""
+    wrong = product != np.eye(len(product), dtype=product.dtype)
+    if not wrong.any():
+        return None
+    row, column = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
+    return Wrong(len(product), row, column, float(product[row, column]))
+
+
+# --- what is measured
+
+
+def products(dtype: str, multiply: Multiply, last: int) -> Iterator[tuple[int, Wrong | None]]:
+    """For each size from 1 on, whether the product is right."""
+    for size in range(1, last + 1):
+        yield size, first_wrong(multiply(*triangles(size, dtype)))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A type's line. `right` is None where nothing multiplies this type."""
+
+    dtype: str
+    fit: int
+    exact: int
+    right: int | None
+    kernel: str | None  # that was chosen for (c)
+    reasons: tuple[str, str, str]
+
+
+def bits(number: int) -> str:
+    return f"2^{math.log2(number):.1f}"
+
+
+def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> Result:
+    """All three, each with its reason."""
+    fit, exact = largest_that_fits(dtype), largest_exact(dtype)
+    column = next(column for column in range(fit + 1) if not holds(dtype, entry(fit, column)))
+    limit = f"2^{LIMITS[dtype].bit_length() - (not dtype.startswith('int'))}"
+    why_fit = f"C({fit}, {column}) = {entry(fit, column)} of N = {fit + 1} is not among {dtype}'s numbers"
+    worst = max(range(exact + 1), key=lambda column: magnitude(exact, column))
+    why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {bits(magnitude(exact, worst))}, past {limit}"
+    if dtype not in MULTIPLIED:
+        why_not = "no kernel multiplies integers; sums that wrap around are the identity for every N, so a product shows nothing"
+        return Result(dtype, fit, exact, None, None, (why_fit, why_exact, why_not))
+    right, wrong, again = 0, None, []
+    with tqdm(total=fit, desc=dtype, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
+        for size, found in products(dtype, multiply, fit):
+            bar.update()
+            if found is None and wrong is None:
+                right = size
+            elif found is None:
+                again.append(size)
+            elif wrong is None:
+                wrong = found
+                if quick:
+                    break
+    why = f"{wrong}; its terms add up to {bits(magnitude(wrong.row, wrong.column))}" if wrong else "as far as the entries fit"
+    if again:
+        why += f"; right again at {', '.join(map(str, again))}"
+    return Result(dtype, fit, exact, right, kernel, (why_fit, why_exact, why))
+
+
+def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> str:
+    """What the runner will take, and on what."""
+    settings, team = Settings.gather({"device": options.device, "kernel": options.kernel}), Team()
+    agreement = agree(team, Problem(size, size, size, dtype), settings, threads=settle_threads(team, settings))
+    return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})"
+
+
+def table(results: Sequence[Result]) -> Iterator[str]:
+    yield f"{'type':8}  {'(a) fit':>8}  {'(b) exact':>9}  {'(c) right':>9}  with kernel"
+    for one in results:
+        yield f"{one.dtype:8}  {one.fit:8}  {one.exact:9}  {'–' if one.right is None else one.right:>9}  {one.kernel or '–'}"
+    for one in results:
+        yield ""
+        for letter, reason in zip("abc", one.reasons, strict=True):
+            yield f"{one.dtype} ({letter})  {reason}"
+
+
+# --- the command
+
+
+def at_least_1(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 up")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", nargs="+", choices=TYPES, default=TYPES, help="only these (all)")
+    parser.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)")
+    parser.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
+    parser.add_argument(
+        "--size", type=at_least_1, metavar="N", help="only multiply the triangles of this size: is it the identity?"
+    )
+    parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
+    parser.add_argument("--json", metavar="FILE", help="append a line for each type")
+    options = parser.parse_args(arguments)
+    try:
+        return run(options)
+    except (HybridError, OSError) as error:
+        print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.json:
+        files.refuse_unwritable(options.json)
+
+    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return hybrid.multiply(a, b, device=options.device, kernel=options.kernel)
+
+    chosen = {"device": options.device, "kernel": options.kernel}
+    if options.size:
+        verdicts = {}
+        for dtype in [dtype for dtype in options.dtype if dtype in MULTIPLIED]:
+            wrong = first_wrong(multiply(*triangles(options.size, dtype)))
+            verdicts[dtype] = wrong is None
+            print(f"{dtype}  N = {options.size}: the identity" if wrong is None else f"{dtype}  {wrong}")
+            if options.json:
+                found = asdict(wrong) if wrong else None
+                record.write({"command": "pascal", "dtype": dtype, "size": options.size, "wrong": found, **chosen}, options.json)
+        if not verdicts:
+            raise UsageError("the runner multiplies float32 and float64: --dtype one of these")
+        return 0 if all(verdicts.values()) else 1
+    results = []
+    for dtype in options.dtype:
+        kernel = kernel_for(dtype, largest_that_fits(dtype), options) if dtype in MULTIPLIED else ""
+        results.append(assess(dtype, multiply, kernel, options.quick))
+    print(*table(results), sep="\n", flush=True)
+    if options.json:
+        for one in results:
+            record.write({"command": "pascal", **asdict(one), **chosen}, options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+# shellcheck shell=bash
+# Sourced by the batch scripts, on the job's first node. Afterwards `python` and `mpirun` are the project's, and
+#   SIZE        rows and columns of the matrices, from HYBRID_SIZE
+#   SRUN_MPI    how srun has to start ranks of this MPI
+#   launch      starts a command on all ranks of the job
+
+ROOT=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+SIZE=${HYBRID_SIZE:-8000}
+
+fail() {
+    printf '%s: %s\n' "${SLURM_JOB_NAME:-slurm}" "$1" >&2
+    exit 2
+}
+
+prepare() { :; } # a site's own, for modules
+
+source_site() {
+    local site=${HYBRID_SITE:-generic}
+    [[ $site =~ ^[A-Za-z0-9_-]+$ && -r $ROOT/slurm/sites/$site.sh ]] || fail "HYBRID_SITE=$site: slurm/sites has no such file"
+    # shellcheck source=slurm/sites/generic.sh
+    source "$ROOT/slurm/sites/$site.sh"
+    set +u # the functions of some module systems use variables that are not set
+    prepare
+    set -u
+}
+
+# The environment that was active at the submission, else the one that scripts/run.sh made, else the python of a module.
+find_python() {
+    local environment
+    for environment in "${VIRTUAL_ENV-}" "$ROOT/.venv" "$ROOT/.venv-openmpi" "$ROOT/.venv-system" "${CONDA_PREFIX-}"; do
+        if [[ -n $environment && -x $environment/bin/python ]]; then
+            export PATH=$environment/bin:$PATH
+            break
+        fi
+    done
+    python -c 'import hybrid, mpi4py, numpy' || fail "$(type -P python || echo 'no python') cannot run the project: see slurm/README.md"
+}
+
+# An MPI and srun find each other through one protocol only; with another one every rank takes itself for rank 0 of 1.
+choose_protocol() {
+    local library offered
+    library=$(python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())')
+    if [[ -z ${SRUN_MPI-} ]]; then # a site may know better
+        case $library in *"Open MPI"*) SRUN_MPI=pmix ;; *) SRUN_MPI=pmi2 ;; esac
+    fi
+    offered=$(srun --mpi=list 2>&1) || offered=''
+    [[ $offered =~ (^|[[:space:]])$SRUN_MPI($|[[:space:]]) ]] || SRUN_MPI=none
+    # Open MPI's mpirun would bind a rank with all its threads to one core.
+    export OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
+}
+
+# launch COMMAND…: with srun if it knows the MPI, else with the MPI's own mpirun, which asks Slurm for the nodes.
+launch() {
+    if [[ $SRUN_MPI != none ]]; then
+        # Some versions of srun do not take --cpus-per-task over from the job.
+        srun --unbuffered --kill-on-bad-exit=1 --mpi="$SRUN_MPI" ${SLURM_CPUS_PER_TASK:+-c "$SLURM_CPUS_PER_TASK"} "$@"
+    else
+        mpirun -np "$SLURM_NTASKS" "$@"
+    fi
+}
+
+has_kernel() {
+    local catalogue
+    catalogue=$(python -m hybrid.matmul --kernel list)
+    [[ $'\n'$catalogue == *$'\n'"$1 "* ]]
+}
+
+[[ $SIZE =~ ^[1-9][0-9]*$ ]] || fail "HYBRID_SIZE=$SIZE is no size"
+source_site
+find_python
+choose_protocol

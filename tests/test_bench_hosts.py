@@ -1,0 +1,504 @@
+"""What scripts/bench_hosts.py starts, keeps and makes of recorded lines. No time is judged here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import bench_hosts
+import hosts_goals
+import hosts_runs
+import numpy as np
+import pytest
+from hosts_common import refuse_wrong, uniform
+from hosts_results import Results, recorded, rewrite, table
+from hosts_runs import Plan, Start, starts
+
+from hybrid import record
+from hybrid.devices.cuda import usable_gpus
+from hybrid.emulation.build import compiler
+from hybrid.errors import CheckFailed, DeviceUnavailable, UsageError
+
+SCRIPT = Path(bench_hosts.__file__)
+README = "# Readme\r\n\nbefore <!-- hosts --> in a line\n<!-- hosts -->\nold\n<!-- /hosts -->\nafter, without an end of line"
+MS = {  # at 8000, by GPUs
+    "handwritten": {1: 281.0, 2: 371.0, 4: 544.0, 8: 798.0},
+    "ours": {1: 23.8, 2: 13.1, 4: 8.7, 8: 7.9},
+    "library": {1: 25.0, 2: 15.0, 4: 10.0, 8: 8.5},
+    "library, new C": {1: 25.5, 2: 15.5, 4: 10.5, 8: 8.9},
+    "jax": {1: 200.0, 2: 150.0, 4: 120.0, 8: 110.0},
+    "torch": {1: 210.0, 2: 160.0, 4: 130.0, 8: 120.0},
+    "wall": {1: 1900.0, 8: 2800.0},
+    "larger": {1: 26.0},
+    "resident": {8: 2.9},
+}
+
+
+def line(part, gpus, n, ms, *, number=0, repeat=3, run="run 1", device="cuda", **more):
+    """As it is recorded."""
+    return {
+        "benchmark": "hosts",
+        "run": run,
+        "date": "2026-11-21T10:00:00+00:00",
+        "command": "python scripts/bench_hosts.py --gpus 1 2 4 8 --json hosts.jsonl",
+        "device": device,
+        "gpu": "NVIDIA H200" if device == "cuda" else None,
+        "gpus_there": 8 if device == "cuda" else 0,
+        "dtype": "float64",
+        "part": part,
+        "gpus": gpus,
+        "n": n,
+        "round": number,
+        "repeat": repeat,
+        "seconds": {"median": ms / 1e3, "min": ms / 1.1e3, "max": ms / 0.9e3},
+        "setup": 0.1 * (number + 1),
+        "mpi": "Open MPI v4.1.6, package",
+        **more,
+    }
+
+
+def all_lines(device="cuda"):
+    lines = [
+        line(part, gpus, 8000, ms, number=number, device=device)
+        for part, of_part in MS.items()
+        for gpus, ms in of_part.items()
+        for number in range(3)
+    ]
+    both = (("handwritten", 3000.0), ("ours", 28.0))
+    lines += [line(part, 8, 16000, ms, number=number, device=device) for part, ms in both for number in range(3)]
+    pair = (("small", 0.9), ("small, plain", 0.2))
+    return lines + [line(part, 1, 512, ms, repeat=45, device=device) for part, ms in pair]
+
+
+def written(path, lines):
+    for one in lines:
+        record.write(one, str(path))
+    return str(path)
+
+
+def results_of(tmp_path, lines):
+    return Results(recorded(written(tmp_path / "some.jsonl", lines)))
+
+
+@pytest.fixture
+def lines_file(tmp_path):
+    return written(tmp_path / "lines.jsonl", all_lines())
+
+
+# --- the table
+
+
+def rows_of(text, grid=0):
+    part = text.split("| n |")[grid + 1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in ("| n |" + part).splitlines()]
+    assert len({len(row) for row in rows}) == 1
+    return {(row[0], row[1]): row[2:] for row in rows}
+
+
+def test_the_table_shows_times_and_ratios(tmp_path):
+    text = table(results_of(tmp_path, all_lines()))
+    rows = rows_of(text)
+    assert rows["n", ""] == ["1 GPU", "2 GPUs", "4 GPUs", "8 GPUs"]
+    assert rows["8000", "written by hand"] == ["281", "371", "544", "798"]
+    assert rows["8000", "ours, the command"] == ["23.8 (11.8 ×)", "13.1 (28.3 ×)", "8.70 (62.5 ×)", "7.90 (101 ×)"]
+    assert rows["16000", "ours, the command"] == ["–", "–", "–", "28.0 (107 ×)"]
+    assert ("16000", "JAX") not in rows
+    assert rows["8000", "ours, row-blocks that stay on the GPUs"] == ["–", "–", "–", "2.90"]
+    assert rows_of(text, 1)["8000", "ours, the command"] == ["100"] * 4, "the shortest set-up"
+    assert "8000 on 1, matrices 3 × the allowed memory: 26.0 ms, 0.915 × the rate in memory." in text
+    assert "`mpirun -n 8 python -m hybrid.matmul 8000 8000 8000`: 2.80 s (2.55 to 3.11)." in text
+    assert "512 on 1: 0.900 ms, the same copies and cuBLAS 0.200 ms, 0.700 ms more." in text
+    assert "Measured on 8 × NVIDIA H200, " in text
+    assert "Open MPI v4.1.6; 2026-11-21, `python scripts/bench_hosts.py --gpus 1 2 4 8 --json hosts.jsonl`" in text
+    assert "Not of a GPU" not in text
+
+
+def test_times_are_medians_of_rounds_and_ratios_of_times_of_the_same_round(tmp_path):
+    hand, ours = (10.0, 40.0, 100.0), (1.0, 2.0, 50.0)
+    lines = [line("handwritten", 1, 96, ms, number=number) for number, ms in enumerate(hand)]
+    lines += [line("ours", 1, 96, ms, number=number) for number, ms in enumerate(ours)]
+    results = results_of(tmp_path, lines)
+    cell = results.of("ours", 1, 96)
+    assert cell.milliseconds == pytest.approx(2.0)
+    assert cell.repeats == 9
+    assert results.ratio(cell) == pytest.approx(10.0), "of 10, 20 and 2"
+
+
+def test_the_newest_run_counts_and_no_ratio_is_made_across_runs(tmp_path):
+    lines = [line("handwritten", 1, 96, 10.0), line("ours", 1, 96, 2.0), line("ours", 1, 96, 1.0, run="run 2")]
+    results = results_of(tmp_path, [line("ours", 1, 96, 9.0, gpu="another", run="run 0"), *lines])
+    assert results.of("ours", 1, 96).milliseconds == pytest.approx(1.0)
+    assert results.ratio(results.of("ours", 1, 96)) is None
+    assert results.ratio(results.of("ours", 1, 96, "run 1")) == pytest.approx(5.0)
+    assert results.of("ours", 1, 96, "run 0") is None, "of another machine"
+
+
+def test_what_is_not_of_a_gpu_is_said_to_be_so(tmp_path):
+    text = table(results_of(tmp_path, all_lines("emulate")))
+    assert text.startswith("Not of a GPU")
+    assert "1 rank | 2 ranks" in text
+    assert "no GPU, device emulate" in text
+
+
+def test_what_was_left_out_is_named(tmp_path):
+    nothing = dict.fromkeys(("part", "gpus", "n", "seconds"))
+    missing = {**line("jax", 1, 96, 1.0), **nothing, "left_out": "jax: not installed"}
+    assert "Left out: jax: not installed\n" in table(results_of(tmp_path, [*all_lines(), missing]))
+    alone = table(Results(recorded(written(tmp_path / "alone.jsonl", [missing]))))
+    assert "Left out" in alone
+    assert "| n |" not in alone
+
+
+# --- README and picture
+
+
+def test_rewriting_keeps_the_rest_and_can_be_repeated(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_bytes(README.encode())
+    before, _, after = README.encode().partition(b"<!-- hosts -->\nold\n<!-- /hosts -->\n")
+    for _ in range(2):
+        rewrite(path, "a table with × in it\n")
+        assert (
+            path.read_bytes()
+            == before + b"<!-- hosts -->\n\n" + "a table with × in it\n".encode() + b"\n<!-- /hosts -->\n" + after
+        )
+
+
+@pytest.mark.parametrize("text", ["", "<!-- hosts -->\n", "<!-- /hosts -->\n<!-- hosts -->\n", README + "\n" + README])
+def test_without_its_markers_nothing_is_written(tmp_path, text):
+    path = tmp_path / "README.md"
+    path.write_bytes(text.encode())
+    with pytest.raises(UsageError, match="must have one line"):
+        rewrite(path, "table")
+    assert path.read_bytes() == text.encode()
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A README and a picture to write to."""
+    pytest.importorskip("matplotlib")
+    readme, picture = tmp_path / "README.md", tmp_path / "docs" / "hosts.svg"
+    picture.parent.mkdir()
+    readme.write_bytes(README.encode())
+    monkeypatch.setattr(bench_hosts, "README", readme)
+    monkeypatch.setattr(bench_hosts, "PICTURE", picture)
+    return readme, picture
+
+
+def test_table_and_picture_from_recorded_lines(lines_file, places):
+    made = []
+    for _ in range(2):
+        assert bench_hosts.main(["--from", lines_file, "--write"]) == 0
+        made.append(tuple(path.read_bytes() for path in places))
+    assert made[0] == made[1]
+    assert b"](docs/hosts.svg)" in made[0][0]
+    picture = made[0][1].decode()
+    assert "<svg" in picture
+    for text in ("written by hand", "JAX", "PyTorch", "ours, the command", "8000³", "8 × NVIDIA H200", "2026-11-21"):
+        assert text in picture
+
+
+def test_what_is_not_of_a_gpu_is_not_written(tmp_path, places, capsys):
+    path = written(tmp_path / "lines.jsonl", all_lines("cpu"))
+    assert bench_hosts.main(["--from", path, "--write"]) == 2
+    assert "not of a GPU: nothing is written" in capsys.readouterr().err
+    assert places[0].read_bytes() == README.encode()
+    assert not places[1].exists()
+
+
+# --- the goals
+
+
+def test_every_goal_reached(lines_file, capsys):
+    assert bench_hosts.main(["--from", lines_file, "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "MISSED" not in out
+    assert out.count("pass") == 5 + 2 + 1 + 2 + 1 + 1 + 6
+    assert "the command at 8000 on 1: 11.81 × written by hand, wanted at least 11.5" in out
+    assert "multiply at 8000 on 8 beside 4: 0.85 × the time, wanted at most 1.03" in out
+
+
+@pytest.mark.parametrize(
+    ("late", "text"),
+    [
+        ([("ours", 1, 8000, 28.1)], "the command at 8000 on 1: 10 × written by hand, wanted at least 11.5, short by 1.5"),
+        ([("ours", 8, 16000, 40.0)], "the command at 16000 on 8: 75 ×"),
+        ([("library", 8, 8000, 9.5)], "multiply at 8000 on 8: 9.5 ms, wanted at most 9, over by 0.5"),
+        ([("library", 4, 8000, 15.6)], "multiply at 8000 on 4 beside 2: 1.04 × the time, wanted at most 1.03, over by 0.01"),
+        ([("wall", 1, 8000, 2100.0)], "whole command at 8000 on 1: 2.1 s, wanted at most 2"),
+        ([("larger", 1, 8000, 29.75)], "3 × the allowed memory at 8000 on 1: 0.8 × in memory, wanted at least 0.85"),
+        ([("resident", 8, 8000, 3.1)], "row-blocks at 8000 on 8: 3.1 ms, wanted at most 3, over by 0.1"),
+        ([("small", 1, 512, 1.7)], "small product at 512 on 1: 1.5 ms more, wanted at most 1"),
+    ],
+)
+def test_a_missed_goal(tmp_path, capsys, late, text):
+    keys = {entry[:3] for entry in late}
+    lines = [one for one in all_lines() if (one["part"], one["gpus"], one["n"]) not in keys]
+    lines += [line(*entry, number=number, repeat=45) for entry in late for number in range(3)]
+    assert bench_hosts.main(["--from", written(tmp_path / "late.jsonl", lines), "--check"]) == 1
+    missed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSED")]
+    assert len(missed) == 1
+    assert text in missed[0]
+
+
+def test_fewer_repeats_than_wanted_reach_no_goal(tmp_path):
+    few = [line("library", 8, 8000, 8.0, number=number, repeat=2) for number in range(3)]
+    (verdict,) = hosts_goals.verdicts(results_of(tmp_path, few))
+    assert not verdict.passed
+    assert "6 repeats are fewer than 7" in verdict.text
+
+
+def test_goals_are_judged_only_where_they_were_measured(tmp_path, capsys):
+    assert hosts_goals.verdicts(results_of(tmp_path, [line("ours", 4, 8000, 9.0), line("jax", 8, 8000, 9.0)])) == []
+    path = written(tmp_path / "cpu.jsonl", all_lines("cpu"))
+    assert bench_hosts.main(["--from", path, "--check"]) == 0
+    assert capsys.readouterr().out.endswith("not of a GPU: the goals do not apply\n")
+
+
+# --- what is started
+
+
+def plan(**more):
+    asked = {"gpus": [1, 2, 4], "sizes": [96, 128], "parts": hosts_runs.PARTS, "rounds": 3, "repeat": 3, "device": "cpu"}
+    return Plan(**{**asked, "wall_size": 96, "small_sizes": [40], "launcher": "", **more})
+
+
+def test_each_round_starts_every_part_in_another_order():
+    every = list(starts(plan()))
+    for gpus in (1, 2, 4):
+        orders = []
+        for number in range(3):
+            of_round = [
+                start.part for start in every if (start.gpus, start.round) == (gpus, number) and start.part in hosts_runs.IN_TURN
+            ]
+            orders.append(list(dict.fromkeys(of_round)))
+        parts = {"handwritten", "ours", "library"} | ({"larger"} if gpus == 1 else set()) | ({"wall"} if gpus != 2 else set())
+        assert all(set(order) == parts for order in orders)
+        assert len({order[0] for order in orders}) == 3
+    assert [start.part for start in every[-3:]] == ["small", "jax", "torch"]
+
+
+def test_of_the_whole_command_the_first_start_does_not_count():
+    walls = [start for start in starts(plan(parts=["wall"])) if start.gpus == 4]
+    assert [start.wanted for start in walls] == [False] + [True] * 9
+
+
+def test_what_is_larger_than_memory_comes_with_what_it_is_compared_with():
+    every = list(starts(plan(parts=["larger"], rounds=1)))
+    assert [(start.gives, start.gpus) for start in every] == [("ours", 1), ("larger", 1)]
+    assert every[1].command[-2:] == ["--gpu-memory", str(3 * 128 * 128 * 8 // 3)]
+
+
+def test_the_launcher_is_told_more():
+    (start,) = starts(plan(parts=["handwritten"], gpus=[2], rounds=1, launcher="--bind-to 'a core'"))
+    place = start.command.index("-n")
+    assert start.command[place : place + 4] == ["-n", "2", "--bind-to", "a core"]
+
+
+# --- a program
+
+
+def program(text, **more):
+    """A start of this Python text; it is told the file for its lines last."""
+    return Start("small", 1, 0, [sys.executable, "-c", f"import sys\nfrom hosts_common import say\n{text}"], **more)
+
+
+@pytest.fixture
+def scripts_on_path(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")]))
+
+
+SAY = "say(sys.argv[-1], 'small', 1, 40, [1.0, 2.0, 4.0], setup=0.5)\n"
+
+
+def test_what_a_program_says_is_taken_over(scripts_on_path):
+    said = hosts_runs.run(program(SAY), 60)
+    assert said.failure == ""
+    (got,) = said.lines
+    assert got["seconds"] == {"median": 2.0, "min": 1.0, "max": 4.0}
+    assert (got["part"], got["gpus"], got["n"], got["repeat"], got["round"]) == ("small", 1, 40, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("end", "limit", "why"),
+    [
+        ("raise ValueError('no more')", 60, "ValueError: no more (exit code 1)"),
+        ("print('ignored'); raise SystemExit('a word')", 60, "a word (exit code 1)"),
+        ("import time; time.sleep(100)", 5, "not done within 5 s"),
+    ],
+)
+def test_what_was_said_before_a_failure_stays(scripts_on_path, end, limit, why):
+    said = hosts_runs.run(program(SAY + end), limit)
+    assert said.failure == why
+    assert len(said.lines) == 1
+
+
+def test_a_wrong_product_is_refused():
+    a, b = uniform(50), uniform(50)
+    c = a @ b
+    assert refuse_wrong(a, b, c) < 1e-13
+    assert 0 < a.min() < a.max() < 1
+    c[7, 3] += 1e-6
+    with pytest.raises(CheckFailed, match="50×50"):
+        refuse_wrong(a, b, c)
+    c[7, 3] = np.nan
+    with pytest.raises(CheckFailed):
+        refuse_wrong(a, b, c)
+
+
+# --- the whole script
+
+PARTS_OF_ALL = ("handwritten", "ours", "library", "library, new C", "resident")
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Runs it with small matrices; the exit code and the recorded lines."""
+    for name in [name for name in os.environ if name.startswith("HYBRID_")]:
+        monkeypatch.delenv(name)
+
+    def run(*arguments, device="cpu", **environment):
+        path = tmp_path / "lines.jsonl"
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        few = ["--rounds", "1", "--repeat", "1", "--small-sizes", "24", "--device", device, "--json", str(path)]
+        code = bench_hosts.main([*few, *arguments])
+        return code, list(record.read(str(path)))
+
+    return run
+
+
+def measured(lines):
+    return {(one["part"], one["gpus"], one["n"]) for one in lines if one["part"]}
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_everything_runs_without_a_gpu(bench, capsys, ranks):
+    code, lines = bench("--gpus", str(ranks), "--sizes", "96", "--check")
+    out = capsys.readouterr().out
+    assert code == 0, out
+    expected = {(part, ranks, 96) for part in (*PARTS_OF_ALL, "wall")} | {("small", 1, 24), ("small, plain", 1, 24)}
+    assert expected | ({("larger", 1, 96)} if ranks == 1 else set()) <= measured(lines)
+    assert all(one["seconds"]["median"] > 0 and one["gpu"] is None for one in lines if one["part"])
+    assert "Not of a GPU" in out
+    assert "the goals do not apply" in out
+
+
+@pytest.mark.launcher
+def test_the_road_between_peers(bench):
+    parts = ("--only", "ours", "library", "wall", "resident")
+    code, lines = bench("--gpus", "2", "--sizes", "96", *parts, HYBRID_STAGED="1", HYBRID_ROAD="peers")
+    assert code == 0
+    assert measured(lines) == {(part, 2, 96) for part in ("ours", "library", "library, new C", "wall", "resident")}
+    assert {one["road"] for one in lines if one["part"] in ("ours", "wall")} == {"peers"}
+
+
+@pytest.mark.launcher
+def test_more_than_fits_in_the_memory_of_an_emulated_gpu(bench):
+    try:
+        compiler()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+    code, lines = bench("--sizes", "48", "--only", "handwritten", "larger", device="emulate")
+    assert code == 0
+    assert measured(lines) == {(part, 1, 48) for part in ("handwritten", "ours", "larger")}
+    assert next(one for one in lines if one["part"] == "larger")["settings"]["gpu_memory"] == 8 * 48 * 48
+
+
+@pytest.mark.launcher
+def test_a_part_that_fails_is_named_and_does_not_stop_the_others(bench, capsys):
+    parts = ("--only", "ours", "library", "handwritten")
+    alone = {"HYBRID_STAGED": "1", "HYBRID_ROAD": "peers"}  # one rank has no peer
+    code, lines = bench("--sizes", "96", "128", "--rounds", "2", *parts, **alone)
+    assert code == 1
+    assert measured(lines) == {("handwritten", 1, 96), ("handwritten", 1, 128)}
+    told = capsys.readouterr().out
+    assert told.count("Left out: ours on 1 at 96: hybrid.matmul: the road peers cannot be taken") == 1
+    assert "Left out: library on 1: hybrid.errors.DeviceUnavailable: the road peers cannot be taken" in told
+
+
+def test_no_time_left(bench, capsys):
+    code, lines = bench("--sizes", "96", "--only", "small", "--total", "1e-9")
+    assert code == 1
+    assert measured(lines) == set()
+    assert "Left out: small: no time was left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_command_that_chose_another_device_does_not_count(bench, monkeypatch, device):
+    ran = {"part": "wall", "gpus": 1, "n": 96, "round": 0, "seconds": {"median": 1.0, "min": 1.0, "max": 1.0}, "repeat": 1}
+    monkeypatch.setattr(bench_hosts, "run", lambda start, limit: hosts_runs.Said([{**ran, "ran_on": device}]))
+    code, lines = bench("--sizes", "96", "--only", "wall")
+    assert code == (0 if device == "cpu" else 1)
+    assert measured(lines) == ({("wall", 1, 96)} if device == "cpu" else set())
+
+
+def test_what_is_not_installed_is_left_out_and_no_failure(bench, monkeypatch, capsys):
+    monkeypatch.setattr(hosts_runs, "find_spec", lambda name: None)
+    code, _ = bench("--sizes", "96", "--only", "jax", "small")
+    assert code == 0
+    assert "Left out: jax: not installed" in capsys.readouterr().out
+
+
+def test_an_interruption_leaves_what_was_measured(tmp_path):
+    """By SIGTERM, as from timeout(1), in the middle of the second program."""
+    path = tmp_path / "lines.jsonl"
+    fast = ["--device", "cpu", "--rounds", "1", "--repeat", "1", "--only", "small", "--json", str(path)]
+    endless = [*fast, "--sizes", "24", "--small-sizes", "24", *["512"] * 3000]
+    job = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *endless],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    threading.Timer(8.0, job.send_signal, [signal.SIGTERM]).start()
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 1, err
+    assert "24 on 1: " in out
+    assert "Left out: what comes after the interruption" in out
+    assert ("small", 1, 24) in measured(record.read(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--sizes", "100", "--gpus", "1", "3"], "100 rows cannot be scattered evenly to 3 ranks"),
+        (["--sizes", "0"], "must be more than 0"),
+        (["--rounds", "0"], "must be more than 0"),
+        (["--json", "nowhere/lines.jsonl"], "there is no folder"),
+        (["--from", "/dev/null"], "has no lines of scripts/bench_hosts.py"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(capsys, arguments, text):
+    assert bench_hosts.main(["--device", "cpu", *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_without_a_gpu_nothing_stands_for_one_unasked(capsys):
+    try:
+        usable_gpus()
+        pytest.skip("this machine has one")
+    except DeviceUnavailable as missing:
+        reason = str(missing)
+    assert bench_hosts.main(["--sizes", "96"]) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.launcher
+def test_everything_runs_on_a_gpu(bench, capsys):
+    try:
+        usable_gpus()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+    code, lines = bench("--sizes", "512", "--wall-size", "512", device="cuda")
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert {one["part"] for one in lines} >= {*PARTS_OF_ALL, "larger", "wall", "small"}
+    assert "Not of a GPU" not in out
