@@ -36,8 +36,9 @@ from typing import Any
 import hosts_goals
 import hosts_picture
 import ladder_picture
-from hosts_results import BENCHMARK, Line, Results, recorded, refuse_without_markers, rewrite, table
+from hosts_results import BENCHMARK, Line, Results, recorded, table
 from hosts_runs import PARTS, SMALL_SIZES, Plan, Start, missing, run, starts
+from markers import refuse_without_markers, rewrite
 from tqdm import tqdm
 
 from hybrid import files, record
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def compare(options: argparse.Namespace) -> int:
     if options.write:  # not after minutes
         ladder_picture.refuse_without_matplotlib()
-        refuse_without_markers(README)
+        refuse_without_markers(README, "hosts")
     good = True
     if options.source:
         lines = recorded(options.source)
@@ -112,7 +113,7 @@ def write(results: Results) -> None:
     if not results.of_gpu:
         raise UsageError("these times are not of a GPU: nothing is written")
     hosts_picture.draw(results, PICTURE)
-    rewrite(README, table(results, os.path.relpath(PICTURE, README.parent)))
+    rewrite(README, "hosts", table(results, os.path.relpath(PICTURE, README.parent)))
 
 
 def judged(results: Results, wanted: bool) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts_results import Results, size_of_picture
-from ladder_picture import _STYLE
+from ladder_picture import STYLE
 
 from hybrid import files
 from hybrid.errors import UsageError
@@ -29,7 +29,7 @@ def draw(results: Results, path: Path) -> None:
     if not sizes:
         raise UsageError("nothing of the picture was measured")
     n = size_of_picture(sizes)
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "hosts"}):
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "hosts"}):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         panel = figure.subplots()
         for part, (name, color, style) in _LINES.items():

@@ -5,16 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hybrid import files, record
+from hybrid import record
 from hybrid.errors import UsageError
 
 Line = dict[str, Any]
 
 BENCHMARK = "hosts"  # says which lines of a file are ours
-BEGIN, END = b"<!-- hosts -->\n", b"<!-- /hosts -->\n"
 YARDSTICK = "handwritten"
 NOT_COMPARED = (YARDSTICK, "resident")
 PICTURED = 8000  # the size that the picture shows, and else the largest there is
@@ -211,19 +209,3 @@ def beside(results: Results) -> Iterator[str]:
 def _number(value: float) -> str:
     """Three digits or so."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
-
-
-def rewrite(path: Path, text: str) -> None:
-    """Put the text between the file's markers; all else stays as it is, byte for byte."""
-    before = path.read_bytes()
-    refuse_without_markers(path)
-    head, _, rest = before.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    with files.appearing(str(path)) as beside_it:
-        beside_it.write_bytes(head + BEGIN + b"\n" + text.encode() + b"\n" + END + tail)
-
-
-def refuse_without_markers(path: Path) -> None:
-    text = path.read_bytes()
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UsageError(f"{path} must have one line {BEGIN.decode().strip()} and after it one line {END.decode().strip()}")

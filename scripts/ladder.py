@@ -29,13 +29,13 @@ from ladder_table import (
     label,
     loads_of_elements,
     recorded,
-    rewrite,
     rungs_named,
     shape_of,
     square,
     table,
     verdicts,
 )
+from markers import rewrite
 from tqdm import tqdm
 
 from hybrid import files, record
@@ -163,7 +163,7 @@ def run(options: argparse.Namespace) -> int:
         print(*map(as_text, results), sep="\n")
     if options.write:
         ladder_picture.draw(results, PICTURE)
-        rewrite(README, table(results, os.path.relpath(PICTURE, README.parent)))
+        rewrite(README, "ladder", table(results, os.path.relpath(PICTURE, README.parent)))
     judged = verdicts(results) if options.check else []
     for verdict in judged:
         print("pass  " if verdict.passed else "MISSED", verdict.text)

@@ -13,7 +13,7 @@ from hybrid.errors import UsageError
 
 SHAPE = square(8192)
 _BAR, _LINE, _TEXT = "#4878a8", "#c44e52", "#333333"
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ladder",  # else names inside the file are random
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -36,7 +36,7 @@ def draw(results: Results, path: Path) -> None:
     from matplotlib.figure import Figure
 
     dtypes = results.dtypes()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.6 * len(dtypes), 3.6), layout="constrained")
         panels = figure.subplots(1, len(dtypes), sharex=True, squeeze=False)[0]
         for dtype, panel in zip(dtypes, panels, strict=True):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-from hybrid import files, record
+from hybrid import record
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import ALL, BOTH, CATALOGUE, Form, Kernel
 
@@ -18,7 +17,6 @@ Line = dict[str, Any]
 YARDSTICK = "cublas"
 BENCHMARK = "ladder"  # says which lines of a file are ours
 ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000
-BEGIN, END = b"<!-- ladder -->\n", b"<!-- /ladder -->\n"
 ALONE = ("naive", "row_per_thread", "column_per_thread")  # in these every thread loads all that it multiplies
 
 
@@ -146,17 +144,6 @@ def _speed(line: Line | None) -> str:
         return "–"
     rate = f"{line['teraflops']:.{1 if line['teraflops'] >= 10 else 2}f}"
     return rate if line["kernel"] == YARDSTICK else f"{rate} ({100 * line['ratio']:.1f} %)"
-
-
-def rewrite(path: Path, text: str) -> None:
-    """Put the text between the file's markers; all else stays as it is, byte for byte."""
-    before = path.read_bytes()
-    if before.count(BEGIN) != 1 or before.count(END) != 1 or before.index(BEGIN) > before.index(END):
-        raise UsageError(f"{path} must have one line {BEGIN.decode().strip()} and after it one line {END.decode().strip()}")
-    head, _, rest = before.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    with files.appearing(str(path)) as beside:
-        beside.write_bytes(head + BEGIN + b"\n" + text.encode() + b"\n" + END + tail)
 
 
 # --- targets

@@ -15,8 +15,9 @@ import hosts_runs
 import numpy as np
 import pytest
 from hosts_common import refuse_wrong, uniform
-from hosts_results import Results, recorded, rewrite, table
+from hosts_results import Results, recorded, table
 from hosts_runs import Plan, Start, starts
+from markers import rewrite
 
 from hybrid import record
 from hybrid.devices.cuda import usable_gpus
@@ -161,7 +162,7 @@ def test_rewriting_keeps_the_rest_and_can_be_repeated(tmp_path):
     path.write_bytes(README.encode())
     before, _, after = README.encode().partition(b"<!-- hosts -->\nold\n<!-- /hosts -->\n")
     for _ in range(2):
-        rewrite(path, "a table with × in it\n")
+        rewrite(path, "hosts", "a table with × in it\n")
         assert (
             path.read_bytes()
             == before + b"<!-- hosts -->\n\n" + "a table with × in it\n".encode() + b"\n<!-- /hosts -->\n" + after
@@ -173,7 +174,7 @@ def test_without_its_markers_nothing_is_written(tmp_path, text):
     path = tmp_path / "README.md"
     path.write_bytes(text.encode())
     with pytest.raises(UsageError, match="must have one line"):
-        rewrite(path, "table")
+        rewrite(path, "hosts", "table")
     assert path.read_bytes() == text.encode()
 
 

@@ -119,10 +119,10 @@ def test_rewriting_keeps_the_rest_and_can_be_repeated(tmp_path):
     path = tmp_path / "README.md"
     path.write_bytes(README.encode())
     before, _, after = README.encode().partition(b"<!-- ladder -->\nold\n<!-- /ladder -->\n")
-    ladder.rewrite(path, "a table with × in it\n")
+    ladder.rewrite(path, "ladder", "a table with × in it\n")
     once = path.read_bytes()
     assert once == before + b"<!-- ladder -->\n\n" + "a table with × in it\n".encode() + b"\n<!-- /ladder -->\n" + after
-    ladder.rewrite(path, "a table with × in it\n")
+    ladder.rewrite(path, "ladder", "a table with × in it\n")
     assert path.read_bytes() == once
 
 
@@ -131,7 +131,7 @@ def test_without_its_markers_nothing_is_written(tmp_path, text):
     path = tmp_path / "README.md"
     path.write_bytes(text.encode())
     with pytest.raises(UsageError, match="must have one line"):
-        ladder.rewrite(path, "table")
+        ladder.rewrite(path, "ladder", "table")
     assert path.read_bytes() == text.encode()
     assert list(tmp_path.iterdir()) == [path]
 
@@ -140,7 +140,7 @@ def test_the_readme_has_its_markers_and_names_every_rung(tmp_path):
     text = ladder.README.read_text()
     copy = tmp_path / "README.md"
     copy.write_text(text)
-    ladder.rewrite(copy, "table")
+    ladder.rewrite(copy, "ladder", "table")
     assert [kernel.name for kernel in CATALOGUE if kernel.source and f"`{kernel.name}`" not in text] == []
 
 
