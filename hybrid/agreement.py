@@ -21,7 +21,7 @@ from hybrid.team import Team
 from hybrid.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
 from hybrid.window import window_folder
 
-SPARE_GPU_BYTES = 256 << 20  # for kernels, events and what CUDA sets up when work begins
+SPARE_GPU_BYTES = 1 << 30  # for kernels, libraries, and what CUDA sets up when work begins, the root's contexts among it
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
     first = asked[0]
     for rank, other in enumerate(asked):
         for key in first:
-            if other[key] != first[key]:
+            if other.get(key) != first[key]:
                 raise UsageError(
-                    f"rank {rank} asks for {key} {other[key]}, rank 0 for {first[key]}: all ranks must ask for the same"
+                    f"rank {rank} asks for {key} {other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same"
                 )
 
 
@@ -101,6 +101,9 @@ def agree(
     with team.phase("agree", timed=False) as looking:
         looking.mine = (_room(team, settings, mine), usable_cores(), already_there)
     rooms = [room for room, _, _ in looking.all]
+    memory = _device_memory(rooms) if gpus else settings.gpu_memory
+    if gpus and resident_rows:  # each rank's rows of C lie there, too
+        memory = max(1, memory - problem.bytes(max(map(len, resident_rows[0])), problem.m))
     plan = make_plan(
         problem,
         team.topology,
@@ -109,7 +112,7 @@ def agree(
         staged=settings.staged,
         chunk_rows=settings.chunk_rows,
         panel_columns=settings.panel_columns,
-        device_memory=_device_memory(rooms) if gpus else settings.gpu_memory,
+        device_memory=memory,
         check=settings.check,
         resident_rows=resident_rows,
     )
@@ -197,7 +200,8 @@ def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tup
 def _room(team: Team, settings: Settings, gpu: Gpu | None) -> Room:
     # What is held for earlier products serves this one, or is given back before.
     held = team.kept.held if team.kept is not None else 0
-    free_on_gpu = max(0, free_bytes(gpu) + held - SPARE_GPU_BYTES) if gpu else 0
+    free_on_gpu = free_bytes(gpu) + held if gpu else 0
+    free_on_gpu -= min(SPARE_GPU_BYTES, free_on_gpu // 8)
     return Room(
         host=team.host,
         host_bytes=settings.host_memory or available_host_bytes(),

@@ -51,7 +51,7 @@ def multiply(
     out, and nothing passes any one rank.
 
     The result is a NumPy array, or a CuPy array where both a and b lie on a GPU. With several ranks on the root's node it
-    lies in memory mapped as shared: processes forked later share it. An error on one rank is raised on all.
+    may lie in memory mapped as shared, which processes forked later share. An error on one rank is raised on all.
     """
     team = team_of(comm)
     flags = {"kernel": kernel, "device": device, "check": check, "threads": threads}
@@ -71,17 +71,24 @@ def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, r
     nothing at the root refers to it any more.
     """
     team = team_of(comm)
-    with team.phase("agree", timed=False) as asking:
-        if len(shape) != 2 or not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)  # refused below, on all ranks
+    wanted = {"kind": "an empty matrix", "shape": shape, "dtype": name, "root": root}
+    _settle(team, {}, **wanted)
+    shared = shared_arrays(team)
+    with team.phase("agree", timed=False) as agreeing:
+        if not (isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape)):
             raise UsageError(f"shape {shape!r} is not that of a matrix")
         if not isinstance(root, int) or not 0 <= root < team.size:
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
-        name = one_of("dtype", np.dtype(dtype).name, ITEM_SIZES)
-        asking.mine = {"shape": tuple(map(int, shape)), "dtype": name, "root": root}
-    same_on_all_ranks(asking.all)
+        one_of("dtype", name, ITEM_SIZES)
+        agreeing.mine = shared.gone
+    shared.drop(agreeing.all)
     if team.size == 1:
-        return np.empty(shape, dtype)
-    return shared_arrays(team).make(team, asking.mine["shape"], name, root)
+        return np.empty(shape, name)
+    return shared.make(team, (int(shape[0]), int(shape[1])), name, root)
 
 
 def _settle(team: Team, flags: dict[str, Any], **more: Any) -> Settings:
@@ -135,10 +142,11 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         matrices = _look_at(a, b, plain_out) if team.rank == root else None
         if matrices is not None:
             dtype = common_dtype(matrices[0].dtype, matrices[1].dtype)
-            places = [shared.place_of(array) for array in (*matrices, plain_out)]
-            looking.mine = (matrices[0].shape, matrices[1].shape, dtype, places, shared.taken_leave_of())
+            of_type = [array if array is not None and array.dtype == dtype else None for array in (*matrices, plain_out)]
+            places = [shared.place_of(array) for array in of_type]
+            looking.mine = (matrices[0].shape, matrices[1].shape, dtype, places, shared.gone)
     shape_a, shape_b, dtype, places, gone = looking.all[root]
-    shared.drop(gone)
+    shared.drop([gone])
     problem = Problem(shape_a[0], shape_a[1], shape_b[1], dtype)
     array_a, array_b = matrices if matrices is not None else (None, None)
     first: Operand = FromRoot(shape_a, array_a)
@@ -150,7 +158,8 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         first, second = (Shared(shared.array_at(at, shape)) for at, shape in zip(places, (shape_a, shape_b), strict=False))
         place = shared.array_at(places[2], (problem.n, problem.m)) if places[2] is not None else None
     there = [first.in_place(dtype), second.in_place(dtype), place]
-    kept_for_c = recycled.make_room(problem.bytes(problem.n, problem.m)) if team.rank == root and place is None else 0
+    of_c = problem.bytes(problem.n, problem.m)
+    kept_for_c = min(of_c, recycled.make_room(of_c)) if team.rank == root and place is None and not all_shared else 0
     agreement = agree(
         team,
         problem,

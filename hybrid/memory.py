@@ -88,6 +88,12 @@ def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there
                 f"{plan.problem} needs {readable(need)} of shared memory on {host}, where {readable(free)} are free: "
                 f"{readable(need - free)} are missing; enlarge /dev/shm (in a container: --shm-size) or start one rank a node"
             )
+    for share in plan.shares if plan.staged and plan.device_memory else ():
+        if share.layout.bytes > plan.device_memory and plan.device != "cuda":
+            raise DoesNotFit(
+                f"a row of A, a column of B and their element of C take {readable(share.layout.bytes)}, but rank {share.rank} "
+                f"may take {readable(plan.device_memory)} (--gpu-memory)"
+            )
     by_gpu: dict[str, list[int]] = {}
     for rank, room in enumerate(rooms):
         if plan.device == "cuda":

@@ -39,7 +39,7 @@ class Messages:
         self._comm, self._control = comm.Dup(), comm.Dup()
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         # Of the current phase, to clear up after a failure: messages counted by their other end, unfinished requests.
-        self._serial = 0
+        self.serial = 0  # of the phase, the same on every rank
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
         self._sending: list[MPI.Request] = []
@@ -47,13 +47,13 @@ class Messages:
 
     def begin_phase(self) -> None:
         """Messages from here on belong to a new phase; the same on every rank."""
-        self._serial += 1
+        self.serial += 1
         self._sent.clear()
         self._received.clear()
 
     @property
     def _tag(self) -> int:
-        return self._serial % 32000  # a message of a phase that failed can never be taken for one of a later phase
+        return self.serial % 32000  # a message of a phase that failed can never be taken for one of a later phase
 
     def send(self, data: Any, to: int) -> None:
         """Send a buffer of bytes to a rank that receives it in this phase; PhaseEnded if a rank fails meanwhile."""

@@ -60,6 +60,7 @@ class Plan:
     shares: tuple[Share, ...]
     road: str = "in place"  # or "host", "peers": how the operands come to the devices
     resident: bool = False  # every rank has its rows of A and B, and keeps its rows of C
+    device_memory: int = 0  # bytes each rank may take on its device; 0: as many as it needs
     at_root: bool = False  # the matrices are the root's own arrays: they lie in no window
 
     @property
@@ -71,6 +72,8 @@ class Plan:
         """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
         if all(len(members) == 1 for members in self.topology.nodes):
             return "one rank a node: nothing to exchange"
+        if self.resident and len(self.topology.nodes) > 1:
+            return "rows of B lie on other nodes"
         if not all(share.holds_all for share in self.shares):
             return "not everything fits on the devices: what is needed is loaded as they go"
         if not all(len(share.rows) and share.panels for share in self.shares):
@@ -124,7 +127,8 @@ class Plan:
     def bytes_on_rank(self, rank: int) -> int:
         """Private host memory of a rank."""
         buffers = 0 if self.device == "cuda" else self.bytes_of_buffers(rank)
-        return PROCESS_BYTES + buffers + self.bytes_of_check(rank)
+        of_c = self.problem.bytes(len(self.shares[rank].rows), self.problem.m) if self.resident else 0
+        return PROCESS_BYTES + buffers + of_c + self.bytes_of_check(rank)
 
     def bytes_on_node(self, node: int) -> int:
         return self.bytes_of_windows(node) + sum(self.bytes_on_rank(rank) for rank in self.topology.nodes[node])
@@ -181,7 +185,9 @@ def make_plan(
         )
         for rank, rows in enumerate(blocks)
     )
-    return Plan(problem, topology, root, device, staged, check, shares, resident=resident_rows is not None)
+    return Plan(
+        problem, topology, root, device, staged, check, shares, resident=resident_rows is not None, device_memory=device_memory
+    )
 
 
 def _pieces(length: int, size: int, device: str) -> tuple[Span, ...]:

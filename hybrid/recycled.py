@@ -37,7 +37,10 @@ class Recycled:
         if size < LEAST_BYTES:
             return np.empty((rows, columns), dtype)
         self.make_room(size)
-        memory = self._free.pop() if self._free else np.empty(size, np.uint8)
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = np.empty(size, np.uint8)
         shown = {
             "data": (memory.ctypes.data, False),
             "shape": (rows, columns),

@@ -10,7 +10,7 @@ from hybrid.guard import busy
 from hybrid.partition import Span
 from hybrid.placing import pass_to_all_nodes
 from hybrid.plan import Plan
-from hybrid.row_block import as_rows, empty_like, on_host
+from hybrid.row_block import as_rows, await_callers_work, empty_like, on_host
 from hybrid.runner import Runner
 from hybrid.settings import Settings
 from hybrid.team import Team
@@ -40,6 +40,7 @@ def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, sett
         with team.phase("place"), busy():
             own_a, own_b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
             c = empty_like(own_a, len(share.rows), plan.problem.m)
+            await_callers_work(own_a, own_b, c)
         from_devices = plan.road == "peers"
         all_b = _OwnRows(own_b, share.b_rows) if from_devices else _gathered(team, plan, own_b, settings)
         touched = [own_a, own_b if from_devices else all_b, c]

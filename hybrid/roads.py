@@ -55,10 +55,13 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
     if plan.problem.bytes(plan.problem.l, plan.problem.m) < WORTH_EXCHANGING:
         return RoadChoice("host", "B is small")
     place = workplace_of(team, plan, gpu, kernel)
-    try:
-        place.probe(team)
-    except HybridError as error:  # the same on all ranks
-        return RoadChoice("host", f"the GPUs of a node cannot reach each other ({error})")
+    if team.topology not in place.refusals:
+        try:
+            place.probe(team)
+        except HybridError as error:  # the same on all ranks
+            place.refusals[team.topology] = str(error)
+    if team.topology in place.refusals:
+        return RoadChoice("host", f"the GPUs of a node cannot reach each other ({place.refusals[team.topology]})")
     return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
 
 

@@ -69,7 +69,8 @@ def as_rows(array: Any, dtype: str, *, device: str) -> Any:
 
         array = cupy.asarray(array)
         if device == "cuda":
-            return cupy.ascontiguousarray(array, dtype)
+            with array.device:
+                return cupy.ascontiguousarray(array, dtype)
         array = cupy.asnumpy(array)
     return np.ascontiguousarray(array, dtype)
 
@@ -82,10 +83,21 @@ def on_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def await_callers_work(*arrays: Any) -> None:
+    """What the caller has handed to its stream may still write the arrays, or use the memory they were given."""
+    for array in arrays:
+        if on_gpu(array):
+            import cupy
+
+            with array.device:
+                cupy.cuda.get_current_stream().synchronize()
+
+
 def empty_like(array: Any, rows: int, columns: int) -> Any:
     """A matrix of undefined contents where `array` lies."""
     if on_gpu(array):
         import cupy
 
-        return cupy.empty((rows, columns), array.dtype)
+        with array.device:
+            return cupy.empty((rows, columns), array.dtype)
     return np.empty((rows, columns), array.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class SharedArrays:
     def __init__(self) -> None:
         self._arrays: dict[int, np.ndarray | weakref.ref[np.ndarray]] = {}
         self._numbers: dict[int, int] = {}  # at the root, by the array's id
-        self._gone: list[int] = []
+        self.gone: list[int] = []  # of which this rank was the root, and the others may not know yet
         self._made = 0
 
     def make(self, team: Team, shape: tuple[int, int], dtype: str, root: int) -> np.ndarray | None:
@@ -42,12 +42,12 @@ class SharedArrays:
 
     def _forget(self, key: int, number: int) -> None:
         del self._numbers[key]
-        del self._arrays[number]
-        self._gone.append(number)
+        self._arrays.pop(number, None)
+        self.gone.append(number)
 
     def place_of(self, array: np.ndarray | None) -> Place | None:
         """At the root: where in a shared array this one lies; None if it does not, or not row by row without gaps."""
-        if array is None or not array.flags.c_contiguous:
+        if array is None or not (array.flags.c_contiguous and array.flags.aligned):
             return None
         owner = array
         while isinstance(owner.base, np.ndarray):
@@ -55,13 +55,11 @@ class SharedArrays:
         number = self._numbers.get(id(owner))
         return None if number is None or array.dtype != owner.dtype else (number, array.ctypes.data - owner.ctypes.data)
 
-    def taken_leave_of(self) -> list[int]:
-        """At the root: arrays that have gone since it was last asked."""
-        gone, self._gone = self._gone, []
-        return gone
-
-    def drop(self, gone: Sequence[int]) -> None:
-        for number in gone:
+    def drop(self, gone_at_roots: Iterable[Sequence[int]]) -> None:
+        """Let go of what its root has let go of. Called once all ranks have heard of it."""
+        heard = {number for gone in gone_at_roots for number in gone}
+        self.gone = [number for number in self.gone if number not in heard]
+        for number in heard:
             self._arrays.pop(number, None)
 
     def array_at(self, place: Place, shape: tuple[int, int]) -> np.ndarray:

@@ -52,6 +52,7 @@ class Workplace:
         self.held = 0  # bytes of `memory`
         self._connection: _Connection | None = None
         self._probed: Topology | None = None
+        self.refusals: dict[Topology, str] = {}  # why the ranks of a node do not reach each other's memory
 
     def hold(self, team: Team, size: int) -> Any:
         """At least `size` bytes of the device, which other ranks need not open."""
@@ -83,7 +84,12 @@ class Workplace:
         """
         wanted = _Connection(team.topology, driver, announcements, tuple(sizes))
         if self._connection is None or not self._connection.serves(wanted):
-            self._connect(team, sizes, announcements, driver, link_to)
+            try:
+                self._connect(team, sizes, announcements, driver, link_to)
+            except BaseException:
+                with team.phase("prepare", timed=False):  # before any owner gives back what others have opened
+                    self._close()
+                raise
             self._connection = wanted
         self.meet(team, notes)
 

@@ -11,29 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from starting import module, start
 
 from hybrid import record
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.launcher import mpirun
 
-COMMAND = [sys.executable, "-m", "hybrid.matmul"]
+COMMAND = module("hybrid.matmul")
 LAST_LINE = re.compile(r"total \d+\.\d{4} s  rate \d+\.\d\d GF/s  check (ok|FAILED|off|impossible).*")
 
 launcher = pytest.mark.launcher
 
 
-def run(*arguments, ranks=0, cwd=None, **environment):
-    """The command alone, or by `ranks` ranks. Nothing of HYBRID_* is taken over from outside."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
-    return subprocess.run(
-        [*(mpirun(ranks) if ranks else []), *COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=cwd,
-        env={**clean, **environment},
-        check=False,
-    )
+def run(*arguments, **options):
+    return start(COMMAND, *arguments, **options)
 
 
 def good(*arguments, **options):

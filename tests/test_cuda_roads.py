@@ -101,7 +101,7 @@ def test_row_blocks(comm, way, dtype, on_gpu):
 def test_large_arrays_are_page_locked_and_unlocked_again(comm):
     from hybrid.devices.page_locks import page_locks
 
-    a = np.random.default_rng(0).random((1500, 1500))
+    a = np.random.default_rng(0).random((2200, 2200))
     for _ in range(3):
         mine = comm.rank == 0
         c = hybrid.multiply(*((a, a) if mine else (None, None)), comm=comm, device="cuda")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from starting import module, start
 
 from hybrid import record
 from hybrid.devices.cuda import Gpu, usable_gpus
@@ -24,7 +25,7 @@ from hybrid.mpi_library import Library
 from hybrid.partition import Topology
 from hybrid.threads import Threads
 
-COMMAND = [sys.executable, "-m", "hybrid.doctor"]
+COMMAND = module("hybrid.doctor")
 ROOT = Path(__file__).resolve().parent.parent
 SUBJECTS = ["launcher", "mpi", "places", "threads", "blas", "slurm", "gpus", "page-lock", "cuda-aware MPI", "shared memory",
             "compiler", "kernel cache"]  # fmt: skip
@@ -33,19 +34,11 @@ LINE = re.compile(r"(ok|note|unknown|WRONG) +(" + "|".join(SUBJECTS) + r")  (.+)
 launcher = pytest.mark.launcher
 
 
-def run(*arguments, ranks=0, command=COMMAND, **environment):
-    """The command alone, or by `ranks` ranks. Of Slurm and the threads, nothing is taken over from outside."""
-    hidden = ("HYBRID_", "SLURM_", "OMP_", "CXX", "XDG_CACHE_HOME")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+def run(*arguments, command=COMMAND, **options):
+    """Of Slurm and the threads, nothing is taken over from outside."""
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return subprocess.run(
-        [*(mpirun(ranks) if ranks else []), *command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**clean, "PATH": beside, **environment},
-        check=False,
-    )
+    hidden = ("HYBRID_", "SLURM_", "OMP_", "CXX", "XDG_CACHE_HOME")
+    return start(command, *arguments, hidden=hidden, limit=100, **{"PATH": beside, **options})
 
 
 def found(text):

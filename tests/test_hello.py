@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from starting import module, start
 
 from hybrid import greeting, hello
 from hybrid.devices.cuda import usable_gpus
@@ -20,7 +21,7 @@ from hybrid.errors import DeviceUnavailable, HybridError, StartError
 from hybrid.launcher import mpirun
 from hybrid.mpi_library import Library
 
-COMMAND = [sys.executable, "-m", "hybrid.hello"]
+COMMAND = module("hybrid.hello")
 ROOT = Path(__file__).resolve().parent.parent
 
 launcher = pytest.mark.launcher
@@ -37,17 +38,9 @@ def has_compiler():
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler for the emulated GPU")
 
 
-def run(*arguments, ranks=0, command=COMMAND, **environment):
-    """The command alone, or by `ranks` ranks, with the CPU for a GPU. Nothing of HYBRID_* is taken over from outside."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
-    return subprocess.run(
-        [*(mpirun(ranks) if ranks else []), *command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**clean, "CUDA_VISIBLE_DEVICES": "", **environment},
-        check=False,
-    )
+def run(*arguments, command=COMMAND, **options):
+    """With the CPU for a GPU."""
+    return start(command, *arguments, **{"CUDA_VISIBLE_DEVICES": "", **options})
 
 
 def expected(ranks, threads, blocks=3, block=4):

@@ -8,9 +8,9 @@ import mmap
 import numpy as np
 import pytest
 
-from hybrid.devices.page_locks import LEAST_BYTES, PageLocks
+from hybrid.devices.page_locks import LEAST_BYTES, LEAST_OWNER_BYTES, PageLocks
 
-ELEMENTS = LEAST_BYTES // 8 * 4
+ELEMENTS = LEAST_OWNER_BYTES // 8 + 64
 
 
 class Driver:
@@ -90,8 +90,18 @@ def test_two_arrays_are_locked_apart(driver, locks):
     assert list(driver.locked) == [address(second)]
 
 
+def test_mappings_have_pages_of_their_own_and_are_locked_from_less_on(driver, locks):
+    memory = mmap.mmap(-1, LEAST_BYTES)
+    array = np.ndarray(LEAST_BYTES // 8, np.float64, buffer=memory)
+    assert locks.lock(array)
+    assert not locks.lock(np.ones(LEAST_BYTES // 8))
+    del array
+    assert driver.locked == {}
+
+
 def test_small_arrays_are_left_alone(driver, locks):
-    assert not locks.lock(np.ones(LEAST_BYTES // 8 - 1))
+    assert not locks.lock(np.ones(LEAST_OWNER_BYTES // 8 - 1))
+    assert not locks.lock(np.ones(ELEMENTS)[: LEAST_BYTES // 8 - 1])
     assert not locks.lock(np.ones((0, 5)))
     assert driver.history == []
 

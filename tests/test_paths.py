@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starting import module, start
 
 from hybrid import counts, record
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.graphs import read_graph
 from hybrid.launcher import mpirun
 
-COMMAND = [sys.executable, "-m", "hybrid.paths"]
+COMMAND = module("hybrid.paths")
 ROOT = Path(__file__).resolve().parent.parent
 TEN = ["AB", "AC", "BC", "BD", "BF", "CD", "CE", "DF", "EH", "FG", "FH", "FI", "GH", "GI", "GJ", "HJ", "IJ"]  # Figure 1.1
 LETTERS = "ABCDEFGHIJ"
@@ -75,18 +75,8 @@ FIGURES = {
 }  # fmt: skip
 
 
-def run(*arguments, ranks=0, cwd=None, **environment):
-    """The command alone, or by `ranks` ranks. Nothing of HYBRID_* is taken over from outside."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
-    return subprocess.run(
-        [*(mpirun(ranks) if ranks else []), *COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=cwd,
-        env={**clean, **environment},
-        check=False,
-    )
+def run(*arguments, **options):
+    return start(COMMAND, *arguments, **options)
 
 
 def good(*arguments, **options):

@@ -184,6 +184,13 @@ def test_missing_shared_memory_is_named_and_a_rank_alone_on_its_node_needs_none(
     refuse_what_does_not_fit(apart, rooms_for(apart, shared_bytes=0))
 
 
+def test_device_memory_too_small_for_one_element_of_c_is_refused_on_any_device():
+    plan = make_plan(Problem(1500, 1500, 1500), Topology.of_equal_nodes(1, 1), staged=True, device_memory=20_000)
+    with pytest.raises(DoesNotFit, match=r"a row of A, a column of B .* rank 0 may take 19\.5 KiB \(--gpu-memory\)"):
+        refuse_what_does_not_fit(plan, rooms_for(plan))
+    refuse_what_does_not_fit(replace(plan, device_memory=30_000), rooms_for(plan))
+
+
 def test_two_ranks_on_one_gpu_need_room_for_both():
     plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
     need = plan.bytes_on_gpu(0)

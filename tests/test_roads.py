@@ -120,6 +120,46 @@ def test_a_failure_on_the_way_is_raised_on_all_ranks_and_the_next_product_is_rig
     check_product(comm, a, b, 0)
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_fails_before_the_round_begins_is_not_behind_in_the_next(comm, rng, monkeypatch):
+    from hybrid.runner import Runner
+
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    a, b, _ = case(comm, rng, "float64", least=comm.size)
+    check_product(comm, a, b, 0)
+    with monkeypatch.context() as patch:
+        if comm.rank == 1:
+            patch.setattr(Runner, "make_ready", broken)
+        with pytest.raises(RankFailed, match=r"rank 1 .*planted"):
+            product(comm, a, b)
+    check_product(comm, a, b, 0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_was_opened_is_closed_when_another_rank_could_not_open(comm, rng, monkeypatch):
+    from hybrid.devices.cpu import CpuDevice
+
+    opened, closed_again = [], []
+    original = CpuDevice.open
+
+    def opening(device, handle):
+        if comm.rank == 1:
+            raise DeviceUnavailable("closed doors")
+        opened.append(handle)
+        return original(device, handle)
+
+    monkeypatch.setattr(CpuDevice, "open", opening)
+    monkeypatch.setattr(CpuDevice, "close", lambda device, memory: closed_again.append(memory))
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    fresh = comm.Dup()
+    try:
+        with pytest.raises(DeviceUnavailable, match="closed doors"):
+            product(fresh, rng.random((comm.size, 3)), rng.random((3, 4)))
+        assert len(closed_again) == len(opened)
+    finally:
+        fresh.Free()
+
+
 def broken(*arguments, **more):
     raise RuntimeError("planted")
 

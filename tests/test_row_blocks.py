@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.errors import CheckFailed, UsageError
+from hybrid.errors import CheckFailed, DeviceUnavailable, UsageError
 
 pytestmark = pytest.mark.mpi
 
@@ -58,6 +58,15 @@ def test_b_is_fetched_from_the_other_ranks_devices(comm, rng, monkeypatch):
         rows = np.diff([0, *range(1, comm.size), n + comm.size])
         c = hybrid.multiply(block(comm, a, rows), block(comm, b, cut(rng, comm, l)), comm=comm)
         np.testing.assert_allclose(whole(comm, c), a @ b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.mpi(min_size=4)
+def test_where_rows_of_b_lie_on_other_nodes_they_are_not_fetched_from_devices(comm, rng, monkeypatch):
+    for name, value in {"STAGED": "1", "ROAD": "peers", "RANKS_PER_NODE": "2"}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    rows = hybrid.RowBlock(rng.random((3, 3 * comm.size)))
+    with pytest.raises(DeviceUnavailable, match="rows of B lie on other nodes"):
+        hybrid.multiply(rows, rows, comm=comm)
 
 
 def test_chains_of_products_stay_on_their_ranks(comm, rng):

@@ -116,12 +116,66 @@ def test_the_memory_goes_when_the_root_lets_go_of_it(comm):
     assert mappings() == before
 
 
+@pytest.mark.mpi(min_size=2)
+def test_making_others_gives_the_memory_of_those_that_have_gone_back(comm):
+    def mappings():
+        gc.collect()
+        return sum("hybrid-" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    hybrid.empty((600, 600), comm=comm)
+    before = mappings()
+    for _ in range(5):
+        hybrid.empty((600, 600), comm=comm)
+    assert mappings() <= before + 1
+
+
+@pytest.mark.mpi(min_size=2)
+def test_views_at_odd_places_and_of_other_types_are_taken_as_ordinary_arrays(comm):
+    a = filled(comm, hybrid.empty((8, 8), comm=comm), np.arange(64.0).reshape(8, 8))
+    single = filled(comm, hybrid.empty((7, 7), "float32", comm=comm), 2)
+    cases = [(None, None)] * 2
+    if comm.rank == 0:
+        odd = a.reshape(-1).view(np.uint8)[4 : 4 + 8 * 49].view(np.float64).reshape(7, 7)
+        odd[...] = np.arange(49).reshape(7, 7)
+        cases = [(odd, odd), (single, np.asarray(a[:7, :7]))]
+    for first, second in cases:
+        c = hybrid.multiply(first, second, comm=comm)
+        if comm.rank == 0:
+            np.testing.assert_allclose(c, first.astype(np.float64) @ second)
+    both = (single, hybrid.empty((7, 7), comm=comm))
+    if comm.rank == 0:
+        both[1][...] = 3
+    comm.Barrier()
+    c = hybrid.multiply(*(both if comm.rank == 0 else (None, None)), comm=comm)
+    assert comm.rank != 0 or (c == 42).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_calls_something_else_is_named(comm):
+    call = (lambda: hybrid.multiply(None, None, comm=comm)) if comm.rank == 1 else (lambda: hybrid.empty((3, 3), comm=comm))
+    with pytest.raises(UsageError, match="rank 1 asks for kind"):
+        call()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_nodes_are_those_of_the_call(comm, monkeypatch):
+    a = hybrid.empty((6, 6), comm=comm)
+    if comm.rank == 0:
+        a[...] = 1
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    c = hybrid.multiply(*((a, a) if comm.rank == 0 else (None, None)), comm=comm)
+    assert comm.rank != 0 or (c == 6).all()
+    elsewhere = hybrid.empty((6, 6), comm=comm)
+    assert (elsewhere is None) == (comm.rank != 0)
+
+
 def test_odd_wishes_are_refused_on_all_ranks(comm):
-    for shape in ((3,), (3, -1), (2, 2.5), (1, 2, 3)):
+    for shape in (3, (3,), (3, -1), (2, 2.5), (1, 2, 3)):
         with pytest.raises(UsageError, match="not that of a matrix"):
             hybrid.empty(shape, comm=comm)
-    with pytest.raises(UsageError, match="unknown dtype 'int32'"):
-        hybrid.empty((2, 2), "int32", comm=comm)
+    for dtype in ("int32", "bogus"):
+        with pytest.raises(UsageError, match=f"unknown dtype '{dtype}'"):
+            hybrid.empty((2, 2), dtype, comm=comm)
     with pytest.raises(UsageError, match="root 99 is not a rank"):
         hybrid.empty((2, 2), comm=comm, root=99)
 

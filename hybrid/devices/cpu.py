@@ -93,17 +93,15 @@ class _Memory:
     """A block of memory, aligned for the widest copies; where other processes can open it, in a file without a name."""
 
     def __init__(self, memory: np.ndarray, descriptor: int = -1) -> None:
+        self.descriptor = descriptor
         start = -memory.ctypes.data % WIDEST_COPY
         self.bytes = memory[start:] if descriptor >= 0 else memory[start : start + len(memory) - WIDEST_COPY]
-        self.descriptor = descriptor
 
     @classmethod
     def made(cls, size: int) -> _Memory:
         if not hasattr(os, "memfd_create"):
             raise DeviceUnavailable("this system has no memory that processes can open of each other (memfd_create)")
-        descriptor = os.memfd_create("hybrid")
-        os.truncate(descriptor, max(1, size))
-        return cls(_mapped(descriptor, size), descriptor)
+        return cls._of_file(os.memfd_create("hybrid"), size, made=True)
 
     @classmethod
     def opened(cls, process: int, descriptor: int, size: int) -> _Memory:
@@ -111,7 +109,17 @@ class _Memory:
             own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
         except OSError as error:
             raise DeviceUnavailable(f"the memory of process {process} cannot be opened ({one_line(error)})") from None
-        return cls(_mapped(own, size), own)
+        return cls._of_file(own, size)
+
+    @classmethod
+    def _of_file(cls, descriptor: int, size: int, *, made: bool = False) -> _Memory:
+        try:
+            if made:
+                os.truncate(descriptor, max(1, size))
+            return cls(_mapped(descriptor, size), descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def __del__(self) -> None:
         if self.descriptor >= 0:

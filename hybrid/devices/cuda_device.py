@@ -32,9 +32,9 @@ class CudaDevice:
         self.gpu = gpu
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         self._device = cupy.cuda.Device(gpu.index)
-        self._device.use()
-        streams = {phase: [cupy.cuda.Stream(non_blocking=True) for _ in range(count)] for phase, count in _STREAMS.items()}
-        self._announcing = cupy.cuda.Stream(non_blocking=True)
+        with self._device:
+            streams = {phase: [cupy.cuda.Stream(non_blocking=True) for _ in range(count)] for phase, count in _STREAMS.items()}
+            self._announcing = cupy.cuda.Stream(non_blocking=True)
         self._all_streams = [*chain.from_iterable(streams.values()), self._announcing]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._announced: list[Any] = []
@@ -85,15 +85,15 @@ class CudaDevice:
         return self._do("copy out", after, lambda stream: self._copy(into, source, stream))
 
     def finish(self) -> list[tuple[str, float, float]]:
+        timed, zero = self._timed, self._zero
+        self._timed, self._zero = [], None  # also if the GPU fails now: the next product's times are its own
         for stream in self._all_streams:
             stream.synchronize()
-        elapsed = self._cupy.cuda.get_elapsed_time
-        done = [
-            (phase, self._host_zero + elapsed(self._zero, begin) / 1e3, self._host_zero + elapsed(self._zero, end) / 1e3)
-            for phase, begin, end in self._timed
-        ]
-        self._timed, self._zero = [], None
-        return done
+
+        def seconds(event: Any) -> float:
+            return self._host_zero + self._cupy.cuda.get_elapsed_time(zero, event) / 1e3
+
+        return [(phase, seconds(begin), seconds(end)) for phase, begin, end in timed]
 
     def lock(self, array: Any) -> None:
         if isinstance(array, self._cupy.ndarray):
@@ -138,22 +138,23 @@ class CudaDevice:
             return [_OpenedEvent(self._runtime, key) for key in handle]
 
     def _do(self, phase: str, after: list[Mark], work: Callable[[Any], None]) -> Mark:
-        self._device.use()
-        stream = next(self._streams[phase])
-        if self._zero is None:
-            self._zero = stream.record()
-            self._zero.synchronize()
-            self._host_zero = time.perf_counter()
-        for mark in after:
-            stream.wait_event(mark)
-        begin = stream.record()
-        with stream:
-            work(stream)
-        end = stream.record()
+        with self._device:  # and the caller's again afterwards
+            stream = next(self._streams[phase])
+            if self._zero is None:
+                self._zero = stream.record()
+                self._zero.synchronize()
+                self._host_zero = time.perf_counter()
+            for mark in after:
+                stream.wait_event(mark)
+            begin = stream.record()
+            with stream:
+                work(stream)
+            end = stream.record()
         self._timed.append((phase, begin, end))
         return end
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
+        assert into.dtype == source.dtype, "copies do not convert"
         rows, columns = source.shape
         if not (rows and columns):
             return
@@ -177,10 +178,12 @@ class _OpenedEvent:
 
     def __init__(self, runtime: Any, handle: Any) -> None:
         self._runtime = runtime
+        self.ptr = 0
         self.ptr = runtime.ipcOpenEventHandle(handle)
 
     def __del__(self) -> None:
-        self._runtime.eventDestroy(self.ptr)
+        if self.ptr:
+            self._runtime.eventDestroy(self.ptr)
 
 
 def _row_bytes(array: Any) -> int:

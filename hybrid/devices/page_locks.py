@@ -8,6 +8,7 @@ that for arrays that others refer to.
 
 from __future__ import annotations
 
+import mmap
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ import numpy as np
 
 from hybrid.recycled import Block
 
-LEAST_BYTES = 1 << 20  # smaller arrays may share a page with other memory, and are copied soon
+# Two locks must not meet in one page. The C library gives only larger memory pages of its own (its M_MMAP_THRESHOLD grows
+# up to 32 MiB); mappings, such as windows, begin and end with pages.
+LEAST_OWNER_BYTES = (32 << 20) + 1
+LEAST_BYTES = 1 << 20  # less is copied sooner than locked
 
 
 @dataclass
@@ -37,12 +41,13 @@ class PageLocks:
         """Whether the memory of `array` is locked now, from its first byte to its last."""
         owner = _owner(array)
         lo, hi = _range(array)
-        if hi - lo < LEAST_BYTES:
-            return False
         known = self._locked.get(id(owner))
+        if known is not None and known.lo <= lo and hi <= known.hi:
+            return True
+        has_own_pages = owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap)
+        if not has_own_pages or hi - lo < LEAST_BYTES:
+            return False
         if known is not None:
-            if known.lo <= lo and hi <= known.hi:
-                return True
             self._forget(id(owner))
             lo, hi = min(lo, known.lo), max(hi, known.hi)
         if not self._register(lo, hi - lo):

@@ -24,8 +24,7 @@ class HostRoad:
 
     def bring(self, arrival: Arrival, into: Any, after: list[Mark]) -> Mark:
         part = arrival.span.slice
-        if self._deliveries is not None and arrival.operand == "B":
-            self._deliveries.wait_for(arrival.index)
+        self._await_delivery(arrival)
         source = self._ends.a[part] if arrival.operand == "A" else self._ends.b[:, part]
         return self._device.copy_in(into, source, after)
 
@@ -37,3 +36,7 @@ class HostRoad:
 
     def finish(self) -> Work:
         return []
+
+    def _await_delivery(self, arrival: Arrival) -> None:
+        if self._deliveries is not None and arrival.operand == "B":
+            self._deliveries.wait_for(arrival.index)
