@@ -168,17 +168,15 @@ class Said:
 def run(start: Start, limit: float) -> Said:
     """Start it, and wait for it at most `limit` seconds. What it has measured until it ends, however it ends, counts."""
     with tempfile.TemporaryDirectory() as folder:
-        path, output = Path(folder) / "lines.jsonl", Path(folder) / "output"
+        path, output, errors = (Path(folder) / name for name in ("lines.jsonl", "output", "errors"))
         said = Said([])
         began = time.perf_counter()
-        with output.open("wb") as into:
+        with output.open("wb") as into, errors.open("wb") as into_errors:
             command = [*start.command, "--json", str(path)]
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=into, stderr=into_errors, start_new_session=True)
             try:
                 code = process.wait(limit)
-                said.failure = f"{_last_line(output)} (exit code {code})" if code else ""
+                said.failure = f"{_last_word(errors, output)} (exit code {code})" if code else ""
             except subprocess.TimeoutExpired:
                 said.failure = f"not done within {limit:g} s"
             except KeyboardInterrupt:
@@ -211,10 +209,14 @@ def _as_ours(line: Line, start: Start, wall: float | None = None) -> Line:
     return {**about, **of_run, **times, "setup": setup["median"] if setup else None, **kept}
 
 
-def _last_line(output: Path) -> str:
-    lines = output.read_text(errors="replace").strip().splitlines()
-    told = [line for line in lines if _ERROR.match(line)]
-    return (told or lines or ["no word"])[-1].strip()
+def _last_word(errors: Path, output: Path) -> str:
+    """The last error that was told, else the last line of either stream."""
+    for file in (errors, output):
+        lines = file.read_text(errors="replace").strip().splitlines()
+        told = [line for line in lines if _ERROR.match(line)]
+        if lines:
+            return (told or lines)[-1].strip()
+    return "no word"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
