@@ -2,8 +2,9 @@
 
 Copies from ordinary memory go through a small buffer of the driver's, at a third of the link's speed or less. Locking
 costs as much as such a copy, so it pays when the memory is used again. The owner of an array is the array its views are
-made from; when it goes, its memory is unlocked first. An array that is locked cannot be resized in place: NumPy refuses
-that for arrays that others refer to.
+made from; when it goes, its memory is unlocked: before it is given back where NumPy lets us, that is mappings always, an
+array's own memory up to NumPy 2.4. An array that is locked cannot be resized in place: NumPy refuses that for arrays that
+others refer to.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ class PageLocks:
             return False
         self._locked[id(owner)] = _Locked(lo, hi)
         if known is None:
-            weakref.finalize(owner, self._forget, id(owner)).atexit = False
+            # NumPy 2.5 gives memory back before it tells that the array has gone: a mapping is kept until it is unlocked.
+            weakref.finalize(owner, self._forget, id(owner), owner.base).atexit = False
         return True
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: int, kept: object = None) -> None:
         locked = self._locked.pop(key, None)
         if locked is not None:
             self._unregister(locked.lo)
