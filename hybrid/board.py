@@ -12,6 +12,7 @@ from hybrid.team import Team
 from hybrid.window import make_windows
 
 _POLLS_BETWEEN_LOOKS = 100
+_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4
 
 
 class Board:
@@ -46,7 +47,10 @@ class Board:
             if polls % _POLLS_BETWEEN_LOOKS == 0:
                 guard.beat()
                 self._team.messages.end_if_others_failed()
-            let_others_run() if polls < 10_000 else time.sleep(1e-4)
+            if polls < _POLLS_WITHOUT_PAUSE:
+                let_others_run()
+            else:  # the other rank computes: leave it the cores
+                time.sleep(_PAUSE)
         self._keep_order()
 
     def posted(self, rank: int, place: int) -> bool:

@@ -36,3 +36,8 @@ def start(
         env={**clean, **environment},
         check=False,
     )
+
+
+def successful(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, done.stderr
+    return done

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from starting import module, start
+from starting import module, start, successful
 
 from hybrid import record
 from hybrid.kernels.catalogue import CATALOGUE
@@ -28,9 +28,7 @@ def run(*arguments, **options):
 
 
 def good(*arguments, **options):
-    done = run(*arguments, **options)
-    assert done.returncode == 0, done.stderr
-    return done
+    return successful(run(*arguments, **options))
 
 
 def test_a_product_prints_ranks_phases_and_a_last_line():

@@ -334,7 +334,7 @@ def test_large_counts_and_families_are_told_from_the_library():
 
 @launcher
 def test_the_family_of_this_environments_mpirun_is_that_of_its_library():
-    assert family_of(mpirun(1)[0]) == mpi.look(started=False).library.family
+    assert family_of(mpirun(1)[0]) == mpi.look(started=False).mpi.family
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starting import module, start
+from starting import module, start, successful
 
 from hybrid import counts, record
 from hybrid.errors import DoesNotFit, UsageError
@@ -80,9 +80,7 @@ def run(*arguments, **options):
 
 
 def good(*arguments, **options):
-    done = run(*arguments, **options)
-    assert done.returncode == 0, done.stderr
-    return done
+    return successful(run(*arguments, **options))
 
 
 def own_lines(text):

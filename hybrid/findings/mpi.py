@@ -24,7 +24,7 @@ class MpiSeen:
     """By one rank. `mpirun`: the one on the path and its family, looked for where none has started this process."""
 
     launcher: str
-    library: Library | Unknown
+    mpi: Library | Unknown
     mpirun: tuple[str, str] | Unknown | None = None
 
 
@@ -53,7 +53,7 @@ def _mpirun_on_path() -> tuple[str, str] | None:
 def judge(seen: Sequence[MpiSeen], unstarted: StartError | None) -> list[Finding]:
     """`unstarted`: why the launcher's processes are no ranks of one job."""
     first = seen[0]
-    return [_launcher(first, len(seen), unstarted), *_libraries([rank.library for rank in seen])]
+    return [_launcher(first, len(seen), unstarted), *_libraries([rank.mpi for rank in seen])]
 
 
 def _launcher(seen: MpiSeen, size: int, unstarted: StartError | None) -> Finding:
@@ -67,11 +67,11 @@ def _launcher(seen: MpiSeen, size: int, unstarted: StartError | None) -> Finding
         here = str(_beside()) if _beside().exists() else "pip install mpich brings one"
         return Finding("launcher", "note", f"started alone; no mpirun on the path: {here}")
     path, family = seen.mpirun
-    if isinstance(seen.library, Library) and family and family != seen.library.family:
+    if isinstance(seen.mpi, Library) and family and family != seen.mpi.family:
         return Finding(
             "launcher",
             "wrong",
-            f"{path} is {family}'s, but mpi4py uses {seen.library.name}: every rank would be 0 of 1",
+            f"{path} is {family}'s, but mpi4py uses {seen.mpi.name}: every rank would be 0 of 1",
             "put the mpirun of mpi4py's MPI first on PATH (that of a pip-installed MPI is in the environment's bin folder)",
         )
     return Finding("launcher", "ok", f"started alone; {path}{f' ({family})' if family else ''} starts several")
@@ -84,12 +84,12 @@ def _beside() -> Path:
 
 def _what_fits(seen: MpiSeen) -> str:
     """What to start ranks with, as far as that is known here."""
-    if not isinstance(seen.library, Library):
+    if not isinstance(seen.mpi, Library):
         return "then use its mpirun"
     if seen.launcher == "srun":
-        kind = "pmix" if seen.library.family == "Open MPI" else "pmi2"
+        kind = "pmix" if seen.mpi.family == "Open MPI" else "pmi2"
         return f"try srun --mpi={kind} (srun --mpi=list shows which there are)"
-    return f"try {_beside()}" if _beside().exists() else f"try the mpirun that came with {seen.library.name}"
+    return f"try {_beside()}" if _beside().exists() else f"try the mpirun that came with {seen.mpi.name}"
 
 
 def _libraries(libraries: Sequence[Library | Unknown]) -> list[Finding]:
