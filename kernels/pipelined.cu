@@ -24,10 +24,10 @@ __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
     using Tiles = Supply<ATile, BTile, THREADS, STAGES, WIDTH, WIDTH>;
     Tiles supply(shared, a, b, at);
     T sums[MINE_DOWN][MINE_ACROSS] = {};
-    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile();
+    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile(tile);
     for (int tile = 0; tile < supply.tiles; ++tile) {
         supply.wait();
-        supply.tile();
+        supply.tile(tile + Tiles::AHEAD);
         const T* a_tile = shared + tile % STAGES * Tiles::STAGE;
         const T* b_tile = a_tile + ATile::SIZE;
 #pragma unroll

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
         }
     };
 
-    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile();
+    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile(tile);
     supply.wait();
     fetch_a(0);
     fetch_b(0, 0);
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
     for (; tile + Tiles::AHEAD < supply.whole; ++tile) multiply_tile(true);
     for (; tile < supply.tiles; ++tile) {
-        supply.carefully();
+        supply.carefully(tile + Tiles::AHEAD);
         multiply_tile(false);
     }
     copies_wait<0>();

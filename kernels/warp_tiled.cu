@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
         for (int j = 0; j < ACROSS; ++j) b_part[k % 2][j] = Piece<T>::at(b_from + BTile::place(k, 8 * PIECE * j));
     };
 
-    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile();
+    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile(tile);
     supply.wait();
     fetch(0);
     Ring<STAGES, Tiles::STAGE> ring;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
     for (; tile + Tiles::AHEAD < supply.whole; ++tile) multiply_tile(true);
     for (; tile < supply.tiles; ++tile) {
-        supply.carefully();
+        supply.carefully(tile + Tiles::AHEAD);
         multiply_tile(false);
     }
     copies_wait<0>();
