@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from hybrid.devices.cuda import Gpu, choose_gpu, free_bytes, usable_gpus
-from hybrid.emulation.build import compiler
+from hybrid.devices.cuda import Gpu, choose_gpu
 from hybrid.errors import DeviceUnavailable, UsageError
-from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
-from hybrid.memory import Room, available_host_bytes, refuse_what_does_not_fit, shared_bytes
-from hybrid.partition import Span
+from hybrid.facts import Facts, kernel_asked_for, room_of, threads_of_ranks
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, fastest, refusal
+from hybrid.memory import Room, refuse_what_does_not_fit
+from hybrid.partition import Span, Topology
 from hybrid.plan import Plan, make_plan
 from hybrid.problem import Problem
-from hybrid.settings import Settings, one_of
+from hybrid.roads import choose_road, root_can_drive
+from hybrid.settings import Settings
 from hybrid.team import Team
-from hybrid.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
-from hybrid.window import window_folder
-
-SPARE_GPU_BYTES = 1 << 30  # for kernels, libraries, and what CUDA sets up when work begins, the root's contexts among it
+from hybrid.threads import Threads
 
 
 @dataclass(frozen=True)
@@ -48,110 +44,96 @@ class Agreement:
     stations: tuple[Station, ...]
 
 
-def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`, for all ranks."""
-    first = asked[0]
-    for rank, other in enumerate(asked):
-        for key in first:
-            if other.get(key) != first[key]:
-                raise UsageError(
-                    f"rank {rank} asks for {key} {other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same"
-                )
-
-
-def settle_threads(team: Team, settings: Settings) -> list[Threads]:
-    """Every rank's number of threads. Called before NumPy is loaded where that can be, so that BLAS starts no more."""
-    with team.phase("agree", timed=False) as counting:
-        counting.mine = (usable_cores(), core_quota(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
-    chosen = []
-    for rank in range(team.size):
-        members = team.topology.nodes[team.topology.node_of(rank)]
-        cores = [counting.all[member][0] for member in members]
-        _, quota, environment = counting.all[rank]
-        chosen.append(choose_threads(settings.threads, members.index(rank), cores, environment, quota))
-    announce_threads(chosen[team.rank].count)
-    return chosen
-
-
 def agree(
     team: Team,
     problem: Problem,
     settings: Settings,
+    facts: Sequence[Facts],
     *,
-    threads: list[Threads],
     root: int = 0,
     already_there: int = 0,
     at_root: bool = False,
     shared: bool = False,
-    resident_rows: tuple[Sequence[Span], Sequence[Span]] | None = None,
+    resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None = None,
 ) -> Agreement:
     """Choose device, kernel, plan and road, the same on every rank, and make sure that it all fits.
 
-    `already_there`: bytes that the root holds already. `at_root`: the operands are the root's own arrays; `shared`:
-    they lie in windows already;
-    `resident_rows`: those of A and of B that each rank already has.
+    `facts[rank]`: every rank's. `already_there`: bytes that the root holds already. `at_root`: the operands are the root's
+    own arrays; `shared`: they lie in windows already; `resident_rows`: those of A and of B that each rank already has.
     """
-    from hybrid.roads import choose_road, root_can_drive  # with NumPy, which must not be loaded before the threads are settled
-
-    kernel = choose_kernel_by_name(settings)
-    gpus, device_reason = _choose_device(team, settings, kernel)
+    kernel = kernel_asked_for(settings)
+    gpus, device_reason = _choose_device(team.topology, settings, kernel, facts)
     device = "cuda" if gpus else "emulate" if settings.device == "emulate" else "cpu"
     choice = choose_kernel(kernel, device, problem, min((gpu.capability for gpu in gpus), default=EMULATED_CAPABILITY))
-    mine = gpus[team.rank] if gpus else None
-    with team.phase("agree", timed=False) as looking:
-        looking.mine = (_room(team, settings, mine), usable_cores(), already_there)
-    rooms = [room for room, _, _ in looking.all]
-    memory = _device_memory(rooms) if gpus else settings.gpu_memory
-    if gpus and resident_rows:  # each rank's rows of C lie there, too
-        memory = max(1, memory - problem.bytes(max(map(len, resident_rows[0])), problem.m))
-    plan = make_plan(
-        problem,
-        team.topology,
-        root=root,
-        device=device,
-        staged=settings.staged,
-        chunk_rows=settings.chunk_rows,
-        panel_columns=settings.panel_columns,
-        device_memory=memory,
-        check=settings.check,
-        resident_rows=resident_rows,
-    )
-    road = choose_road(team, plan, settings, mine, choice.kernel)
+    of_ranks: list[Gpu | None] = list(gpus) or [None] * team.size
+    rooms = _rooms(team, settings, facts, of_ranks)
+    plan = _plan_that_fits(team.topology, problem, settings, device, root, rooms, resident_rows)
+    road = choose_road(team, plan, settings, of_ranks[team.rank], choice.kernel)
     plan = replace(plan, road=road.name)
-    all_gpus: list[Gpu | None] = list(gpus) or [None] * team.size
-    if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(team, plan, all_gpus))):
+    if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
         plan = replace(plan, at_root=True)
-    refuse_what_does_not_fit(plan, rooms, already_there=looking.all[root][2] if plan.at_root or shared else 0)
+    refuse_what_does_not_fit(plan, rooms, already_there=already_there if plan.at_root or shared else 0)
+    threads = threads_of_ranks(team.topology, settings, [each.processor for each in facts])
     stations = tuple(
         Station(
             rank,
-            room.host,
-            cores,
+            rooms[rank].host,
+            facts[rank].processor.cores,
             threads[rank],
-            all_gpus[rank],
-            tuple(other for other in range(team.size) if other != rank and room.gpu_id and rooms[other].gpu_id == room.gpu_id),
+            of_ranks[rank],
+            tuple(other for other in range(team.size) if other != rank and gpus and rooms[other].gpu_id == rooms[rank].gpu_id),
         )
-        for rank, (room, cores, _) in enumerate(looking.all)
+        for rank in range(team.size)
     )
     return Agreement(plan, choice.kernel, choice.reason, device_reason, road.reason, stations)
+
+
+def _rooms(team: Team, settings: Settings, facts: Sequence[Facts], gpus: Sequence[Gpu | None]) -> list[Room]:
+    """With what is free on the GPUs that were chosen: asked again where that is not known yet."""
+    if all(each.room.gpu_id == (gpu.uuid if gpu else "") for each, gpu in zip(facts, gpus, strict=True)):
+        return [each.room for each in facts]
+    with team.phase("agree", timed=False) as looking:
+        looking.mine = room_of(team, settings, gpus[team.rank])
+    return looking.all
+
+
+def _plan_that_fits(
+    topology: Topology,
+    problem: Problem,
+    settings: Settings,
+    device: str,
+    root: int,
+    rooms: Sequence[Room],
+    resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None,
+) -> Plan:
+    """Cut to the devices' memory only where it is short: what is free changes from call to call, and plans are kept."""
+    memory = _device_memory(rooms) if device == "cuda" else settings.gpu_memory
+    if device == "cuda" and resident_rows:  # each rank's rows of C lie there, too
+        memory = max(1, memory - problem.bytes(max(map(len, resident_rows[0])), problem.m))
+
+    def plan_within(memory: int) -> Plan:
+        return make_plan(
+            problem,
+            topology,
+            root=root,
+            device=device,
+            staged=settings.staged,
+            chunk_rows=settings.chunk_rows,
+            panel_columns=settings.panel_columns,
+            device_memory=memory,
+            check=settings.check,
+            resident_rows=resident_rows,
+        )
+
+    plan = plan_within(0)
+    fits = not memory or all(share.layout.bytes <= memory for share in plan.shares)
+    return plan if fits else plan_within(memory)
 
 
 def _device_memory(rooms: Sequence[Room]) -> int:
     """Bytes that every rank may take of its GPU, where ranks that share one share its memory."""
     users = Counter(room.gpu_id for room in rooms)
     return max(1, min(room.gpu_bytes // users[room.gpu_id] for room in rooms))
-
-
-def choose_kernel_by_name(settings: Settings) -> Kernel | None:
-    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
-    if settings.kernel == "auto":
-        return None
-    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
-    kernel = named(settings.kernel)
-    assert kernel is not None
-    if settings.device != "auto" and not kernel.runs_on(settings.device):
-        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
-    return kernel
 
 
 def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
@@ -167,45 +149,28 @@ def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capab
     return Choice(asked_for, "asked for")
 
 
-def _choose_device(team: Team, settings: Settings, kernel: Kernel | None) -> tuple[list[Gpu], str]:
+def _choose_device(
+    topology: Topology, settings: Settings, kernel: Kernel | None, facts: Sequence[Facts]
+) -> tuple[list[Gpu], str]:
     """Every rank's GPU, or none of them for the CPU; and why."""
     if settings.device == "cpu":
         return [], "asked for"
     if settings.device == "emulate":
-        with team.phase("agree", timed=False):
-            compiler()
         return [], "asked for: the CPU stands for a GPU"
     if kernel is not None and kernel.device == "cpu":
         return [], f"kernel {kernel.name} runs there"
-    with team.phase("agree", timed=False) as looking:
-        try:
-            looking.mine = usable_gpus()
-        except DeviceUnavailable as missing:
-            looking.mine = str(missing)
-    without = [rank for rank, seen in enumerate(looking.all) if isinstance(seen, str)]
+    ranks = range(len(facts))
+    without = [rank for rank in ranks if not facts[rank].gpus]
     must = settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
-    if len(without) == team.size and not must:
-        return [], str(looking.all[0])
+    if len(without) == len(facts) and not must:
+        return [], facts[0].why_no_gpu
     if without:
         instead = "emulate" if kernel is not None and kernel.source else "cpu"
-        who = "every rank" if len(without) == team.size else f"rank {without[0]}"
-        raise DeviceUnavailable(f"no usable GPU on {who}: {looking.all[without[0]]}; mend that, or use --device {instead}")
+        who = "every rank" if len(without) == len(facts) else f"rank {without[0]}"
+        reason = facts[without[0]].why_no_gpu
+        raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or use --device {instead}")
     chosen = []
-    for rank in range(team.size):
-        members = team.topology.nodes[team.topology.node_of(rank)]
-        chosen.append(choose_gpu(members.index(rank), [looking.all[member] for member in members]))
+    for rank in ranks:
+        members = topology.nodes[topology.node_of(rank)]
+        chosen.append(choose_gpu(members.index(rank), [facts[member].gpus for member in members]))
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
-
-
-def _room(team: Team, settings: Settings, gpu: Gpu | None) -> Room:
-    # What is held for earlier products serves this one, or is given back before.
-    held = team.kept.held if team.kept is not None else 0
-    free_on_gpu = free_bytes(gpu) + held if gpu else 0
-    free_on_gpu -= min(SPARE_GPU_BYTES, free_on_gpu // 8)
-    return Room(
-        host=team.host,
-        host_bytes=settings.host_memory or available_host_bytes(),
-        shared_bytes=shared_bytes(window_folder()),
-        gpu_bytes=min(settings.gpu_memory or free_on_gpu, free_on_gpu),
-        gpu_id=gpu.uuid if gpu else "",
-    )

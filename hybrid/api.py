@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.agreement import agree, same_on_all_ranks, settle_threads
+from hybrid.agreement import agree
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.operands import FromRoot, Operand, Shared, as_gpu_matrix, as_matrix, common_dtype, on_gpu
-from hybrid.problem import ITEM_SIZES, Problem
+from hybrid.facts import look_around, same_on_all_ranks
+from hybrid.operands import FromRoot, Operand, Shared, as_gpu_matrix, on_gpu
+from hybrid.pages import empty_matrix
+from hybrid.problem import ITEM_SIZES
 from hybrid.product import make_product
 from hybrid.ranks import team_of
-from hybrid.recycled import recycled
 from hybrid.resident import make_resident_product
+from hybrid.root_matrices import RootMatrices, can_hold, lie_shared, looked_at, refuse_shapes
 from hybrid.row_block import BlockShapes, RowBlock, whole
 from hybrid.settings import Settings, one_of
 from hybrid.shared import shared_arrays
@@ -76,29 +78,25 @@ def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, r
     except TypeError:
         name = str(dtype)  # refused below, on all ranks
     wanted = {"kind": "an empty matrix", "shape": shape, "dtype": name, "root": root}
-    _settle(team, {}, **wanted)
     shared = shared_arrays(team)
-    with team.phase("agree", timed=False) as agreeing:
+    with team.phase("agree", timed=False) as looking:
+        settings = Settings.gather({})
         if not (isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape)):
             raise UsageError(f"shape {shape!r} is not that of a matrix")
         if not isinstance(root, int) or not 0 <= root < team.size:
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
         one_of("dtype", name, ITEM_SIZES)
-        agreeing.mine = shared.gone
-    shared.drop(agreeing.all)
+        looking.mine = (_asked(settings, **wanted), shared.gone)
+    same_on_all_ranks([said[0] for said in looking.all])
+    team.pretend_nodes(settings.ranks_per_node)
+    shared.drop(said[1] for said in looking.all)
     if team.size == 1:
-        return np.empty(shape, name)
+        return empty_matrix(int(shape[0]), int(shape[1]), name)
     return shared.make(team, (int(shape[0]), int(shape[1])), name, root)
 
 
-def _settle(team: Team, flags: dict[str, Any], **more: Any) -> Settings:
-    """The settings, the same on every rank, as is what else they must agree on."""
-    with team.phase("agree", timed=False) as asking:
-        settings = Settings.gather(flags)
-        asking.mine = {**more, **settings.as_dict()}
-    same_on_all_ranks(asking.all)
-    team.pretend_nodes(settings.ranks_per_node)
-    return settings
+def _asked(settings: Settings, **more: Any) -> dict[str, Any]:
+    return {**more, **settings.as_dict()}
 
 
 def _refuse_wrong(check: Check | None) -> None:
@@ -107,13 +105,17 @@ def _refuse_wrong(check: Check | None) -> None:
 
 
 def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dict[str, Any]) -> RowBlock:
-    settings = _settle(team, flags, kind="RowBlocks", root=root)
     with team.phase("agree", timed=False) as looking:
+        settings = Settings.gather(flags)
         if out is not None or root != 0:
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
-        looking.mine = BlockShapes.of(a, b)
-    problem, rows_a, rows_b = whole(looking.all)
-    agreement = agree(team, problem, settings, threads=settle_threads(team, settings), resident_rows=(rows_a, rows_b))
+        asked = _asked(settings, kind="RowBlocks", root=root)
+        looking.mine = (asked, look_around(team, settings), BlockShapes.of(a, b))
+    same_on_all_ranks([said[0] for said in looking.all])
+    team.pretend_nodes(settings.ranks_per_node)
+    problem, rows_a, rows_b = whole([said[2] for said in looking.all])
+    facts = [said[1] for said in looking.all]
+    agreement = agree(team, problem, settings, facts, resident_rows=(tuple(rows_a), tuple(rows_b)))
     c, check = make_resident_product(team, agreement, a.array, b.array, settings)
     _refuse_wrong(check)
     return RowBlock(c)
@@ -122,55 +124,58 @@ def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dic
 def _multiply_on_gpu(team: Team, a: Any, b: Any, root: int, flags: dict[str, Any]) -> Any:
     """GPU to GPU: the arrays are the only rank's row-blocks."""
     first, second = as_gpu_matrix(a, "a"), as_gpu_matrix(b, "b")
-    _refuse_shapes(first.shape, second.shape)
+    refuse_shapes(first.shape, second.shape)
     return _hand_over(_multiply_blocks(team, RowBlock(first), RowBlock(second), root, None, flags).array, both_on_gpu=True)
-
-
-def _refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    if a[1] != b[0]:
-        raise UsageError(f"a has {a[1]} columns and b {b[0]} rows: they must be the same")
 
 
 def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
     if not isinstance(root, int) or not 0 <= root < team.size:
         with team.phase("agree", timed=False):
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
-    settings = _settle(team, flags, kind="matrices of the root", root=root)
+    arrays: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
+    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
     with team.phase("agree", timed=False) as looking:
+        settings = Settings.gather(flags)
+        team.pretend_nodes(settings.ranks_per_node)
         shared = shared_arrays(team)
-        plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
-        matrices = _look_at(a, b, plain_out) if team.rank == root else None
-        if matrices is not None:
-            dtype = common_dtype(matrices[0].dtype, matrices[1].dtype)
-            of_type = [array if array is not None and array.dtype == dtype else None for array in (*matrices, plain_out)]
-            places = [shared.place_of(array) for array in of_type]
-            looking.mine = (matrices[0].shape, matrices[1].shape, dtype, places, shared.gone)
-    shape_a, shape_b, dtype, places, gone = looking.all[root]
-    shared.drop([gone])
-    problem = Problem(shape_a[0], shape_a[1], shape_b[1], dtype)
-    array_a, array_b = matrices if matrices is not None else (None, None)
-    first: Operand = FromRoot(shape_a, array_a)
-    second: Operand = FromRoot(shape_b, array_b)
-    place = plain_out if plain_out is not None and _can_hold(plain_out, problem) else None
-    # On one node, matrices that all its ranks see are neither sent nor driven by the root.
-    all_shared = len(team.topology.nodes) == 1 and team.size > 1 and None not in places[:2]
+        told: RootMatrices | UsageError | None = None
+        if team.rank == root:
+            try:
+                arrays = looked_at(a, b, plain_out)
+                told = RootMatrices.of(team, shared, *arrays, plain_out)
+            except UsageError as wrong:  # said when it is clear that the ranks mean the same root
+                told = wrong
+        asked = _asked(settings, kind="matrices of the root", root=root)
+        looking.mine = (asked, look_around(team, settings), told, shared.gone)
+    same_on_all_ranks([said[0] for said in looking.all])
+    matrices: RootMatrices | UsageError = looking.all[root][2]
+    if isinstance(matrices, UsageError):
+        raise matrices
+    shared.drop([looking.all[root][3]])
+    problem = matrices.problem
+    first: Operand = FromRoot(matrices.shape_a, arrays[0])
+    second: Operand = FromRoot(matrices.shape_b, arrays[1])
+    place = plain_out if plain_out is not None and can_hold(plain_out, problem.dtype) else None
+    all_shared = lie_shared(team, matrices.places)
     if all_shared:
-        first, second = (Shared(shared.array_at(at, shape)) for at, shape in zip(places, (shape_a, shape_b), strict=False))
-        place = shared.array_at(places[2], (problem.n, problem.m)) if places[2] is not None else None
-    there = [first.in_place(dtype), second.in_place(dtype), place]
-    of_c = problem.bytes(problem.n, problem.m)
-    kept_for_c = min(of_c, recycled.make_room(of_c)) if team.rank == root and place is None and not all_shared else 0
+        array_a, array_b, place = (
+            shared.array_at(at, shape) if at is not None else None
+            for at, shape in zip(matrices.places, (matrices.shape_a, matrices.shape_b, (problem.n, problem.m)), strict=True)
+        )
+        assert array_a is not None
+        assert array_b is not None
+        first, second = Shared(array_a), Shared(array_b)
     agreement = agree(
         team,
         problem,
         settings,
-        threads=settle_threads(team, settings),
+        [said[1] for said in looking.all],
         root=root,
-        already_there=sum(array.nbytes for array in there if array is not None) + kept_for_c,
+        already_there=matrices.bytes_there,
         at_root=not all_shared,
         shared=all_shared,
     )
-    outcome = make_product(team, agreement, first, second, settings, out=place)
+    outcome = make_product(team, agreement, first, second, settings, out=place, measured=False)
     _refuse_wrong(outcome.check)
     if team.rank != root:
         return None
@@ -179,27 +184,6 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
     if outcome.c.array is not plain_out:
         np.copyto(plain_out, outcome.c.array)
     return out
-
-
-def _look_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    first, second = as_matrix(a, "a"), as_matrix(b, "b")
-    _refuse_shapes(first.shape, second.shape)
-    if out is not None:
-        if not isinstance(out, np.ndarray):
-            raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
-        wanted = (first.shape[0], second.shape[1])
-        if out.shape != wanted:
-            raise UsageError(f"out has shape {out.shape}, the product {wanted}")
-        if out.dtype != common_dtype(first.dtype, second.dtype) or not out.flags.writeable:
-            raise UsageError(f"out must be a writable {common_dtype(first.dtype, second.dtype)} array")
-        if np.may_share_memory(out, first) or np.may_share_memory(out, second):
-            raise UsageError("out overlaps a or b, which are still read while it is written")
-    return first, second
-
-
-def _can_hold(out: np.ndarray, problem: Problem) -> bool:
-    """Whether C can be computed right in it."""
-    return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == problem.dtype
 
 
 def _hand_over(c: np.ndarray, both_on_gpu: bool) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from itertools import count
 
 from hybrid import guard
 from hybrid.messages import let_others_run
@@ -40,10 +42,20 @@ class Board:
 
     def wait(self, rank: int, place: int) -> None:
         """Until that rank has posted it in this round; PhaseEnded if a rank fails meanwhile."""
-        notes = self._notes[self._team.node_ranks.index(rank)]
-        polls = 0
-        while notes[place] < self._round:
-            polls += 1
+        pause = self.pauses()
+        while not self.posted(rank, place):
+            next(pause)
+
+    def posted(self, rank: int, place: int) -> bool:
+        """Whether that rank has posted it in this round; then what it wrote before is there."""
+        if self._notes[self._team.node_ranks.index(rank)][place] < self._round:
+            return False
+        self._keep_order()
+        return True
+
+    def pauses(self) -> Iterator[None]:
+        """One after each look for what has not come; PhaseEnded if a rank fails meanwhile."""
+        for polls in count(1):
             if polls % _POLLS_BETWEEN_LOOKS == 0:
                 guard.beat()
                 self._team.messages.end_if_others_failed()
@@ -51,10 +63,7 @@ class Board:
                 let_others_run()
             else:  # the other rank computes: leave it the cores
                 time.sleep(_PAUSE)
-        self._keep_order()
-
-    def posted(self, rank: int, place: int) -> bool:
-        return bool(self._notes[self._team.node_ranks.index(rank)][place] >= self._round)
+            yield
 
     def _keep_order(self) -> None:
         """Let no processor move a write over this line: locking a lock that was just released is a full barrier."""

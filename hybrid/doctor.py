@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.agreement import same_on_all_ranks
+    from hybrid.facts import same_on_all_ranks
 
     with team.phase("agree", timed=False) as asking:
         asking.mine = {**vars(options), **settings.as_dict()}
@@ -55,7 +55,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
-    from hybrid.agreement import settle_threads
+    from hybrid.facts import settle_threads
     from hybrid.files import refuse_unwritable
     from hybrid.findings.examination import examine
 

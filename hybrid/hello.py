@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.agreement import same_on_all_ranks, settle_threads
+    from hybrid.facts import same_on_all_ranks, settle_threads
 
     with team.phase("agree", timed=False) as asking:
         asking.mine = {**vars(options), **settings.as_dict()}

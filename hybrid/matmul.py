@@ -28,22 +28,24 @@ NAME = "hybrid.matmul"
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.agreement import agree, same_on_all_ranks, settle_threads
+    from hybrid.facts import look_around, same_on_all_ranks, settle_threads
 
     with team.phase("agree", timed=False) as asking:
         asking.mine = {**vars(options), **settings.as_dict()}
     same_on_all_ranks(asking.all)
     team.pretend_nodes(settings.ranks_per_node)
-    threads = settle_threads(team, settings)
+    settle_threads(team, settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    from hybrid.agreement import agree
     from hybrid.product import make_product
     from hybrid.report import Progress
     from hybrid.results import write_product
 
-    with team.phase("agree", timed=False):
+    with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
         problem, a, b = _operands(options)
-    agreement = agree(team, problem, settings, threads=threads)
+        looking.mine = look_around(team, settings)
+    agreement = agree(team, problem, settings, looking.all)
     speaker = _Speaker(team, options)
     speaker.begin(agreement)
     team.timeline.kept = bool(options.trace)
@@ -148,8 +150,9 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
-    from hybrid.agreement import choose_kernel, choose_kernel_by_name
+    from hybrid.agreement import choose_kernel
     from hybrid.explain import explain, memory_of_a_rank, refuse_on_assumed_machine
+    from hybrid.facts import kernel_asked_for
     from hybrid.kernels.catalogue import EMULATED_CAPABILITY
     from hybrid.partition import Topology
     from hybrid.plan import make_plan
@@ -157,7 +160,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     problem, _, _ = _operands(options)
     launch = launched()
     ranks = options.ranks or (launch.size if launch else 1)
-    kernel = choose_kernel_by_name(settings)
+    kernel = kernel_asked_for(settings)
     cuda = settings.device == "cuda" or bool(options.gpus_per_node) or (kernel is not None and kernel.device == "cuda")
     device = "cuda" if cuda and settings.device == "auto" else settings.device.replace("auto", "cpu")
     plan = make_plan(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from hybrid.errors import DoesNotFit
@@ -22,7 +24,20 @@ class Room:
     gpu_id: str = ""
 
 
-def available_host_bytes(root: Path = Path("/")) -> int:
+_LOOK_AGAIN = 0.1  # seconds; looking takes as long as a small product
+
+
+def available_host_bytes() -> int:
+    """`host_bytes_in` of this machine, a moment ago at most."""
+    return _lately(int(time.monotonic() / _LOOK_AGAIN))
+
+
+@lru_cache(maxsize=1)
+def _lately(moment: int) -> int:
+    return host_bytes_in(Path("/"))
+
+
+def host_bytes_in(root: Path) -> int:
     """The least of what the system has available and what this process's control groups still allow."""
     limits = []
     try:

@@ -44,7 +44,7 @@ class Held:
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command. Rank 0 reads, and shows; all multiply."""
-    from hybrid.agreement import same_on_all_ranks, settle_threads
+    from hybrid.facts import same_on_all_ranks, settle_threads
 
     with team.phase("agree", timed=False) as asking:
         asking.mine = {**vars(options), **settings.as_dict()}

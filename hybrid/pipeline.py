@@ -7,10 +7,11 @@ hears of its progress.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
-from hybrid.devices import Device, Mark
+from hybrid.devices import Device, Mark, Work
 from hybrid.devices.buffers import Buffers
-from hybrid.exchange import Ends, Road, Work
+from hybrid.exchange import Ends, Road
 from hybrid.exchange.deliveries import Deliveries
 from hybrid.partition import Span
 from hybrid.plan import Share
@@ -21,7 +22,7 @@ Entering = Callable[[str], None]  # told the phase of each piece of work before 
 
 def multiply_in_place(share: Share, ends: Ends, device: Device, entering: Entering, deliveries: Deliveries | None = None) -> Work:
     """Multiply the rank's row-block by B where they lie, as panels of B are delivered. Returns what `Device.finish` does."""
-    for arrival in share.arrivals():
+    for arrival in share.order:
         if deliveries is not None and arrival.operand == "B":
             deliveries.wait_for(arrival.index)
         for strip in arrival.releases:
@@ -37,14 +38,14 @@ def run_share(share: Share, buffers: Buffers, road: Road, device: Device, enteri
     road.begin()
     _Run(share, buffers, road, device, entering).hand_over()
     entering("multiply")
-    return road.finish() + device.finish()
+    return chain(road.finish(), device.finish())
 
 
 class _Run:
     """Hands a share's work to the device. Loads run ahead of the strips as far as there is room for them."""
 
     def __init__(self, share: Share, buffers: Buffers, road: Road, device: Device, entering: Entering) -> None:
-        self._arrivals = list(share.arrivals())
+        self._arrivals = share.order
         self._overwritten = last_uses(self._arrivals)
         self._buffers, self._road, self._device, self._entering = buffers, road, device, entering
         self._loaded = 0

@@ -5,11 +5,12 @@ Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from hybrid.cut import Cut, Layout, choose_cut, layout_of
-from hybrid.partition import Span, Topology, block, even_pieces, pieces
+from hybrid.partition import Span, Topology, block
 from hybrid.problem import Problem
 from hybrid.schedule import Arrival, Strip, arrivals
 
@@ -45,6 +46,11 @@ class Share:
 
     def strips(self) -> Iterator[Strip]:
         return (strip for arrival in self.arrivals() for strip in arrival.releases)
+
+    @cached_property
+    def order(self) -> tuple[Arrival, ...]:
+        """All arrivals, kept: working them out again would take its time in every product."""
+        return tuple(self.arrivals())
 
 
 @dataclass(frozen=True)
@@ -103,11 +109,16 @@ class Plan:
         """The rows of B that the ranks of this node provide."""
         return self.topology.rows_of_node(node, self.problem.l)
 
+    @property
+    def own_rows_suffice(self) -> bool:
+        """Of resident operands: no rank loads other rows than its own. It is alone, or fetches the others' from their devices."""
+        return self.topology.size == 1 or self.road == "peers"
+
     def bytes_of_windows(self, node: int) -> int:
         """The matrices a node's ranks share. Of resident ones that is B, where it is not fetched from device to device."""
         p = self.problem
         if self.resident:
-            return 0 if self.road == "peers" else p.bytes(p.l, p.m)
+            return 0 if self.own_rows_suffice else p.bytes(p.l, p.m)
         return p.bytes(len(self.a_rows_on(node)), p.l) + p.bytes(p.l, p.m) + p.bytes(len(self.c_rows_on(node)), p.m)
 
     def bytes_of_buffers(self, rank: int) -> int:
@@ -137,6 +148,7 @@ class Plan:
         return self.bytes_of_buffers(rank) if self.device == "cuda" else 0
 
 
+@lru_cache(maxsize=16)
 def make_plan(
     problem: Problem,
     topology: Topology,
@@ -148,12 +160,12 @@ def make_plan(
     panel_columns: int = 0,
     device_memory: int = 0,
     check: bool = False,
-    resident_rows: tuple[Sequence[Span], Sequence[Span]] | None = None,
+    resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None = None,
 ) -> Plan:
     """Cut a product into row-blocks, chunks and panels. Zero for a size lets the plan choose it.
 
     `device_memory`: bytes that each rank may take on its device; 0: as many as it needs. `resident_rows`: the rows of A and
-    those of B that the ranks already have.
+    those of B that the ranks already have. Kept, since one product is often followed by others like it.
     """
     staged = staged or device != "cpu"
     ranks = range(topology.size)
@@ -165,20 +177,20 @@ def make_plan(
         problem,
         max(map(len, blocks)),
         device=device,
-        ranks=topology.size,
         nodes=len(topology.nodes),
+        links=0 if resident_rows else max(map(len, topology.nodes)),
         memory=device_memory if staged else 0,
         chunk_rows=chunk_rows,
         panel_columns=panel_columns,
     )
-    panels = _pieces(problem.m, cut.panel_columns, device)
+    panels = cut.panels_of(problem.m, device)
     shares = tuple(
         Share(
             rank,
             topology.node_of(rank),
             rows,
             b_blocks[rank],
-            _pieces(len(rows), cut.chunk_rows, device),
+            cut.chunks_of(len(rows), device),
             panels,
             cut,
             layout_of(problem, len(rows), cut, device),
@@ -188,8 +200,3 @@ def make_plan(
     return Plan(
         problem, topology, root, device, staged, check, shares, resident=resident_rows is not None, device_memory=device_memory
     )
-
-
-def _pieces(length: int, size: int, device: str) -> tuple[Span, ...]:
-    """For a CPU as equal as can be; a GPU's kernels work in tiles, of which only the last piece shall have a broken one."""
-    return even_pieces(Span(0, length), size) if device == "cpu" else tuple(pieces(Span(0, length), size))

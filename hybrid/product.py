@@ -51,10 +51,12 @@ def make_product(
     warmup: int = 0,
     out: np.ndarray | None = None,
     progress: Progress = lambda phase, done, of: None,
+    measured: bool = True,
 ) -> Outcome:
     """Carry out the plan `repeat` times after `warmup` more. Every rank calls it.
 
     `out` may become C: the root's array, or with operands that are shared the same shared one on all ranks.
+    `measured`: how long the phases took is wanted.
     """
     plan = agreement.plan
     threads = agreement.stations[team.rank].threads.count
@@ -71,8 +73,9 @@ def make_product(
         for index in range(-warmup, repeat):
             team.timeline.repeat = index
             with team.phase("place", timed=False), busy():
-                if settings.poison or not plan.at_root:
-                    windows["C"][plan.c_rows_at_the_end(team.rank)][...] = np.nan  # what is not computed shall show
+                # What is not computed shall show, also where the product before left what is right.
+                if settings.poison or (not plan.at_root and repeat + warmup > 1):
+                    windows["C"][plan.c_rows_at_the_end(team.rank)][...] = np.nan
                 runner.make_ready()
             began = time.perf_counter()
             if not plan.at_root:
@@ -80,8 +83,10 @@ def make_product(
             runner.run()
             if not plan.at_root:
                 gather(team, plan, windows["C"], settings)
+            ended = time.perf_counter()
+            runner.note_work()
             if index >= 0:
-                totals.append(time.perf_counter() - began)
+                totals.append(ended - began)
             if 0 <= index < repeat - 1:  # there is a product to report: a request to end no longer ends the rank at once
                 finish_when_asked()
                 with team.phase("place", timed=False) as asking:
@@ -90,6 +95,8 @@ def make_product(
                     break
         team.timeline.repeat = None
         check = _check(team, agreement, windows, {"A": a, "B": b}, threads) if settings.check else None
+    if not measured:
+        return Outcome(agreement, windows["A"], windows["B"], windows["C"], {}, Spread.of(totals), check)
     with team.phase("report", timed=False) as reporting:
         reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.kept else [])
     gpus = [station.gpu.uuid if station.gpu else f"rank {station.rank}" for station in agreement.stations]

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.pages import empty_matrix
+
 LEAST_BYTES = 1 << 20  # below, fresh memory costs nothing
 
 
@@ -40,7 +42,7 @@ class Recycled:
         try:
             memory = self._free.pop()
         except IndexError:
-            memory = np.empty(size, np.uint8)
+            memory = empty_matrix(1, size, "uint8")
         shown = {
             "data": (memory.ctypes.data, False),
             "shape": (rows, columns),

@@ -28,7 +28,8 @@ class _OwnRows:
 
     def __getitem__(self, asked: tuple[slice, slice]) -> Any:
         rows, columns = asked
-        return self._array[rows.start - self._rows.lo : rows.stop - self._rows.lo, columns]
+        lo, hi, _ = rows.indices(self._rows.hi)
+        return self._array[lo - self._rows.lo : hi - self._rows.lo, columns]
 
 
 def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
@@ -41,13 +42,13 @@ def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, sett
             own_a, own_b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
             c = empty_like(own_a, len(share.rows), plan.problem.m)
             await_callers_work(own_a, own_b, c)
-        from_devices = plan.road == "peers"
-        all_b = _OwnRows(own_b, share.b_rows) if from_devices else _gathered(team, plan, own_b, settings)
-        touched = [own_a, own_b if from_devices else all_b, c]
+        all_b = _OwnRows(own_b, share.b_rows) if plan.own_rows_suffice else _gathered(team, plan, own_b, settings)
+        touched = [own_a, own_b if plan.own_rows_suffice else all_b, c]
         runner = Runner(team, agreement, Ends(own_a, all_b, c), touched, settings, lambda *_: None)
         with team.phase("place", timed=False):
             runner.make_ready()
         runner.run()
+        runner.note_work()
         if not settings.check:
             return c, None
         with team.phase("check", timed=False), busy():

@@ -72,7 +72,7 @@ def workplace_of(team: Team, plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Wor
     if not isinstance(place, Workplace) or place.key != key:
         if place is not None:
             place.leave()
-        team.kept = place = Workplace(key, _device(plan, gpu, kernel))
+        team.kept = place = Workplace(key, _device(plan, gpu, kernel), gpu)
     place.device.take_kernel(kernel, plan.problem.dtype)
     return place
 
@@ -91,17 +91,9 @@ def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
     return CpuDevice(staged=plan.staged)
 
 
-def root_can_drive(team: Team, plan: Plan, gpus: Sequence[Gpu | None]) -> bool:
-    """Whether the root, with `gpus[rank]` the ranks', can drive the links of all of them. Every rank calls it."""
-    if len(plan.topology.nodes) > 1:
-        return False
-    with team.phase("agree", timed=False) as looking:
-        looking.mine = (
-            team.rank != plan.root
-            or plan.device != "cuda"
-            or {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in usable_gpus()}
-        )
-    return all(looking.all)
+def root_can_drive(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:
+    """Whether the root can drive the links of all ranks, whose GPUs are `gpus[rank]`."""
+    return len(plan.topology.nodes) == 1 and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
 
 
 def notes_of(plan: Plan) -> int:
@@ -141,11 +133,11 @@ def make_road(
         seen_here = next((gpu for gpu in usable_gpus() if gpu.uuid == theirs.uuid), None) if theirs else None
         return _device(plan, seen_here, kernel)
 
-    share, problem = plan.shares[team.rank], plan.problem
+    share = plan.shares[team.rank]
     if plan.road == "host":
         assert ends is not None
-        memory = place.hold(team, share.layout.bytes)
-        return HostRoad(place.device, ends, deliveries), Buffers(place.device, memory, share, problem)
+        place.hold(team, share.layout.bytes)
+        return HostRoad(place.device, ends, deliveries), place.own_buffers(team, plan)
     chunks, panels = _most_pieces(plan)
     sizes = [each.layout.bytes for each in plan.shares]
     driver = plan.root if plan.at_root else None

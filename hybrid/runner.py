@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hybrid.agreement import Agreement
-from hybrid.exchange import Ends, Work
+from hybrid.devices import Work
+from hybrid.exchange import Ends
 from hybrid.exchange.deliveries import Passing
 from hybrid.guard import busy
 from hybrid.pipeline import multiply_in_place, run_share
@@ -41,20 +42,24 @@ class Runner:
         self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._ends = ends
-        self._strips, self._done = sum(1 for _ in self._share.strips()), 0
+        self._strips, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
+        self._work: Work = ()
         began = time.perf_counter()
         with team.phase("prepare", timed=False), busy():
             self._workplace = workplace_of(team, plan, gpus[team.rank], kernel)
         self._deliveries = make_deliveries(team, plan, self._workplace, passing) if passing else None
         if plan.staged:
             self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus, self._deliveries)
-            with team.phase("prepare", timed=False), busy():
-                for array in touched:
-                    self._workplace.device.lock(array)
             team.timeline.add("prepare", began, time.perf_counter())
+        self._to_lock = list(touched) if plan.staged else []
 
     def make_ready(self) -> None:
         """Before each repetition; the ranks come together between this and `run`."""
+        if self._to_lock:
+            began = time.perf_counter()
+            while self._to_lock:
+                self._workplace.device.lock(self._to_lock.pop())
+            self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
         if self._workplace.board is not None:
             self._workplace.board.new_round()
@@ -72,8 +77,13 @@ class Runner:
             except BaseException:
                 self._workplace.drain()
                 raise
-            for phase, begin, end in work:
-                self._team.timeline.add(phase, begin, end)
+            self._work = work
+
+    def note_work(self) -> None:
+        """After the clock of a product has stopped: when each piece of its work ran."""
+        for phase, begin, end in self._work:
+            self._team.timeline.add(phase, begin, end)
+        self._work = ()
 
     def _multiply(self) -> Work:
         device = self._workplace.device

@@ -48,6 +48,7 @@ def arrivals(chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, p
     shall meet.
     """
     here: list[int] = []  # the panels in the slots, in the order in which they came
+    room = sum(map(len, panels[:panels_held]))
     for number, stay in enumerate(stays(chunks, chunks_held)):
         sweep = range(len(panels)) if number % 2 == 0 else range(len(panels) - 1, -1, -1)
         coming = [panel for panel in sweep if panel not in here]
@@ -55,8 +56,11 @@ def arrivals(chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, p
         fill = min(panels_held, len(panels))
         while came < len(stay) or coming:
             # Whichever operand is behind, by the share of it that has arrived, comes next; with all slots taken, chunks.
+            # A chunk is the last, since its strips are small: few of them are still to be computed and brought home then.
+            rows = Span(first, stay[came - 1].hi if came else first)
+            columns = sum(len(panels[panel]) for panel in here)
             full = len(here) == fill or not coming
-            if came < len(stay) and (full or came * fill <= len(here) * len(stay)):
+            if came < len(stay) and (full or not came or len(rows) * room < columns * (stay[-1].hi - first)):
                 chunk, index = stay[came], number * chunks_held + came
                 came += 1
                 met = tuple(_strip(chunk, first, panels, panel, panels_held) for panel in here)
@@ -64,8 +68,7 @@ def arrivals(chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, p
             else:
                 panel = coming.pop(0)
                 here = [other for other in here if other % panels_held != panel % panels_held] + [panel]
-                rows = Span(first, stay[came - 1].hi) if came else None
-                met = (_strip(rows, first, panels, panel, panels_held),) if rows else ()
+                met = (_strip(rows, first, panels, panel, panels_held),) if len(rows) else ()
                 yield Arrival("B", panel, number, panels[panel], Span(0, 0), panel % panels_held, met)
 
 

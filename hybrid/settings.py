@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hybrid.errors import UsageError
@@ -65,7 +65,7 @@ class Settings:
             raise UsageError("message_bytes must be at least 1")
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return {known.name: getattr(self, known.name) for known in fields(self)}
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ class Kept(Protocol):
     """What the team's user keeps with it."""
 
     held: int  # bytes of its device's memory
+    gpu: Any  # the device, where it is one
 
     def leave(self) -> None:
         """Give everything back: the team's communicator is being freed."""

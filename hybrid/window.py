@@ -49,6 +49,8 @@ def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], dty
     """
     import numpy as np
 
+    from hybrid.pages import empty_matrix
+
     shapes = {key: (len(rows[key]), columns[key]) for key in rows}
     item = np.dtype(dtype).itemsize
     sizes = {key: max(mmap.PAGESIZE, height * width * item) for key, (height, width) in shapes.items()}
@@ -71,7 +73,10 @@ def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], dty
         with team.phase("place", timed=False), busy():
             own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
             maps = {key: _map(descriptor, sizes[key], own[key]) for key, descriptor in opened.items()}
-            arrays = {key: np.ndarray(shape, dtype, buffer=maps.get(key)) for key, shape in shapes.items()}
+            arrays = {
+                key: np.ndarray(shape, dtype, buffer=maps[key]) if shared else empty_matrix(*shape, dtype)
+                for key, shape in shapes.items()
+            }
     finally:
         for descriptor in opened.values():
             os.close(descriptor)

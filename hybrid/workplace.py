@@ -13,6 +13,7 @@ import numpy as np
 from hybrid.board import Board
 from hybrid.devices import Mark, Neighbour
 from hybrid.devices.buffers import Buffers
+from hybrid.devices.cuda import Gpu
 from hybrid.errors import DeviceUnavailable
 from hybrid.exchange.members import Member, notes_needed
 from hybrid.partition import Topology
@@ -39,8 +40,9 @@ class _Connection:
 class Workplace:
     """One rank's. What takes `team` is called by all its ranks together."""
 
-    def __init__(self, key: object, device: Any) -> None:
+    def __init__(self, key: object, device: Any, gpu: Gpu | None = None) -> None:
         self.key = key  # of the device: whoever needs another needs another workplace
+        self.gpu = gpu
         self.device: Any = device
         self.memory: Any = None
         self.board: Board | None = None
@@ -50,6 +52,7 @@ class Workplace:
         self._loaded: dict[int, list[Mark]] = {}
         self._multiplied: dict[int, list[Mark]] = {}
         self.held = 0  # bytes of `memory`
+        self._made: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
         self._connection: _Connection | None = None
         self._probed: Topology | None = None
         self.refusals: dict[Topology, str] = {}  # why the ranks of a node do not reach each other's memory
@@ -64,7 +67,16 @@ class Workplace:
                 self._reserve(size, shared=False)
         return self.memory
 
+    def _for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
+        """Made once for plans that cut alike: views of the buffers take their time."""
+        cut, made = self._made.get(what, (None, None))
+        if cut is not plan.shares:
+            made = make()
+            self._made[what] = (plan.shares, made)
+        return made
+
     def _reserve(self, size: int, *, shared: bool) -> None:
+        self._made.clear()
         self.memory, self.held = None, 0  # the old one goes first: both together may be too much
         self.memory, self.held = self.device.reserve(size, shared=shared), size
 
@@ -132,6 +144,7 @@ class Workplace:
 
     def _close(self) -> None:
         self._connection = None
+        self._made.clear()
         for rank, memory in self._at_links.items():
             self.links[rank].close(memory)
         for memory in self._opened.values():
@@ -150,8 +163,16 @@ class Workplace:
         self._close()
         self.memory, self.board, self.held = None, None, 0
 
+    def own_buffers(self, team: Team, plan: Plan) -> Buffers:
+        """After `hold`."""
+        share = plan.shares[team.rank]
+        return self._for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
+
     def members(self, team: Team, plan: Plan) -> dict[int, Member]:
         """The ranks of the node, with their buffers as this rank's device reaches them. After `connect`."""
+        return self._for_plan("members", plan, lambda: self._members(team, plan))
+
+    def _members(self, team: Team, plan: Plan) -> dict[int, Member]:
         members = {}
         for rank in team.node_ranks:
             share = plan.shares[rank]
@@ -167,10 +188,12 @@ class Workplace:
 
     def buffers_at_links(self, team: Team, plan: Plan) -> dict[int, Buffers]:
         """The members' buffers as the links to them reach them. After `connect` on its driver."""
-        return {
-            rank: Buffers(link, self.memory if rank == team.rank else self._at_links[rank], plan.shares[rank], plan.problem)
-            for rank, link in self.links.items()
-        }
+
+        def buffers(rank: int, link: Neighbour) -> Buffers:
+            memory = self.memory if rank == team.rank else self._at_links[rank]
+            return Buffers(link, memory, plan.shares[rank], plan.problem)
+
+        return self._for_plan("at links", plan, lambda: {rank: buffers(rank, link) for rank, link in self.links.items()})
 
     def probe(self, team: Team) -> None:
         """Let every rank fetch data from every other of its node. DeviceUnavailable on all ranks, with the reason, if one
@@ -184,7 +207,7 @@ class Workplace:
         with team.phase("prepare", timed=False):
             written = self.device.matrix(self.memory, 0, _PROBED, _PROBED, "float64")
             fetched = self.device.matrix(self.memory, size, _PROBED, _PROBED, "float64")
-            self.device.announce(0, [self.device.copy_in(written, _pattern(team.rank), [])])
+            self.device.announce(0, self.device.copy_in(written, _pattern(team.rank), []))
             self.board.post(0)
             for rank, memory in self._opened.items():
                 self.board.wait(rank, 0)

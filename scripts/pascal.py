@@ -24,8 +24,9 @@ from tqdm import tqdm
 
 import hybrid
 from hybrid import files, record
-from hybrid.agreement import agree, settle_threads
+from hybrid.agreement import agree
 from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.facts import look_around
 from hybrid.problem import Problem
 from hybrid.settings import Settings
 from hybrid.team import Team
@@ -157,7 +158,7 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> Result:
 def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> str:
     """What the runner will take, and on what."""
     settings, team = Settings.gather({"device": options.device, "kernel": options.kernel}), Team()
-    agreement = agree(team, Problem(size, size, size, dtype), settings, threads=settle_threads(team, settings))
+    agreement = agree(team, Problem(size, size, size, dtype), settings, [look_around(team, settings)])
     return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})"
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hybrid.memory import available_host_bytes, readable, shared_bytes
+from hybrid.memory import available_host_bytes, host_bytes_in, readable, shared_bytes
 
 MiB = 1 << 20
 
@@ -28,60 +28,60 @@ def made_system(root, available_kib=None, cgroup=None, limits=()):
 
 
 def test_available_is_what_the_system_says(tmp_path):
-    assert available_host_bytes(made_system(tmp_path, 2048)) == 2 * MiB
+    assert host_bytes_in(made_system(tmp_path, 2048)) == 2 * MiB
 
 
 def test_a_control_groups_limit_less_its_use_counts_where_it_is_smaller(tmp_path):
     system = made_system(tmp_path, 10 * 1024, "0::/job/step\n", [("job/step", 5 * MiB, 2 * MiB)])
-    assert available_host_bytes(system) == 3 * MiB
+    assert host_bytes_in(system) == 3 * MiB
 
 
 def test_a_larger_limit_than_the_system_has_changes_nothing(tmp_path):
     system = made_system(tmp_path, 1024, "0::/job\n", [("job", 50 * MiB, 0)])
-    assert available_host_bytes(system) == MiB
+    assert host_bytes_in(system) == MiB
 
 
 @pytest.mark.parametrize("tightest", ["", "job", "job/step", "job/step/task"])
 def test_the_tightest_level_of_the_hierarchy_counts(tmp_path, tightest):
     levels = ["", "job", "job/step", "job/step/task"]
     limits = [(level, 4 * MiB if level == tightest else 9 * MiB, MiB) for level in levels]
-    assert available_host_bytes(made_system(tmp_path, 20 * 1024, "0::/job/step/task\n", limits)) == 3 * MiB
+    assert host_bytes_in(made_system(tmp_path, 20 * 1024, "0::/job/step/task\n", limits)) == 3 * MiB
 
 
 def test_levels_without_a_limit_are_passed_over(tmp_path):
     system = made_system(tmp_path, 20 * 1024, "0::/job/step\n", [("job/step", "max", MiB), ("job", 4 * MiB, MiB)])
-    assert available_host_bytes(system) == 3 * MiB
+    assert host_bytes_in(system) == 3 * MiB
 
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path):
-    assert available_host_bytes(made_system(tmp_path, 20 * 1024, "0::/\n", [("", 4 * MiB, MiB)])) == 3 * MiB
+    assert host_bytes_in(made_system(tmp_path, 20 * 1024, "0::/\n", [("", 4 * MiB, MiB)])) == 3 * MiB
 
 
 def test_a_group_outside_what_is_mounted_sets_no_limit_but_the_mounted_ones_do(tmp_path):
     system = made_system(tmp_path, 20 * 1024, "0::/../other/job\n", [("", 4 * MiB, MiB)])
-    assert available_host_bytes(system) == 3 * MiB
+    assert host_bytes_in(system) == 3 * MiB
 
 
 def test_a_group_beyond_its_limit_leaves_nothing_and_not_less(tmp_path):
-    assert available_host_bytes(made_system(tmp_path, 1024, "0::/job\n", [("job", MiB, 2 * MiB)])) == 0
+    assert host_bytes_in(made_system(tmp_path, 1024, "0::/job\n", [("job", MiB, 2 * MiB)])) == 0
 
 
 def test_groups_of_the_first_version_are_not_taken_for_the_second(tmp_path):
     system = made_system(tmp_path, 2048, "5:memory:/job\n1:cpu:/job\n", [("job", MiB, MiB)])
-    assert available_host_bytes(system) == 2 * MiB
+    assert host_bytes_in(system) == 2 * MiB
 
 
 WHOLE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_system_without_proc_is_taken_at_its_whole_memory(tmp_path):
-    assert available_host_bytes(tmp_path) == WHOLE
+    assert host_bytes_in(tmp_path) == WHOLE
 
 
 def test_a_system_that_does_not_tell_what_is_available_still_gives_a_number(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal:       9999 kB\nMemFree:        1111 kB\n")
-    assert 0 < available_host_bytes(tmp_path) <= WHOLE
+    assert 0 < host_bytes_in(tmp_path) <= WHOLE
 
 
 def test_this_system_has_some_memory_and_some_room_in_its_folders(tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import agreement
+from hybrid import facts
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.plan import PROCESS_BYTES
 from hybrid.settings import Settings
@@ -32,7 +32,7 @@ def plain_machine(monkeypatch):
     def no_gpus():
         raise DeviceUnavailable("no GPU on this made-up machine")
 
-    monkeypatch.setattr(agreement, "usable_gpus", no_gpus)
+    monkeypatch.setattr(facts, "usable_gpus", no_gpus)
     for known in fields(Settings):
         monkeypatch.delenv(f"HYBRID_{known.name.upper()}", raising=False)
 

@@ -14,7 +14,7 @@ from hybrid.errors import DoesNotFit, UsageError
 from hybrid.explain import explain, refuse_on_assumed_machine
 from hybrid.kernels.catalogue import fastest
 from hybrid.memory import Room, refuse_what_does_not_fit
-from hybrid.partition import Topology
+from hybrid.partition import Span, Topology
 from hybrid.plan import PROCESS_BYTES, make_plan
 from hybrid.problem import Problem
 from hybrid.settings import Settings
@@ -99,7 +99,7 @@ def test_float64_takes_twice_the_memory_of_float32():
 
 def test_buffers_are_the_hosts_on_a_staged_cpu_and_the_gpus_on_cuda():
     problem, topology = Problem(10, 4, 6), Topology.of_equal_nodes(2, 2)
-    buffers = 256 + 256 + 8 * (5 * 6)  # 5×4 of A and 4×6 of B, each in whole 256 bytes, and 5×6 of C
+    buffers = 256 + 256 + 256  # 5×4 of A, 4×6 of B and 5×6 of C, each in whole 256 bytes
     in_place, staged, cuda = (
         make_plan(problem, topology, device=device, staged=staged)
         for device, staged in (("cpu", False), ("cpu", True), ("cuda", False))
@@ -115,19 +115,43 @@ def test_a_rank_without_rows_needs_no_buffers():
     assert plan.bytes_on_gpu(1) == 0
 
 
-def test_one_gpu_takes_its_rows_in_one_chunk_and_several_in_two():
-    alone, together = (make_plan(Problem(1000, 10, 10), Topology.of_equal_nodes(p, p), device="cuda") for p in (1, 2))
-    assert [len(chunk) for chunk in alone.shares[0].chunks] == [1000]
-    assert [[len(chunk) for chunk in share.chunks] for share in together.shares] == [[256, 244], [256, 244]]
+def of_gpus(problem, gpus):
+    return make_plan(problem, Topology.of_equal_nodes(gpus, gpus), device="cuda").shares[0]
 
 
-def test_on_a_gpu_a_large_b_comes_in_panels_and_a_small_one_at_once():
-    small, large, huge = (
-        make_plan(Problem(10, size, size, "float32"), Topology.of_equal_nodes(1, 1), device="cuda")
-        for size in (1000, 5000, 40_000)
-    )
-    assert [len(plan.shares[0].panels) for plan in (small, large, huge)] == [1, 2, 8]
-    assert len(make_plan(huge.problem, huge.topology).shares[0].panels) == 1
+def test_a_gpu_begins_with_one_chunk_and_a_wide_panel_and_ends_with_a_chunk():
+    share = of_gpus(Problem(8000, 8000, 8000), 1)
+    assert [len(chunk) for chunk in share.chunks] == [512] * 15 + [320]
+    assert [len(panel) for panel in share.panels] == [6144, 1024, 832]
+    order = "".join(arrival.operand for arrival in share.order)
+    assert order.startswith("AB")
+    assert order.endswith("A")
+
+
+def test_many_gpus_fill_the_hosts_memory_and_begin_with_less():
+    few, many = (of_gpus(Problem(8000, 8000, 8000), gpus) for gpus in (2, 4))
+    assert [[len(share.chunks[0]), len(share.panels[0])] for share in (few, many)] == [[512, 6144], [1024, 4096]]
+
+
+def test_small_matrices_come_at_once():
+    share = of_gpus(Problem(500, 500, 500), 1)
+    assert len(share.chunks) == len(share.panels) == 1
+
+
+def test_what_lies_on_the_gpus_already_is_cut_for_the_exchange_alone():
+    rows = tuple(Span(first, first + 1000) for first in range(0, 8000, 1000))
+    plan = make_plan(Problem(8000, 8000, 8000), Topology.of_equal_nodes(8, 8), device="cuda", resident_rows=(rows, rows))
+    assert {len(share.chunks) for share in plan.shares} == {1}
+    assert {len(share.panels) for share in plan.shares} == {8}
+
+
+def test_b_in_float32_comes_in_panels_as_wide_in_bytes():
+    share = of_gpus(Problem(100, 40_000, 40_000, "float32"), 1)
+    assert [len(panel) for panel in share.panels[:2]] == [12_288, 5_120]
+
+
+def test_a_cpu_takes_b_as_it_lies():
+    assert len(make_plan(Problem(10, 40_000, 40_000), Topology.of_equal_nodes(1, 1)).shares[0].panels) == 1
 
 
 def test_a_long_product_on_a_cpu_is_cut_into_strips_so_that_progress_shows():
@@ -236,7 +260,7 @@ def test_what_is_already_there_is_not_counted_on_the_roots_node():
 @given(problem=problems, rows=st.integers(1, 60), memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
 def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, chunk_rows, panel_columns):
     asked = {"chunk_rows": chunk_rows, "panel_columns": panel_columns}
-    cut = choose_cut(problem, rows, device=device, ranks=2, nodes=1, memory=memory, **asked)
+    cut = choose_cut(problem, rows, device=device, nodes=1, links=1, memory=memory, **asked)
     smallest = (cut.chunks, cut.panels) == (1, 1) and (cut.chunk_rows, cut.panel_columns) in (
         (1, 1),
         (chunk_rows or 1, panel_columns or 1),
@@ -246,7 +270,7 @@ def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device,
 
 def test_where_memory_is_short_about_a_square_of_c_is_held():
     problem = Problem(40_000, 40_000, 40_000)
-    cut = choose_cut(problem, 40_000, device="cuda", ranks=1, nodes=1, memory=16 << 30, chunk_rows=0, panel_columns=0)
+    cut = choose_cut(problem, 40_000, device="cuda", nodes=1, links=1, memory=16 << 30, chunk_rows=0, panel_columns=0)
     rows, columns = cut.chunk_rows * cut.chunks, cut.panel_columns * cut.panels
     assert 0.7 < rows / columns < 1.5
     assert 0.75 * (16 << 30) < layout_of(problem, 40_000, cut, "cuda").bytes <= 16 << 30
@@ -257,7 +281,7 @@ def test_where_memory_is_short_about_a_square_of_c_is_held():
 
 def test_where_only_b_is_too_large_all_rows_stay():
     problem = Problem(20_000, 40_000, 40_000)
-    cut = choose_cut(problem, 5000, device="cuda", ranks=4, nodes=1, memory=8 << 30, chunk_rows=0, panel_columns=0)
+    cut = choose_cut(problem, 5000, device="cuda", nodes=1, links=1, memory=8 << 30, chunk_rows=0, panel_columns=0)
     assert cut.chunk_rows * cut.chunks >= 5000
     assert cut.chunks == 2
 
@@ -279,10 +303,10 @@ def test_a_large_machine_is_explained_in_its_bytes():
     assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
     buffers = 8 * (12_500 * 100_000 + 8 * 12_544 * (100_000 + 12_500))  # a row-block of A, 8 panels of B and C below them
     assert lines[6] == (
-        f"rank 3: rows 37500:50000 in 2 chunk(s), B in 8 panel(s), 12 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
+        f"rank 3: rows 37500:50000 in 13 chunk(s), B in 8 panel(s), 64 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
     )
     assert lines[11].startswith("road peers, if a test shows")
-    assert lines[12].startswith("order of arrival on rank 0: A0:6272 B0:12544 B12544:25088 ")
+    assert lines[12].startswith("order of arrival on rank 0: A0:1024 B0:12544 A1024:2048 B12544:25088 ")
     assert len(lines) == 13
 
 

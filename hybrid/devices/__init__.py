@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from hybrid.kernels.catalogue import Kernel
 
+# Of each piece of work its phase and when it ran, on this rank's clock (perf_counter). To be asked for when there is time.
+Work = Iterable[tuple[str, float, float]]
 # A mark stands for a piece of work handed to the device: a thing other work can be ordered after.
 Mark = Any
 
@@ -41,8 +44,8 @@ class Device(Protocol):
     def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
         """A part of a buffer to where C shall be, once `after` is done."""
 
-    def finish(self) -> list[tuple[str, float, float]]:
-        """Wait for all work; for each piece of it its phase and when it ran, on this rank's clock (perf_counter)."""
+    def finish(self) -> Work:
+        """Wait for all work."""
 
     def poison(self, memory: Any) -> None:
         """Fill reserved memory with NaN: what is read before it was written shows."""
@@ -66,8 +69,12 @@ class Neighbour(Device, Protocol):
     def announcements(self, count: int) -> Any:
         """Make marks that other ranks can open, in place of those made before; what opens them elsewhere."""
 
-    def announce(self, number: int, after: list[Mark]) -> None:
-        """Announcement `number` stands from now on for the work in `after`. Who waits for it must know that it was made."""
+    def announce(self, number: int, mark: Mark) -> None:
+        """Announcement `number` stands from now on for this work, the last that was handed over. Who waits for it must
+        know that it was made."""
+
+    def done(self, mark: Mark) -> bool:
+        """Whether the work is done, of this device or announced by another."""
 
     def open_announcements(self, handle: Any) -> list[Mark]:
         """Another rank's announcements."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybrid.cut import Region
 from hybrid.devices import Device
 from hybrid.plan import Share
 from hybrid.problem import Problem
@@ -14,11 +15,16 @@ class Buffers:
     """A share's buffers in a block of device memory, of this rank's or, opened, of another's."""
 
     def __init__(self, device: Device, memory: Any, share: Share, problem: Problem) -> None:
-        layout = share.layout
-        self._rows, self._l = layout.rows, problem.l
-        self._a = device.matrix(memory, 0, layout.rows, problem.l, problem.dtype)
-        self._b = device.matrix(memory, layout.b, layout.panels * problem.l, layout.width, problem.dtype)
-        self._c = device.matrix(memory, layout.c, layout.panels * layout.rows, layout.width, problem.dtype)
+        layout, dtype = share.layout, problem.dtype
+        self._a = device.matrix(memory, 0, layout.rows, problem.l, dtype)
+
+        def matrices(region: Region, rows: int) -> list[Any]:
+            return [
+                device.matrix(memory, region.begin_of(slot), rows, layout.width_of(slot), dtype) for slot in range(layout.panels)
+            ]
+
+        self._b, self._c = matrices(layout.b, problem.l), matrices(layout.c, layout.rows)
+        self._operands: dict[Strip, tuple[Any, Any, Any]] = {}  # kept: views of a GPU's memory take their time
 
     def place(self, arrival: Arrival) -> Any:
         """Where a chunk or panel goes."""
@@ -27,10 +33,12 @@ class Buffers:
         return self.panel(arrival.slot, len(arrival.span))
 
     def panel(self, slot: int, columns: int) -> Any:
-        return self._b[slot * self._l : (slot + 1) * self._l, :columns]
+        return self._b[slot][:, :columns]
 
     def operands(self, strip: Strip) -> tuple[Any, Any, Any]:
         """What a strip is computed from and into."""
-        first = strip.slot * self._rows
-        c = self._c[first + strip.held.lo : first + strip.held.hi, : len(strip.columns)]
-        return self._a[strip.held.slice], self.panel(strip.slot, len(strip.columns)), c
+        if strip not in self._operands:
+            columns = len(strip.columns)
+            c = self._c[strip.slot][strip.held.slice, :columns]
+            self._operands[strip] = self._a[strip.held.slice], self.panel(strip.slot, columns), c
+        return self._operands[strip]

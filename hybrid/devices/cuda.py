@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -25,7 +26,7 @@ def usable_gpus() -> list[Gpu]:
     Asked without making a CUDA context on a GPU that will not be used. Call it after MPI has started.
     """
     try:
-        ctypes.CDLL("libcuda.so.1")
+        _load_driver()
     except OSError:
         raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) on this machine") from None
     try:
@@ -36,16 +37,26 @@ def usable_gpus() -> list[Gpu]:
         ) from None
     runtime = cupy.cuda.runtime
     try:
-        count = runtime.getDeviceCount()
-        properties = [runtime.getDeviceProperties(index) for index in range(count)]
+        gpus = [_gpu(index) for index in range(runtime.getDeviceCount())]
     except runtime.CUDARuntimeError as error:
         raise DeviceUnavailable(f"CUDA finds no usable GPU ({one_line(error)})") from None
-    if not count:
+    if not gpus:
         raise DeviceUnavailable("CUDA finds no GPU (is CUDA_VISIBLE_DEVICES empty?)")
-    return [
-        Gpu(index, _uuid(bytes(entry["uuid"])), entry["name"].decode(), 10 * entry["major"] + entry["minor"])
-        for index, entry in enumerate(properties)
-    ]
+    return gpus
+
+
+@cache
+def _load_driver() -> None:
+    ctypes.CDLL("libcuda.so.1")
+
+
+@cache
+def _gpu(index: int) -> Gpu:
+    """Kept: the driver takes a millisecond to tell, longer than a small product."""
+    from cupy.cuda import runtime
+
+    entry = runtime.getDeviceProperties(index)
+    return Gpu(index, _uuid(bytes(entry["uuid"])), entry["name"].decode(), 10 * entry["major"] + entry["minor"])
 
 
 def _uuid(raw: bytes) -> str:

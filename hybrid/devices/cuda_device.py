@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import chain, cycle
 from typing import Any
 
-from hybrid.devices import Mark
+from hybrid.devices import Mark, Work
 from hybrid.devices.cuda import Gpu
 from hybrid.devices.cuda_kernels import multiplication
 from hybrid.devices.page_locks import page_locks
@@ -16,6 +16,7 @@ from hybrid.kernels.catalogue import Kernel
 from hybrid.memory import readable
 from hybrid.problem import padded
 
+_DONE, _NOT_READY = 0, 600  # what CUDA answers about an event
 # Strips overlap on two streams, so that the multiprocessors a strip's last tiles leave idle take up the next strip's.
 _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "copy out": 1}
 
@@ -34,8 +35,7 @@ class CudaDevice:
         self._device = cupy.cuda.Device(gpu.index)
         with self._device:
             streams = {phase: [cupy.cuda.Stream(non_blocking=True) for _ in range(count)] for phase, count in _STREAMS.items()}
-            self._announcing = cupy.cuda.Stream(non_blocking=True)
-        self._all_streams = [*chain.from_iterable(streams.values()), self._announcing]
+        self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._announced: list[Any] = []
         self._multiplications: dict[tuple[str, str], Any] = {}
@@ -79,21 +79,25 @@ class CudaDevice:
         return self._do("exchange", after, lambda stream: self._copy(into, source, stream))
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Mark]) -> Mark:
-        return self._do("multiply", after, lambda stream: self._multiply(a, b, c))
+        def launch(stream: Any) -> None:
+            with stream:
+                self._multiply(a, b, c)
+
+        return self._do("multiply", after, launch)
 
     def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
         return self._do("copy out", after, lambda stream: self._copy(into, source, stream))
 
-    def finish(self) -> list[tuple[str, float, float]]:
-        timed, zero = self._timed, self._zero
+    def finish(self) -> Work:
+        timed, zero, host_zero = self._timed, self._zero, self._host_zero
         self._timed, self._zero = [], None  # also if the GPU fails now: the next product's times are its own
         for stream in self._all_streams:
             stream.synchronize()
 
         def seconds(event: Any) -> float:
-            return self._host_zero + self._cupy.cuda.get_elapsed_time(zero, event) / 1e3
+            return host_zero + self._cupy.cuda.get_elapsed_time(zero, event) / 1e3
 
-        return [(phase, seconds(begin), seconds(end)) for phase, begin, end in timed]
+        return ((phase, seconds(begin), seconds(end)) for phase, begin, end in timed)
 
     def lock(self, array: Any) -> None:
         if isinstance(array, self._cupy.ndarray):
@@ -127,11 +131,16 @@ class CudaDevice:
             self._announced = [self._cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in range(count)]
             return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._announced]
 
-    def announce(self, number: int, after: list[Mark]) -> None:
+    def announce(self, number: int, mark: Mark) -> None:
+        # On the work's own stream: another would come late, where processes take turns on a GPU.
         with self._device:
-            for mark in after:
-                self._announcing.wait_event(mark)
-            self._announced[number].record(self._announcing)
+            self._announced[number].record(mark.stream)
+
+    def done(self, mark: Mark) -> bool:
+        status = self._runtime.eventQuery(mark.ptr)
+        if status not in (_DONE, _NOT_READY):
+            raise self._runtime.CUDARuntimeError(status)
+        return status == _DONE
 
     def open_announcements(self, handle: Any) -> list[Mark]:
         with self._device:
@@ -147,11 +156,10 @@ class CudaDevice:
             for mark in after:
                 stream.wait_event(mark)
             begin = stream.record()
-            with stream:
-                work(stream)
+            work(stream)
             end = stream.record()
         self._timed.append((phase, begin, end))
-        return end
+        return _Mark(end, stream)
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"
@@ -171,6 +179,17 @@ class CudaDevice:
 
     def _address(self, array: Any) -> int:
         return array.data.ptr if isinstance(array, self._cupy.ndarray) else array.ctypes.data
+
+
+class _Mark:
+    """The end of a piece of work, for Stream.wait_event."""
+
+    __slots__ = ("_event", "ptr", "stream")
+
+    def __init__(self, event: Any, stream: Any) -> None:
+        self._event = event  # destroyed with the last that refers to it
+        self.ptr = event.ptr
+        self.stream = stream
 
 
 class _OpenedEvent:

@@ -17,6 +17,7 @@ Multiply = Callable[[Any, Any, Any], None]  # (a, b, c): c = a · b on the curre
 
 _FOLDER = Path(catalogue.__file__).parent
 _ORDINARY_SHARED_BYTES = 48 * 1024  # more than that must be asked for
+_MOST_PREPARED = 10_000
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # as in matrix.cuh
 
 
@@ -32,15 +33,26 @@ class OwnKernel:
         self._kernel = kernel
         self._capability = capability
         self._functions: dict[str, Any] = {}
+        self._prepared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # by where the matrices lie
         self.compiled(launch_of(kernel, dtype, 1, 1, capability, copy_width(np.dtype(dtype).itemsize, ())))
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
         if not c.size:
             return
+        key = tuple((matrix.data.ptr, matrix.shape, matrix.strides[0]) for matrix in (a, b, c))
+        if key not in self._prepared:
+            if len(self._prepared) >= _MOST_PREPARED:
+                self._prepared.clear()
+            self._prepared[key] = self._prepare(a, b, c)
+        function, grid, block, matrices, shared_bytes = self._prepared[key]
+        function(grid, block, matrices, shared_mem=shared_bytes)
+
+    def _prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        """Kept, since the same buffers are multiplied again: this takes longer than to launch."""
         rows, columns = c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
         launch = launch_of(self._kernel, c.dtype.name, rows, columns, self._capability, width)
-        self.compiled(launch)(launch.grid, launch.block, tuple(map(_described, (a, b, c))), shared_mem=launch.shared_bytes)
+        return self.compiled(launch), launch.grid, launch.block, tuple(map(_described, (a, b, c))), launch.shared_bytes
 
     def compiled(self, launch: Launch) -> Any:
         """CuPy's function of this instance."""

@@ -17,12 +17,12 @@ from functools import cache
 
 import numpy as np
 
+from hybrid.pages import LEAST_BYTES
 from hybrid.recycled import Block
 
 # Two locks must not meet in one page. The C library gives only larger memory pages of its own (its M_MMAP_THRESHOLD grows
 # up to 32 MiB); mappings, such as windows, begin and end with pages.
 LEAST_OWNER_BYTES = (32 << 20) + 1
-LEAST_BYTES = 1 << 20  # less is copied sooner than locked
 
 
 @dataclass

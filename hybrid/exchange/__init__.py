@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hybrid.devices import Mark
+from hybrid.devices import Mark, Work
 from hybrid.schedule import Arrival, Strip
-
-Work = list[tuple[str, float, float]]  # of each piece of work its phase and when it ran
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid.devices import Device, Mark
-from hybrid.exchange import Ends, Work
+from hybrid.devices import Device, Mark, Work
+from hybrid.exchange import Ends
 from hybrid.exchange.deliveries import Deliveries
 from hybrid.schedule import Arrival, Strip
 

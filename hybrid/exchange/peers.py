@@ -36,7 +36,7 @@ class PeersRoad(HostRoad):
         rows, number = own.b_rows.slice, own.number(arrival)
         self._await_delivery(arrival)
         mark = self._device.copy_in(into[rows], self._ends.b[rows, arrival.span.slice], after)
-        self._neighbour.announce(number, [mark])
+        self._neighbour.announce(number, mark)
         self._board.post(number)
         return mark
 

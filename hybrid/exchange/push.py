@@ -6,14 +6,15 @@ and fetches the strips of C from there.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any
 
 from hybrid.board import Board
-from hybrid.devices import Mark, Neighbour
+from hybrid.devices import Mark, Neighbour, Work
 from hybrid.devices.buffers import Buffers
-from hybrid.exchange import Ends, Work
+from hybrid.exchange import Ends
 from hybrid.exchange.members import Member, fetch_panel
 from hybrid.plan import Share
 from hybrid.schedule import Arrival, Strip
@@ -39,7 +40,7 @@ class PushedRoad:
         return fetch_panel(self._device, self._rank, self._members, arrival, into, self._loaded)
 
     def take(self, strip: Strip, source: Any, after: list[Mark]) -> Mark:
-        self._device.announce(self._strips, after)
+        self._device.announce(self._strips, after[-1])
         self._board.post(self._strips)
         self._strips += 1
         return after[-1]
@@ -73,7 +74,7 @@ class DrivingRoad:
         self._marks: dict[tuple[int, int], Mark] = {}
 
     def begin(self) -> None:
-        for rank, arrival in self._in_turn(Share.arrivals):
+        for rank, arrival in self._in_turn(lambda share: share.order):
             member, link = self._members[rank], self._links[rank]
             place, part, number = self._places[rank].place(arrival), arrival.span.slice, member.number(arrival)
             if arrival.operand == "A":
@@ -82,7 +83,7 @@ class DrivingRoad:
                 rows = member.b_rows.slice
                 mark = link.copy_in(place[rows], self._ends.b[rows, part], [])
             self._marks[rank, number] = mark
-            link.announce(number, [mark])
+            link.announce(number, mark)
             self._board.post(_place(self._members, rank, arrival))
 
     def ready(self, arrival: Arrival) -> bool:
@@ -98,14 +99,23 @@ class DrivingRoad:
         return self._links[self._root].copy_out(self._home(self._root, strip), source, after)
 
     def finish(self) -> Work:
-        for rank, (number, strip) in self._in_turn(lambda share: enumerate(share.strips())):
-            if rank != self._root:
-                self._board.wait(rank, number)
-                member = self._members[rank]
-                computed = self._places[rank].operands(strip)[2]
-                self._links[rank].copy_out(self._home(rank, strip), computed, [member.multiplied[number]])
-        others = (link for rank, link in self._links.items() if rank != self._root)
-        return list(chain.from_iterable(link.finish() for link in others))
+        # Each strip's copy is handed over when the strip is there: where processes take turns on a GPU, a copy that waits
+        # there for another process's work waits for its turn as well.
+        coming = {rank: deque(enumerate(_strips(member.share))) for rank, member in self._members.items() if rank != self._root}
+        pause = self._board.pauses()
+        while any(coming.values()):
+            there = [rank for rank, strips in coming.items() if strips and self._is_there(rank, strips[0][0])]
+            for rank in there:
+                _, strip = coming[rank].popleft()
+                self._links[rank].copy_out(self._home(rank, strip), self._places[rank].operands(strip)[2], [])
+            if there:
+                pause = self._board.pauses()
+            else:
+                next(pause)
+        return chain.from_iterable([link.finish() for rank, link in self._links.items() if rank != self._root])
+
+    def _is_there(self, rank: int, number: int) -> bool:
+        return self._board.posted(rank, number) and self._links[rank].done(self._members[rank].multiplied[number])
 
     def _in_turn(self, items_of: Callable[[Share], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
         """Every member's first item, every member's second, …: so all links are kept busy."""
@@ -117,6 +127,10 @@ class DrivingRoad:
 
     def _loaded(self, rank: int, arrival: Arrival) -> Mark:
         return self._marks[rank, self._members[rank].number(arrival)]
+
+
+def _strips(share: Share) -> Iterator[Strip]:
+    return (strip for arrival in share.order for strip in arrival.releases)
 
 
 def _place(members: Mapping[int, Member], rank: int, arrival: Arrival) -> int:
