@@ -207,7 +207,8 @@ class Workplace:
         with team.phase("prepare", timed=False):
             written = self.device.matrix(self.memory, 0, _PROBED, _PROBED, "float64")
             fetched = self.device.matrix(self.memory, size, _PROBED, _PROBED, "float64")
-            self.device.announce(0, self.device.copy_in(written, _pattern(team.rank), []))
+            own = _pattern(team.rank)  # as long as it is copied
+            self.device.announce(0, self.device.copy_in(written, own, []))
             self.board.post(0)
             for rank, memory in self._opened.items():
                 self.board.wait(rank, 0)

@@ -1,10 +1,10 @@
 """Does every CUDA kernel compile, and fit, on every GPU? python scripts/compile_kernels.py [--targets sm_80 sm_90a]
 
 Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. All
-forms of the catalogue are compiled to machine code, for each width of copies. Prints what each instance takes of a GPU;
-`shared` is what the source declares + what the launch gives, `spills` are bytes stored + loaded. Then a line for each fault:
-what does not compile, and for the forms that would be launched there, what does not fit on the GPU or spills registers.
-Ends with 1 if there is any.
+forms of the catalogue are compiled to machine code, for each width of copies, and the kernels of other programs. Prints what
+each instance takes of a GPU; `shared` is what the source declares + what the launch gives, `spills` are bytes stored + loaded.
+Then a line for each fault: what does not compile; for the forms that would be launched there, what does not fit on the GPU or
+spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from nvrtc import Compiled, Nvrtc, Resources
 from tqdm import tqdm
 
-from hybrid import files, record
+from hybrid import files, greeting, record
 from hybrid.errors import HybridError, UsageError
 from hybrid.kernels import catalogue
 from hybrid.kernels.catalogue import CATALOGUE, Kernel, Launch
@@ -41,6 +41,7 @@ SHARED_LIMITS = {
 }
 QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers of their own; warps are dealt to them in turn
 MOST_THREADS = 1024
+OTHERS = {greeting.KERNEL: Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)}  # than products'
 WIDTHS = {"float32": (1, 2, 4), "float64": (1, 2)}  # elements that can be copied at once, up to 16 bytes
 
 
@@ -49,7 +50,7 @@ class Instance:
     """One form of a kernel, for one kind of GPU."""
 
     kernel: str
-    dtype: str
+    dtype: str  # "": it is no template
     target: str
     launch: Launch
     launched: bool  # False: on this GPU the kernel has a faster form
@@ -84,6 +85,22 @@ def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE) -> Iterator[In
                     launch = catalogue.launch_of(alone, dtype, 1, 1, capability, width)
                     chosen = catalogue.launch_of(kernel, dtype, 1, 1, capability, width)
                     yield Instance(kernel.name, dtype, target, launch, launch == chosen)
+
+
+def others(target: str, names: Iterable[str] = tuple(OTHERS)) -> Iterator[Instance]:
+    """The kernels that other programs launch."""
+    for name in names:
+        yield Instance(name, "", target, OTHERS[name], launched=True)
+
+
+def left_out(folder: Path = KERNELS) -> list[str]:
+    """A fault for each source in the folder that neither the catalogue nor another program names."""
+    known = {kernel.source for kernel in CATALOGUE} | {launch.source for launch in OTHERS.values()}
+    return [
+        f"{path.name}: compiled for no GPU: it is neither in the catalogue nor among OTHERS of scripts/compile_kernels.py"
+        for path in sorted(folder.glob("*.cu"))
+        if path.name not in known
+    ]
 
 
 # --- judging
@@ -165,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--targets", nargs="+", metavar="SM", help=f"GPUs to compile for ({' '.join(TARGETS)}, as far as NVRTC can)"
     )
-    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these of the catalogue (all)")
+    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these (all)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="sources compiled at once (one a core)")
     parser.add_argument("--json", metavar="FILE", help="write one line for each instance: what it takes, and its faults")
     parser.add_argument("--quiet", action="store_true", help="no table: only faults and the last line")
@@ -187,11 +204,14 @@ def run(options: argparse.Namespace) -> int:
         if capability_of(target) not in nvrtc.capabilities:
             raise UsageError(f"NVRTC {nvrtc.version} does not know {target}")
     kernels = [kernel for kernel in CATALOGUE if not options.kernels or kernel.name in options.kernels]
-    unknown = set(options.kernels or ()) - {kernel.name for kernel in kernels if kernel.source}
+    more = [name for name in OTHERS if not options.kernels or name in options.kernels]
+    unknown = set(options.kernels or ()) - {kernel.name for kernel in kernels if kernel.source} - set(more)
     if unknown:
         raise UsageError(f"no kernel with a source is called {', '.join(sorted(unknown))}")
-    wanted = list(dict.fromkeys(instance for target in targets for instance in instances(target, kernels)))
-    wanted.sort(key=lambda instance: ([kernel.name for kernel in kernels].index(instance.kernel), instance.launch.expression))
+    all_instances = (instance for target in targets for instance in (*instances(target, kernels), *others(target, more)))
+    wanted = list(dict.fromkeys(all_instances))
+    order = [*(kernel.name for kernel in kernels), *more]
+    wanted.sort(key=lambda instance: (order.index(instance.kernel), instance.launch.expression))
     compiled = compile_all(nvrtc, wanted, max(1, options.jobs))
     rows = []
     for instance in wanted:
@@ -204,7 +224,7 @@ def run(options: argparse.Namespace) -> int:
         write_json(options.json, rows, nvrtc.version)
     for warning in sorted(frozenset().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
-    faults = judge(wanted, compiled)
+    faults = judge(wanted, compiled) + ([] if options.kernels else left_out())
     for fault in faults:
         print(f"FAULT {fault}")
     count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'}" if faults else "no faults"

@@ -109,6 +109,36 @@ def test_the_catalogue_has_instances_for_all_targets_and_their_sources_exist():
         assert any(i.kernel == "naive" for i in found)
 
 
+def test_every_source_of_the_folder_is_compiled_for_every_target_that_it_supports():
+    for target in compile_kernels.TARGETS:
+        compiled = {i.launch.source for i in (*compile_kernels.instances(target), *compile_kernels.others(target))}
+        too_new = {
+            kernel.source
+            for kernel in CATALOGUE
+            if kernel.source and min(form.capability for forms in kernel.forms.values() for form in forms)
+            > compile_kernels.capability_of(target)
+        }  # fmt: skip
+        assert compiled | too_new == {path.name for path in compile_kernels.KERNELS.glob("*.cu")}
+        assert all((compile_kernels.KERNELS / i.launch.source).is_file() for i in compile_kernels.others(target))
+
+
+def test_a_source_that_nothing_compiles_is_a_fault(tmp_path):
+    assert compile_kernels.left_out() == []
+    for name in ("naive.cu", "greeting.cu", "new.cu", "matrix.cuh"):
+        (tmp_path / name).write_text("")
+    (fault,) = compile_kernels.left_out(tmp_path)
+    assert fault.startswith("new.cu: compiled for no GPU")
+
+
+def test_the_greeting_is_judged_as_its_program_launches_it():
+    (greeting,) = compile_kernels.others("sm_60", ["greeting"])
+    assert (greeting.launch.expression, greeting.threads, greeting.launched) == ("greeting", 1024, True)
+    assert compile_kernels.faults_of(greeting, nvrtc.Resources(registers=64)) == []
+    assert compile_kernels.faults_of(greeting, nvrtc.Resources(registers=65)) == [
+        "65 registers × 1024 threads, an SM has 65536 registers"
+    ]
+
+
 @pytest.mark.parametrize(
     ("registers", "threads", "fit"),
     [

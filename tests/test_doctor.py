@@ -10,25 +10,41 @@ import sys
 from pathlib import Path
 
 import pytest
-from starting import module, start
+from starting import module, start, successful
 
 from hybrid import record
 from hybrid.devices.cuda import Gpu, usable_gpus
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, StartError
-from hybrid.findings import Finding, Unknown, alike, attempt, aware, gpus, limits, mpi, places, slurm, tools
+from hybrid.findings import (
+    Finding,
+    Unknown,
+    alike,
+    attempt,
+    aware,
+    gpus,
+    limits,
+    links,
+    mpi,
+    peers,
+    places,
+    slurm,
+    tools,
+    traffic,
+)
 from hybrid.findings.child import Told, ask, ask_program
 from hybrid.findings.examination import Examination, screen
 from hybrid.findings.probes import cuda_aware
 from hybrid.launcher import family_of, mpirun
 from hybrid.mpi_library import Library
 from hybrid.partition import Topology
+from hybrid.team import Team
 from hybrid.threads import Threads
 
 COMMAND = module("hybrid.doctor")
 ROOT = Path(__file__).resolve().parent.parent
-SUBJECTS = ["launcher", "mpi", "places", "threads", "blas", "slurm", "gpus", "page-lock", "cuda-aware MPI", "shared memory",
-            "compiler", "kernel cache"]  # fmt: skip
+SUBJECTS = ["launcher", "mpi", "places", "threads", "blas", "slurm", "gpus", "page-lock", "gpu links", "gpu peers",
+            "cuda-aware MPI", "shared memory", "compiler", "kernel cache"]  # fmt: skip
 LINE = re.compile(r"(ok|note|unknown|WRONG) +(" + "|".join(SUBJECTS) + r")  (.+)")
 
 launcher = pytest.mark.launcher
@@ -62,7 +78,7 @@ def test_a_screen_with_one_line_a_finding(ranks):
     findings = found(done.stdout)
     wrong = [subject for subject, (verdict, _) in findings.items() if verdict == "WRONG"]
     assert done.returncode == bool(wrong)
-    assert set(wrong) <= {"gpus", "page-lock", "compiler", "threads"}, done.stdout  # what a machine may really lack
+    assert set(wrong) <= {"gpus", "page-lock", "gpu peers", "compiler", "threads"}, done.stdout  # what a machine may really lack
     assert findings["mpi"][0] == "ok"
     assert re.search(
         r"standard \d\.\d, mpi4py for .+, threads \w+ \(FUNNELED asked for\), large counts (yes|no)", findings["mpi"][1]
@@ -78,7 +94,7 @@ def test_more_threads_than_cores_are_wrong_and_it_is_said_how_many_fit():
     assert done.returncode == 1
     verdict, text = found(done.stdout)["threads"]
     assert verdict == "WRONG"
-    assert re.search(r"1000 threads of 2 ranks on [\d.]+ cores? of \S+ → (--threads \d+, or OMP|start at most)", text)
+    assert re.search(r"1000 threads of 2 ranks on [\d.]+ cores? of \S+ → (--threads \d+|start at most)", text)
     assert "is wrong" in done.stdout or "are wrong" in done.stdout
 
 
@@ -95,6 +111,7 @@ def test_json_is_a_line_of_its_own(tmp_path, ranks):
     assert [finding["subject"] for finding in entry["findings"]] == SUBJECTS
     assert entry["ok"] == all(finding["verdict"] != "wrong" for finding in entry["findings"])
     assert [station["rank"] for station in entry["stations"]] == list(range(max(ranks, 1)))
+    assert {type(entry[name]) for name in ("links", "passages")} == {list}
 
 
 def test_json_on_standard_output_is_all_there_is():
@@ -132,6 +149,7 @@ def test_a_launcher_of_another_mpi_is_a_finding_and_what_fits_is_said(rank):
     assert verdict == "WRONG"
     assert re.search("started 2 processes|when it started MPI rank 0", text), text
     assert re.search("→ try (srun --mpi=|/|the mpirun)", text), text
+    assert re.search("mpi4py uses|sees 1: they belong to different MPIs", text), text
 
 
 def test_of_processes_that_are_no_ranks_of_one_job_only_the_first_speaks():
@@ -360,8 +378,23 @@ def test_alone_the_mpirun_on_the_path_is_compared(library, found_on_path, verdic
 )
 def test_processes_that_are_no_ranks_get_what_fits(launcher_name, library, remedy):
     finding = mpi.judge([mpi.MpiSeen(launcher_name, library)], StartError("planted"))[0]
-    assert (finding.verdict, finding.text) == ("wrong", "planted")
+    assert (finding.verdict, finding.text) == ("wrong", f"planted; mpi4py uses {library.name}")
     assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("beside", "remedy"),
+    [
+        (("/env/bin/mpirun", "MPICH"), "try /env/bin/mpirun"),
+        (("/env/bin/mpirun", ""), "try /env/bin/mpirun"),
+        (("/env/bin/mpirun", "Open MPI"), "try the mpirun that came with MPICH 5.0.2"),
+        (Unknown("planted"), "try the mpirun that came with MPICH 5.0.2"),
+        (None, "try the mpirun that came with MPICH 5.0.2"),
+    ],
+)
+def test_this_environments_mpirun_is_proposed_only_where_it_fits(beside, remedy):
+    finding = mpi.judge([mpi.MpiSeen("mpirun (Open MPI)", MPICH, beside)], StartError("planted"))[0]
+    assert finding.remedy == remedy
 
 
 def test_ranks_with_different_libraries_are_wrong():
@@ -410,6 +443,31 @@ def test_threads_against_cores(seats, nodes, verdict, said):
     assert said in f"{finding.text} → {finding.remedy}"
 
 
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("SLURM_CPUS_PER_TASK", "--threads 2, or SLURM_CPUS_PER_TASK=2"),
+        ("OMP_NUM_THREADS", "--threads 2, or OMP_NUM_THREADS=2"),
+        ("--threads", "--threads 2"),
+    ],
+)
+def test_threads_are_lowered_by_what_has_set_them(reason, remedy):
+    """OMP_NUM_THREADS changes nothing where SLURM_CPUS_PER_TASK is set."""
+    crowded = [places.Seat("a", (0, 1, 2, 3), None, Threads(4, reason), ()) for _ in range(2)]
+    assert places.judge(crowded, of_nodes(2))[1].remedy == remedy
+
+
+def test_ranks_bound_to_a_part_of_the_host_hear_of_the_rest():
+    def remedy(cores_of_host, quota=None):
+        seats = [places.Seat("a", (0,), quota, Threads(1, "--threads"), (), cores_of_host) for _ in range(2)]
+        return places.judge(seats, of_nodes(2))[1].remedy
+
+    assert (
+        remedy(8) == "start at most 1 rank there, or let them use more of its 8 cores (mpirun --bind-to none, a larger srun -c)"
+    )
+    assert remedy(1) == remedy(0) == remedy(8, quota=0.5) == "start at most 1 rank there"
+
+
 def test_a_blas_that_does_not_keep_to_its_threads_is_wrong():
     assert verdicts(places.judge([seat(range(4), 2, pool=2)] * 2, of_nodes(2))) == ["ok", "ok", "ok"]
     finding = places.judge([seat(range(4), 2, pool=2), seat(range(4), 2, pool=4)], of_nodes(2))[2]
@@ -452,6 +510,12 @@ def interpreted(said, ended="", loaded=True, **environment):
         ({"driver": 13000, "status": 0, "visible": 2, "cupy_error": "x"}, "2 visible, driver for CUDA 13.0, but", "[cuda13]"),
         ({"driver": 13000, "status": 0, "visible": 2}, "importing it was killed by SIGSEGV", "[cuda13]"),
         ({**GOOD, "driver": 12080}, "driver for CUDA 12.8, CuPy 14.2.0 for CUDA 13.2: too old for it", "[cuda12]"),
+        ({**GOOD, "driver": 12080, "packages": ["cupy-cuda13x"]}, "too old for it", "pip uninstall cupy-cuda13x, then"),
+        ({**GOOD, "packages": ["cupy-cuda12x", "cupy-cuda13x"]}, "cupy-cuda12x, cupy-cuda13x are installed together",
+         "pip uninstall cupy-cuda12x cupy-cuda13x, then pip install 'hybrid-runner[cuda13]'"),
+        ({"driver": 11040, "status": 0, "visible": 2, "cupy_error": "no cupy"}, "no cupy", "install a newer driver"),
+        ({name: GOOD[name] for name in GOOD if name != "gpus"} | {"missing": "x cudaErrorCallRequiresNewerDriver: y"}, "x cuda",
+         "a driver for CUDA 13.2 or newer"),
         ({**GOOD, "driver": 11040}, "too old for it", "a newer driver"),
         ({**GOOD, "gpus": [{**H200, "capability": 70}]}, "compute capability 7.0", "[cuda12]"),
         ({**GOOD, "gpus": [{**H200, "capability": 35}]}, "past every kernel here", "--device cpu"),
@@ -561,11 +625,210 @@ def test_locked_memory_is_judged_by_locking_it_where_there_is_a_gpu():
     little, much = limits.Limits("a", 8 << 20, "", (1, 1)), limits.Limits("b", None, "", (1, 1))
     assert limits.judge_locked([much], [None]).text.startswith("ulimit -l: unlimited")
     assert limits.judge_locked([much, little], [None, None]).text.startswith("ulimit -l: 8.0 MiB")
-    assert limits.judge_locked([much, little], [(64 << 20, ""), (64 << 20, "")]).text.startswith("64.0 MiB locked for every rank")
-    finding = limits.judge_locked([much, little], [(64 << 20, ""), (0, "planted")])
-    assert finding.verdict == "wrong"
-    assert finding.text == "rank 1 on a cannot lock memory for its GPU (planted); ulimit -l: 8.0 MiB"
+    assert limits.judge_locked([much, little], [(1 << 28, ""), (1 << 28, "")]).text.startswith("256.0 MiB locked for every rank")
+    for locked, said in ((0, "none at all"), (16 << 20, "16.0 MiB")):
+        finding = limits.judge_locked([much, little], [(1 << 28, ""), (locked, "planted")])
+        assert finding.verdict == "wrong"
+        assert finding.text == (
+            f"rank 1 on a cannot lock enough memory for its GPU (planted), but {said}: copies run at a third of the link's speed "
+            "or less; ulimit -l: 8.0 MiB"
+        )
     assert limits.judge_locked([limits.Limits("a", Unknown("planted"), "", (1, 1))], [None]).verdict == "unknown"
+
+
+def deputies(*arguments, ranks=3):
+    program = [sys.executable, str(ROOT / "tests/programs/deputies.py")]
+    done = successful(run(*arguments, command=program, ranks=ranks, PYTHONPATH=str(ROOT)))
+    said = json.loads(done.stdout)
+    rates = [
+        traffic.Link(
+            **{
+                **link,
+                "alone": traffic.Rates(**link["alone"]),
+                "together": traffic.Rates(**link["together"]) if link["together"] else None,
+            }
+        )
+        for link in said["links"]
+    ]
+    failure = traffic.Failure(**said["failure"]) if said["failure"] else None
+    passages = tuple(traffic.Passage(**passage) for passage in said["passages"])
+    return traffic.Traffic(tuple(rates), passages, failure, said["alone"], tuple(map(tuple, said["nodes"])))
+
+
+SAME = traffic.Surroundings((("ipc", "1"), ("pid", "1")), ("GPU-0", "GPU-1", "GPU-2"))
+THREE = [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(3)]
+
+
+@launcher
+@pytest.mark.parametrize(
+    ("ranks_per_node", "without", "measured", "together", "passages"),
+    [(0, [], 3, 3, 6), (2, [], 3, 2, 2), (0, [1], 2, 2, 2), (1, [], 3, 0, 0), (2, [0], 2, 0, 0), (0, [0, 1, 2], 0, 0, 0)],
+)
+def test_deputies_of_ranks_measure_and_fetch(ranks_per_node, without, measured, together, passages):
+    """On a CPU that copies like a GPU."""
+    moved = deputies(ranks_per_node, without, "")
+    assert moved.failure is None
+    assert len(moved.links) == measured
+    assert len([link for link in moved.links if link.together]) == together
+    assert len({(passage.source, passage.into) for passage in moved.passages}) == len(moved.passages) == passages
+    assert links.judge(moved).verdict in ("ok", "note")
+    peer = peers.judge(moved, THREE, [SAME] * 3)
+    assert peer.verdict in ("ok", "note")
+    assert ("not tried" in peer.text) == (not passages)
+
+
+@launcher
+def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
+    path = tmp_path / "doctor.jsonl"
+    program = [sys.executable, str(ROOT / "tests/programs/doctor_on_cpu.py")]
+    done = run("--threads", 1, "--json", path, command=program, ranks=2, PYTHONPATH=str(ROOT))
+    findings = found(done.stdout)
+    assert re.search(r"^2 GPUs, .+ GB/s", findings["gpu links"][1])
+    assert "the road peers works" in findings["gpu peers"][1]
+    assert findings["page-lock"][1].startswith("256.0 MiB locked for every rank's GPU")
+    (entry,) = record.read(str(path))
+    assert [(one["rank"], one["uuid"], one["locked"]) for one in entry["links"]] == [(0, "GPU-0", True), (1, "GPU-1", True)]
+    assert all(one["alone"]["into"] > 0 and one["together"]["out"] > 0 for one in entry["links"])
+    assert {(one["source"], one["into"], one["right"]) for one in entry["passages"]} == {
+        ("GPU-0", "GPU-1", True),
+        ("GPU-1", "GPU-0", True),
+    }
+
+
+@launcher
+@pytest.mark.parametrize(
+    ("fault", "died", "verdict", "said"),
+    [
+        ("kill", True, "wrong", "rank 1 on .+: was killed by SIGSEGV, while .+ → --road host"),
+        ("sleep", True, "wrong", "took more than 8 s, while .+ → --road host"),
+        ("wrong data", False, "wrong", "rank 1 on .+ is not what lies there.+ → switch off ACS"),
+        ("wrong fetch", False, "wrong", "rank 1 on .+ is not what lies there; the road peers is taken.+ → --road host.+ACS"),
+        ("refuse", False, "note", "rank 1 on .+: planted; the road host is taken: each of 3 ranks loads all of B"),
+        ("link", False, "unknown", "not tried, since the links could not be measured"),
+    ],
+)
+def test_a_deputy_that_fails_ends_the_others_and_is_named(fault, died, verdict, said):
+    moved = deputies(0, [], fault)
+    assert moved.failure.died == died
+    finding = peers.judge(moved, THREE, [SAME] * 3)
+    assert finding.verdict == verdict
+    assert re.search(said, f"{finding.text} → {finding.remedy}")
+    about_links = links.judge(moved)
+    if fault == "link":
+        assert (about_links.verdict, "ValueError: planted" in about_links.text) == ("unknown", True)
+    else:  # what was measured before stays
+        assert about_links.verdict in ("ok", "note")
+
+
+def link(rank, into, out, together=None, *, locked=True, host="a"):
+    rates = [traffic.Rates(into * 1e9, out * 1e9), traffic.Rates(together * 1e9, together * 1e9) if together else None]
+    return traffic.Link(f"GPU-{rank}", rank, host, locked, *rates)
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict", "said"),
+    [
+        ([link(0, 50, 49)], "ok", "1 GPU, copies of page-locked memory: host to GPU 50.0 GB/s, GPU to host 49.0 GB/s"),
+        ([link(0, 50, 50, 48), link(1, 52, 50, 48)], "ok",
+         "host to GPU 50.0 to 52.0 GB/s, GPU to host 50.0 GB/s alone; all of a node at once 96.0 GB/s and 96.0 GB/s"),
+        ([link(0, 50, 50, 25), link(1, 50, 50, 25)], "note",
+         "host to GPU on a that is 50 % only of what each alone adds up to → a PCIe switch, or one NUMA node"),
+        ([link(0, 50, 50, 36), link(1, 50, 50, 36)], "ok", "72.0 GB/s"),
+        ([link(0, 50, 50, 48), link(1, 12, 50, 12)], "note",
+         "GPU-1 of rank 1 on a has 12.0 GB/s host to GPU, less than half of the 50.0 GB/s of the fastest there → its link"),
+        ([link(0, 50, 50, 48), link(1, 50, 12, 12), link(2, 12, 12, 12)], "note", "and 2 more such"),
+        ([link(0, 50, 50), link(1, 12, 12, host="b")], "ok", ""),  # GPUs of different hosts are not compared
+        ([link(0, 26, 50, 26), link(1, 50, 50, 50)], "ok", ""),
+        ([link(0, 8, 8, locked=False)], "note", "copies of memory that could not be page-locked"),
+        ([link(0, 0, 50)], "unknown", "no time"),
+        ([link(0, 50, 50), link(1, float("nan"), 50)], "unknown", "no time"),
+        ([link(0, float("inf"), 50)], "unknown", "no time"),
+        ([link(0, 50, 50, float("nan"))], "unknown", "no time"),
+        ([link(0, 50, -1)], "unknown", "no time"),
+        ([], "ok", "not measured: no GPU that works"),
+    ],
+)  # fmt: skip
+def test_links_are_compared_with_those_of_their_node(measured, verdict, said):
+    finding = links.judge(traffic.Traffic(tuple(measured)))
+    assert finding.verdict == verdict, finding
+    assert said in f"{finding.text} → {finding.remedy}"
+
+
+def passage(source, into, rate, **more):
+    return traffic.Passage(f"GPU-{source}", f"GPU-{into}", rate * 1e9, **more)
+
+
+REFUSED = traffic.Failure("rank 1 on a", "reaching", "cannot be opened", died=False)
+APART = traffic.Surroundings((("ipc", "2"), ("pid", "1")), SAME.visible)
+BLIND = traffic.Surroundings(SAME.namespaces, ("GPU-1",))
+
+
+@pytest.mark.parametrize(
+    ("passages", "failure", "around", "verdict", "said"),
+    [
+        ([passage(0, 1, 90), passage(1, 0, 80)], None, [SAME] * 2, "ok", "it was right: 80.0 to 90.0 GB/s, all at the same time"),
+        ([passage(0, 1, 90), passage(1, 0, 20)], None, [SAME] * 2, "note", "slowest from GPU-1 to GPU-0"),
+        ([], None, [SAME] * 2, "ok", "they share one"),
+        ([passage(0, 1, float("nan"))], None, [SAME] * 2, "unknown", "no time"),
+        ([passage(0, 1, 0)], None, [SAME] * 2, "unknown", "no time"),
+        ([], REFUSED, [SAME] * 2, "note", "each of 2 ranks loads all of B over its GPU's own link, 2 times"),
+        ([], REFUSED, [SAME, APART], "note", "different ipc namespaces); the road host is taken"),
+        ([], REFUSED, [SAME, APART], "note", "→ start them with --ipc=host"),
+        ([], REFUSED, [SAME, BLIND], "note", "→ let every rank see all GPUs"),
+        ([], traffic.Failure("rank 1 on a", "starting", "planted", died=True), [SAME] * 2, "unknown", "not tried"),
+        ([], traffic.Failure("rank 1 on a", "fetching", "no room", died=False), [SAME] * 2, "unknown", "the road peers is taken"),
+    ],
+)
+def test_ranks_that_do_or_do_not_reach_each_other(passages, failure, around, verdict, said):
+    moved = traffic.Traffic((link(0, 50, 50, 50), link(1, 50, 50, 50)), tuple(passages), failure, nodes=((0, 1),))
+    finding = peers.judge(moved, THREE[:2], around)
+    assert finding.verdict == verdict, finding
+    assert said in f"{finding.text} → {finding.remedy}"
+
+
+def test_slices_of_mig_are_told():
+    moved = traffic.Traffic((link(0, 50, 50),), (), REFUSED, nodes=((0, 1),))
+    slices = [Gpu(0, f"GPU-{rank}", "NVIDIA H200 MIG 1g.18gb") for rank in range(2)]
+    assert "MIG, which cannot open each other's memory" in peers.judge(moved, slices, [SAME] * 2).text
+
+
+@pytest.mark.parametrize(
+    ("told", "verdict", "said"),
+    [
+        ({"pairs": [(0, 1, True, True, 100e9), (1, 0, True, True, 90e9)]}, "ok", "2 pairs copied directly, and rightly"),
+        ({"pairs": [(0, 1, False, True, 9e9), (1, 0, True, True, 90e9)]}, "note", "1 of 2 pairs have no peer access"),
+        ({"pairs": [(0, 1, True, False, 9e9)]}, "wrong", "what arrived in GPU-1 is not what lies in GPU-0"),
+        ({"pairs": [(0, 1, True, True, float("inf"))]}, "unknown", "no time"),
+        ({"pairs": []}, "ok", "not tried: one GPU"),
+        ({"failed": "planted"}, "unknown", "copying from GPU to GPU: planted"),
+        ({"ended": "was killed by SIGBUS"}, "wrong", "was killed by SIGBUS → leave peer access out"),
+    ],
+)  # fmt: skip
+def test_one_process_and_all_the_gpus_it_sees(told, verdict, said):
+    names = ("source", "into", "direct", "right", "rate")
+    both = {"copy in": 50e9, "copy out": 50e9}
+    measured = {"stage": "reaching", "links": [{"uuid": "GPU-0", "locked": True, "alone": both}], "together": [both]}
+    pairs = [dict(zip(names, pair, strict=True)) for pair in told.get("pairs", [])]
+    words = {**measured, "pairs": pairs, **{name: told[name] for name in ("failed",) if name in told}}
+    moved = traffic.of_process(Told(words, told.get("ended", "")), THREE, "a")
+    finding = peers.judge(moved, THREE[:1], [SAME])
+    assert finding.verdict == verdict, finding
+    assert said in f"{finding.text} → {finding.remedy}"
+    assert links.judge(moved).verdict == "ok"
+
+
+def test_a_measurement_that_was_cut_off_is_no_all_clear():
+    both = {"copy in": 50e9, "copy out": 50e9}
+    told = [Told({"stage": "links", "locked": True, "alone": both}, ""), Told({}, "")]
+    moved = traffic.of_ranks(told, THREE[:2], ["a", "a"], ((0, 1),))
+    assert links.judge(moved) == Finding("gpu links", "unknown", "rank 0 on a, links: was ended before it was done")
+    assert traffic.of_process(Unknown("planted"), THREE, "a").failure.text == "planted"
+    assert peers.judge(traffic.Traffic(), [None], [SAME]).text == "not tried: no GPU that works"
+
+
+def test_gpus_of_several_ranks_are_measured_once():
+    shared = [THREE[0], THREE[1], THREE[0], THREE[1], THREE[2]]
+    assert traffic._one_a_gpu(((0, 1, 2), (3, 4)), shared) == [[0, 1], [3, 4]]
 
 
 TOOLS = tools.Tools("/usr/bin/g++", "", False, (("/cache", ""),))
@@ -591,7 +854,7 @@ STEP = {**JOB, "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
     [
         ([{}] * 2, [4] * 2, [False] * 2, (2,), True, "ok", "not in a job"),
         ([STEP] * 2, [4] * 2, [False] * 2, (2,), True, "ok",
-         "job 7 has 2 tasks, 1 node, an unsaid number of CPUs a task; MPI has 2 ranks on 1"),
+         "job 7 has 2 tasks, 1 node, an unsaid number of CPUs a task; MPI has 2 ranks on 1 node"),
         ([{**STEP, "CPUS_PER_TASK": "4"}] * 2, [4, 2], [False] * 2, (2,), True, "wrong",
          "rank 1 may use 2 cores only → srun does not take -c"),
         ([{**STEP, "STEP_GPUS": "0,1"}] * 2, [4] * 2, [True, False], (2,), True, "wrong", "rank 1 cannot use any"),
@@ -600,6 +863,9 @@ STEP = {**JOB, "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
         ([JOB], [4], [False], (1,), False, "note", "this is one process; srun or mpirun starts it as 2 ranks"),
         ([{**JOB, "NTASKS": "4"}] * 2, [4] * 2, [False] * 2, (2,), True, "note", "fewer ranks than tasks"),
         ([{**JOB, "JOB_NUM_NODES": "3"}] * 2, [4] * 2, [False] * 2, (1, 1), True, "note", "some nodes of the job have no rank"),
+        ([{**JOB, "NTASKS": "8", "JOB_NUM_NODES": "2"}] * 2, [4] * 2, [False] * 2, (2,), True, "note",
+         "on 1 node: fewer ranks than tasks, some nodes of the job have no rank"),
+        ([{**JOB, "NTASKS": "1"}] * 2, [4] * 2, [False] * 2, (2,), True, "note", "more ranks than tasks"),
         ([{**STEP, "JOB_NUM_NODES": "3"}] * 2, [4] * 2, [False] * 2, (1, 1), True, "ok", ""),
         ([{"JOB_ID": "7", "NTASKS": "many"}], [4], [False], (1,), True, "ok", ""),
     ],
@@ -638,7 +904,33 @@ def real_gpus():
 def test_a_real_gpu_is_seen_and_works(real_gpus):
     sight = gpus.look()
     assert sight.usable == tuple(real_gpus)
-    assert gpus.try_out(real_gpus[0]) == gpus.Trial(True, "", 64 << 20, "")
+    assert gpus.try_out(real_gpus[0]) == gpus.Trial(True, "", 256 << 20, "")
+
+
+@pytest.mark.gpu
+def test_one_process_measures_all_gpus_that_it_sees(real_gpus):
+    moved = traffic.of_process(ask("pairs", str(16 << 20)), real_gpus, "here")
+    assert moved.failure is None
+    assert [link.uuid for link in moved.links] == [gpu.uuid for gpu in real_gpus]
+    assert all(link.locked for link in moved.links)
+    assert len(moved.passages) == len(real_gpus) * (len(real_gpus) - 1)
+    assert all(passage.right for passage in moved.passages)
+    assert links.judge(moved).verdict in ("ok", "note")
+    assert peers.judge(moved, real_gpus[:1], []).verdict in ("ok", "note")
+
+
+@pytest.mark.gpu
+@pytest.mark.mpi
+def test_ranks_measure_their_gpus_together(comm, real_gpus):
+    team = Team(comm)
+    sights = comm.allgather(gpus.Sight(tuple(real_gpus), None))
+    chosen = gpus.choose(sights, team.topology)
+    moved = traffic.look(team, chosen, [sight.usable for sight in sights])
+    around = comm.allgather(traffic.surroundings(real_gpus))
+    assert {link.uuid for link in moved.links} == {gpu.uuid for gpu in chosen}
+    assert links.judge(moved).verdict in ("ok", "note")
+    assert peers.judge(moved, chosen, around).verdict in ("ok", "note")
+    team.free()
 
 
 @pytest.mark.gpu
@@ -658,3 +950,5 @@ def test_nothing_is_wrong_with_gpus_that_work(real_gpus):
     assert findings["gpus"][0] in ("ok", "note")
     assert real_gpus[0].uuid in findings["gpus"][1]
     assert re.search("^(yes|no) ?[:(]", findings["cuda-aware MPI"][1])
+    assert "GB/s" in findings["gpu links"][1]
+    assert findings["gpu peers"][0] in ("ok", "note")

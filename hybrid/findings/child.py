@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import hybrid
 from hybrid.guard import busy
 
 LIMIT = 60  # seconds a probe may take
+_LAST_BREATH = 5  # seconds that a killed process gets: one that a driver holds on to may never end
 # By these a process would take itself for a rank of this job when it starts MPI, and disturb it.
 _OF_LAUNCHERS = (
     *("PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "MPIEXEC_", "SLURM_", "SRUN_"),
@@ -36,47 +37,72 @@ class Told:
 
 def ask(probe: str, *arguments: str, limit: int = LIMIT) -> Told:
     """Run the module `probe` of hybrid.findings.probes."""
-    return ask_program([sys.executable, "-m", f"hybrid.findings.probes.{probe}", str(limit), *arguments], limit)
+    return ask_program(program(probe, limit, *arguments), limit)
+
+
+def program(probe: str, limit: int, *arguments: str) -> list[str]:
+    """The command that runs the module `probe` of hybrid.findings.probes."""
+    return [sys.executable, "-m", f"hybrid.findings.probes.{probe}", str(limit), *arguments]
 
 
 def ask_program(command: Sequence[str], limit: int) -> Told:
     """Run a probe, outside of this job, for `limit` seconds and a few at most."""
-    found_here = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, found_here))
     # Files: a pipe would stay open as long as anything that the probe started.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, busy():
-        process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environment, start_new_session=True
-        )
+        process = begin(command, subprocess.DEVNULL, output, errors)
         try:
             code: int | None = process.wait(limit + 5)
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            with suppress(ProcessLookupError, PermissionError):  # all of them have ended
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end(process)
         output.seek(0)
-        errors.seek(0)
-        last_words = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return Told(_said(output.read().decode(errors="replace")), _end(code, limit, last_words))
+        return Told(_said(output.read().decode(errors="replace")), how_it_ended(code, limit, errors))
 
 
-def _said(output: str) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    for line in output.splitlines():
-        if line.startswith("{"):
-            with suppress(json.JSONDecodeError):  # a library's line
-                known |= json.loads(line)
-    return known
+def begin(command: Sequence[str], stdin: int, output: IO[bytes] | int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a probe outside of this job, which can import what this process can."""
+    found_here = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, found_here))
+    return subprocess.Popen(  # noqa: S603
+        command, stdin=stdin, stdout=output, stderr=errors, env=environment, start_new_session=True
+    )
 
 
-def _end(code: int | None, limit: int, last_words: Sequence[str]) -> str:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """It, and all that it started."""
+    with suppress(ProcessLookupError, PermissionError):  # all of them have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_LAST_BREATH)
+
+
+def how_it_ended(code: int | None, limit: int, errors: IO[bytes]) -> str:
+    """In words, "" for well. `code`: None where it had to be ended."""
     if code == 0:
         return ""
     if code is None or code == -signal.SIGALRM:
         return f"took more than {limit} s"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
+    errors.seek(0)
+    last_words = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     return f"ended with {code}" + (f": {last_words[-1]}" if last_words else "")
+
+
+def _said(output: str) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for line in output.splitlines():
+        known |= words_of(line)
+    return known
+
+
+def words_of(line: str) -> dict[str, Any]:
+    """What a probe says by this line of its output; nothing, where the line is a library's."""
+    if line.startswith("{"):
+        with suppress(json.JSONDecodeError):
+            said = json.loads(line)
+            if isinstance(said, dict):
+                return said
+    return {}

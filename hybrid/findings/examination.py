@@ -1,18 +1,14 @@
-"""The doctor's way through all subjects: every rank looks, all of them judge, each finding is one line.
-
-What moves data between GPUs (peer access, CUDA IPC, the rates of their links) has its place in `_gpus_at_work`, after each
-GPU has worked alone.
-"""
+"""The doctor's way through all subjects: every rank looks, all of them judge, each finding is one line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hybrid.devices.cuda import Gpu
 from hybrid.errors import StartError
-from hybrid.findings import Finding, Unknown, aware, gpus, limits, mpi, places, slurm, tools
+from hybrid.findings import Finding, Unknown, aware, gpus, limits, links, mpi, peers, places, slurm, tools, traffic
 from hybrid.report import ranges
 from hybrid.team import Team
 from hybrid.threads import Threads
@@ -27,6 +23,7 @@ class Examination:
     findings: tuple[Finding, ...]
     seats: tuple[places.Seat, ...]
     gpus: tuple[Gpu | None, ...]
+    traffic: traffic.Traffic = traffic.Traffic()  # noqa: RUF009 (never changes)
 
     @property
     def well(self) -> bool:
@@ -46,7 +43,8 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     seats: list[places.Seat] = sitting.all
     hosts = [seat.host for seat in seats]
     bounds = [bound for bound, _ in measuring.all]
-    sights, chosen, trials, answers = _gpus_at_work(team)
+    work = _gpus_at_work(team)
+    trials = work.trials
     working = [isinstance(trial, gpus.Trial) and trial.works for trial in trials]
     together = unstarted is None and bool(asking.all[0].launcher)
     findings = [
@@ -54,28 +52,45 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         *places.judge(seats, team.topology),
         slurm.judge([word for _, word in measuring.all], [len(seat.cores) for seat in seats], working, team.topology,
                     together=together),
-        *gpus.judge(sights, chosen, trials, team.topology, hosts),
+        *gpus.judge(work.sights, work.chosen, trials, team.topology, hosts),
         limits.judge_locked(bounds, [(trial.locked, trial.lock_trouble) if isinstance(trial, gpus.Trial) and trial.works else None
                                      for trial in trials]),
-        aware.judge(answers),
+        links.judge(work.moved),
+        peers.judge(work.moved, work.chosen, work.around),
+        aware.judge(work.answers),
         limits.judge_shared(bounds),
         *tools.judge(building.all, hosts, gpus=any(working)),
     ]  # fmt: skip
-    return Examination(tuple(findings), tuple(seats), tuple(chosen))
+    return Examination(tuple(findings), tuple(seats), tuple(work.chosen), work.moved)
 
 
-def _gpus_at_work(
-    team: Team,
-) -> tuple[list[gpus.Sight | Unknown], list[Gpu | None], list[gpus.Trial | Unknown | None], list[str | Unknown | None]]:
+@dataclass(frozen=True)
+class _Work:
+    """What all ranks know of their GPUs."""
+
+    sights: list[gpus.Sight | Unknown]
+    chosen: list[Gpu | None]
+    trials: list[gpus.Trial | Unknown | None]
+    around: list[traffic.Surroundings]
+    moved: traffic.Traffic
+    answers: list[str | Unknown | None]
+
+
+def _gpus_at_work(team: Team) -> _Work:
     with team.phase("gpus", timed=False) as seeing:
         seeing.mine = gpus.look()
     chosen = gpus.choose(seeing.all, team.topology)
     mine = chosen[team.rank]
     with team.phase("gpus at work", timed=False) as working:
         working.mine = gpus.try_out(mine) if mine is not None else None
+    visible = [sight.usable if isinstance(sight, gpus.Sight) else () for sight in seeing.all]
+    with team.phase("gpus together", timed=False) as placing:
+        placing.mine = traffic.surroundings(visible[team.rank])
+    sound = [isinstance(trial, gpus.Trial) and trial.works for trial in working.all]
+    moved = traffic.look(team, [gpu if works else None for gpu, works in zip(chosen, sound, strict=True)], visible)
     with team.phase("gpus and mpi", timed=False) as moving:
         moving.mine = aware.look(mine.index) if mine is not None and team.leads_node else None
-    return seeing.all, chosen, working.all, moving.all
+    return _Work(seeing.all, chosen, working.all, placing.all, moved, moving.all)
 
 
 def screen(findings: Sequence[Finding]) -> str:
@@ -109,4 +124,6 @@ def as_record(examination: Examination) -> dict[str, Any]:
             }
             for rank, (seat, gpu) in enumerate(zip(examination.seats, examination.gpus, strict=True))
         ],
+        "links": [asdict(link) for link in examination.traffic.links],
+        "passages": [asdict(passage) for passage in examination.traffic.passages],
     }

@@ -18,6 +18,9 @@ from hybrid.report import ranges
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LEAST_OF_CUDA = {12: 50, 13: 75}  # compute capability, times ten, that its compiler still knows
 _SHOWN = 4
+_LEAST_DRIVER = 12000  # for any CUDA of hybrid-runner's
+_NEWER_DRIVER = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 needs 580"
+_OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver", "cudaErrorUnsupportedPtxVersion")
 
 
 @dataclass(frozen=True)
@@ -73,25 +76,30 @@ def interpret(said: Mapping[str, Any], ended: str, *, driver_loaded: bool, envir
         )
     count = f"{said['visible']} visible, {driver}"
     fitting = "cuda13" if said["driver"] >= 13000 else "cuda12"
+    packages = said.get("packages", ())
+    if len(packages) > 1:
+        remedy = f"pip uninstall {' '.join(packages)}, then pip install 'hybrid-runner[{fitting}]'"
+        return Sight((), (f"{count}, but {', '.join(packages)} are installed together, each over the other's files", remedy))
     if "cupy" not in said:
         why = said.get("cupy_error") or f"importing it {ended}"
-        return Sight((), (f"{count}, but CuPy cannot be used: {why}", f"pip install 'hybrid-runner[{fitting}]'"))
+        install = f"pip install 'hybrid-runner[{fitting}]'"
+        remedy = install if said["driver"] >= _LEAST_DRIVER else f"{_NEWER_DRIVER}; then {install}"
+        return Sight((), (f"{count}, but CuPy cannot be used: {why}", remedy))
     about = f"{driver}, CuPy {said['cupy']} for CUDA {_dotted(said['runtime'])}"
     if said["runtime"] // 1000 > said["driver"] // 1000:
-        if said["driver"] // 1000 >= 12:
-            remedy = f"pip uninstall the cupy-cuda package, then pip install 'hybrid-runner[{fitting}]'; or a newer driver"
-        else:
-            remedy = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 needs 580"
+        remedy = _NEWER_DRIVER
+        if said["driver"] >= _LEAST_DRIVER:
+            remedy = (
+                f"pip uninstall {' '.join(packages) or 'the cupy-cuda package'}, then pip install 'hybrid-runner[{fitting}]'; "
+            )
+            remedy += "or a newer driver"
         return Sight((), (f"{said['visible']} visible, but the {about}: too old for it", remedy))
     if "gpus" not in said:
         why = said.get("missing") or f"the process that looks at them {ended}"
-        return Sight(
-            (),
-            (
-                f"{said['visible']} visible, {about}: {why}",
-                f"pip install 'hybrid-runner[{fitting}]', or see whether nvidia-smi answers",
-            ),
-        )
+        remedy = f"pip install 'hybrid-runner[{fitting}]', or see whether nvidia-smi answers"
+        if any(error in why for error in _OLD_DRIVER):
+            remedy = f"a driver for CUDA {_dotted(said['runtime'])} or newer, or a CuPy for an older CUDA"
+        return Sight((), (f"{said['visible']} visible, {about}: {why}", remedy))
     gpus = tuple(Gpu(**{name: known[name] for name in ("index", "uuid", "name", "capability")}) for known in said["gpus"])
     least = max(LEAST_CAPABILITY, _LEAST_OF_CUDA.get(said["runtime"] // 1000, 0))
     old = [gpu for gpu in gpus if gpu.capability < least]
@@ -123,7 +131,7 @@ def try_out(gpu: Gpu) -> Trial | Unknown:
     said = told.said
     if not said.get("works"):
         return Trial(False, f"{said.get('stage', 'starting')}: {told.ended or 'the result is wrong'}")
-    return Trial(True, "", said.get("locked", 0), said.get("lock_error", told.ended))
+    return Trial(True, "", said.get("locked", 0), said.get("lock_error") or told.ended)
 
 
 def judge(

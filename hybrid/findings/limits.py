@@ -67,14 +67,15 @@ def judge_shared(seen: Sequence[Limits]) -> Finding:
 
 
 def judge_locked(seen: Sequence[Limits], trials: Sequence[tuple[int, str] | None]) -> Finding:
-    """`trials[rank]`: bytes locked for the rank's GPU, and why not; None where none was tried."""
+    """`trials[rank]`: bytes locked for the rank's GPU, and why not more; None where none was tried."""
     for rank, trial in enumerate(trials):
-        if trial is not None and not trial[0]:
+        if trial is not None and trial[1]:
+            much = readable(trial[0]) if trial[0] else "none at all"
             return Finding(
                 "page-lock",
                 "wrong",
-                f"rank {rank} on {seen[rank].host} cannot lock memory for its GPU ({trial[1]}); "
-                f"ulimit -l: {_words(seen[rank].lockable)}",
+                f"rank {rank} on {seen[rank].host} cannot lock enough memory for its GPU ({trial[1]}), but {much}: copies run "
+                f"at a third of the link's speed or less; ulimit -l: {_words(seen[rank].lockable)}",
                 "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
             )
     least = min(seen, key=lambda limits: limits.lockable if isinstance(limits.lockable, int) else 1 << 62)

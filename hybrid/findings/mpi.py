@@ -21,7 +21,8 @@ _LIMIT = 30  # seconds for MPI to start alone
 
 @dataclass(frozen=True)
 class MpiSeen:
-    """By one rank. `mpirun`: the one on the path and its family, looked for where none has started this process."""
+    """By one rank. `mpirun`: one to start ranks with and its family, looked for where none has done so: that on the path, or
+    this environment's where another has failed."""
 
     launcher: str
     mpi: Library | Unknown
@@ -33,7 +34,9 @@ def look(*, started: bool) -> MpiSeen:
     launch = launched()
     if launch is None:
         return MpiSeen("", attempt(_library_alone), attempt(_mpirun_on_path))
-    return MpiSeen(launch.name, attempt(library_in_use if started else _library_alone))
+    if started:
+        return MpiSeen(launch.name, attempt(library_in_use))
+    return MpiSeen(launch.name, attempt(_library_alone), attempt(_mpirun_beside))
 
 
 def _library_alone() -> Library | Unknown:
@@ -50,6 +53,11 @@ def _mpirun_on_path() -> tuple[str, str] | None:
         return (path, family_of(path)) if path else None
 
 
+def _mpirun_beside() -> tuple[str, str] | None:
+    with busy():
+        return (str(_beside()), family_of(str(_beside()))) if _beside().exists() else None
+
+
 def judge(seen: Sequence[MpiSeen], unstarted: StartError | None) -> list[Finding]:
     """`unstarted`: why the launcher's processes are no ranks of one job."""
     first = seen[0]
@@ -58,7 +66,10 @@ def judge(seen: Sequence[MpiSeen], unstarted: StartError | None) -> list[Finding
 
 def _launcher(seen: MpiSeen, size: int, unstarted: StartError | None) -> Finding:
     if unstarted is not None:
-        return Finding("launcher", "wrong", str(unstarted), _what_fits(seen))
+        text = str(unstarted)
+        if isinstance(seen.mpi, Library) and seen.mpi.name not in text:
+            text += f"; mpi4py uses {seen.mpi.name}"
+        return Finding("launcher", "wrong", text, _what_fits(seen))
     if seen.launcher:
         return Finding("launcher", "ok", f"{seen.launcher} started {size}, and MPI sees as many")
     if isinstance(seen.mpirun, Unknown):
@@ -89,7 +100,9 @@ def _what_fits(seen: MpiSeen) -> str:
     if seen.launcher == "srun":
         kind = "pmix" if seen.mpi.family == "Open MPI" else "pmi2"
         return f"try srun --mpi={kind} (srun --mpi=list shows which there are)"
-    return f"try {_beside()}" if _beside().exists() else f"try the mpirun that came with {seen.mpi.name}"
+    if isinstance(seen.mpirun, tuple) and seen.mpirun[1] in ("", seen.mpi.family):
+        return f"try {seen.mpirun[0]}"
+    return f"try the mpirun that came with {seen.mpi.name}"
 
 
 def _libraries(libraries: Sequence[Library | Unknown]) -> list[Finding]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hybrid.findings import Finding, Unknown, alike, attempt, counted
 from hybrid.partition import Topology
 from hybrid.report import ranges
-from hybrid.threads import Threads, core_quota, usable_cores
+from hybrid.threads import THREAD_VARIABLES, Threads, core_quota, usable_cores
 
 _HOSTS_SHOWN = 4
 
@@ -30,11 +31,12 @@ class Seat:
     quota: float | None
     threads: Threads
     blas: tuple[Pool, ...] | Unknown
+    cores_of_host: int = 0
 
 
 def look(host: str, threads: Threads) -> Seat:
     """Called once the threads have been announced: NumPy is loaded here."""
-    return Seat(host, usable_cores(), core_quota(), threads, attempt(_pools))
+    return Seat(host, usable_cores(), core_quota(), threads, attempt(_pools), os.cpu_count() or 0)
 
 
 def _pools() -> tuple[Pool, ...]:
@@ -79,7 +81,12 @@ def _threads(seats: Sequence[Seat], topology: Topology) -> Finding:
         if wanted > usable + 1e-9:
             most = int(usable)
             each = most // len(node)
-            remedy = f"--threads {each}, or OMP_NUM_THREADS={each}" if each else f"start at most {counted(most, 'rank')} there"
+            remedy = (
+                _fewer_threads(each, seats[node[0]].threads.reason) if each else f"start at most {counted(most, 'rank')} there"
+            )
+            whole = max(seats[rank].cores_of_host for rank in node)
+            if min([float(whole), *quotas]) > usable:
+                remedy += f", or let them use more of its {whole} cores (mpirun --bind-to none, a larger srun -c)"
             threads, ranks, cores = counted(wanted, "thread"), counted(len(node), "rank"), counted(f"{usable:g}", "core")
             crowded.append((f"{threads} of {ranks} on {cores} of {seats[node[0]].host}", remedy))
     for rank, seat in enumerate(seats):
@@ -106,6 +113,13 @@ def _threads(seats: Sequence[Seat], topology: Topology) -> Finding:
             "bind ranks to more cores (mpirun --bind-to none or --map-by slot:PE=N, srun -c N), or lower --threads",
         )
     return Finding("threads", "ok", text)
+
+
+def _fewer_threads(count: int, reason: str) -> str:
+    """What lowers their number: of the variables only the first that is set counts."""
+    if reason in THREAD_VARIABLES:
+        return f"--threads {count}, or {reason}={count}"
+    return f"--threads {count}"
 
 
 def _blas(seats: Sequence[Seat]) -> Finding:

@@ -28,7 +28,7 @@ def judge(
     given = [
         counted(_of(job, name), word) for name, word in (("NTASKS", "task"), ("JOB_NUM_NODES", "node"), ("CPUS_PER_TASK", "CPU"))
     ]
-    text = f"job {job['JOB_ID']} has {', '.join(given)} a task; MPI has {counted(ranks, 'rank')} on {nodes}"
+    text = f"job {job['JOB_ID']} has {', '.join(given)} a task; MPI has {counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     few = [rank for rank in range(ranks) if 0 < cores[rank] < _number(seen[rank], "CPUS_PER_TASK")]
     if few:
         return Finding(
@@ -44,11 +44,14 @@ def judge(
     tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
     if tasks > ranks and not together:
         return Finding("slurm", "note", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks")
+    remarks = []
     if tasks > ranks:
-        return Finding("slurm", "note", f"{text}: fewer ranks than tasks")
+        remarks.append("fewer ranks than tasks")
+    if 0 < tasks < ranks:
+        remarks.append("more ranks than tasks, so ranks share what a task was given")
     if _number(job, "JOB_NUM_NODES") > nodes and "STEP_NUM_NODES" not in job:
-        return Finding("slurm", "note", f"{text}: some nodes of the job have no rank")
-    return Finding("slurm", "ok", text)
+        remarks.append("some nodes of the job have no rank (does the mpirun know of Slurm? srun does)")
+    return Finding("slurm", "note" if remarks else "ok", ": ".join([text, *filter(None, [", ".join(remarks)])]))
 
 
 def _number(job: Mapping[str, str], name: str) -> int:

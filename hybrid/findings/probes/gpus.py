@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
 from hybrid.errors import DeviceUnavailable, one_line
@@ -24,6 +25,7 @@ def main() -> None:
     say(driver=version.value)
     status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     say(status=status, status_name=_name(driver, status), visible=count.value)
+    say(packages=sorted(_cupy_packages()))
     try:
         import cupy
 
@@ -36,6 +38,12 @@ def main() -> None:
         say(gpus=[asdict(gpu) for gpu in usable_gpus()])
     except DeviceUnavailable as missing:
         say(missing=str(missing))
+
+
+def _cupy_packages() -> set[str]:
+    """Only one of them can be the cupy that is imported."""
+    names = {str(found.metadata["Name"]).lower() for found in metadata.distributions() if found.metadata["Name"]}
+    return {name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))}
 
 
 def _name(driver: Any, status: int) -> str:

@@ -8,7 +8,7 @@ import sys
 from hybrid.errors import one_line
 from hybrid.findings.probes import begin, say
 
-LOCKED_BYTES = 64 << 20
+LOCKED_BYTES = (256 << 20, 64 << 20, 16 << 20, 1 << 20)  # the first that can be
 _SOURCE = 'extern "C" __global__ void add_one(int* numbers) { numbers[threadIdx.x] += 1; }'
 
 
@@ -27,15 +27,28 @@ def main() -> None:
     say(stage="running")
     add_one((1,), (32,), (numbers,))
     say(works=bool((cupy.asnumpy(numbers) == np.arange(1, 33)).all()))
+    for size in LOCKED_BYTES:
+        trouble = _lock(size)
+        if not trouble:
+            say(locked=size)
+            break
+        if size == LOCKED_BYTES[0]:
+            say(lock_error=trouble)
+
+
+def _lock(size: int) -> str:
+    """Why so much memory cannot be page-locked; "" if it can."""
+    import cupy
+    import numpy as np
+
     runtime = cupy.cuda.runtime
-    memory = np.zeros(LOCKED_BYTES, np.uint8)
     try:
+        memory = np.zeros(size, np.uint8)
         runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
         runtime.hostUnregister(memory.ctypes.data)
-    except runtime.CUDARuntimeError as error:
-        say(lock_error=one_line(error))
-    else:
-        say(locked=LOCKED_BYTES)
+    except (MemoryError, runtime.CUDARuntimeError) as error:
+        return one_line(error)
+    return ""
 
 
 if __name__ == "__main__":

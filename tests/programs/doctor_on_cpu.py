@@ -1,0 +1,19 @@
+"""hybrid.doctor on a machine with a GPU a rank, for each of which a CPU stands."""
+
+from __future__ import annotations
+
+import sys
+
+from deputies import send_cpu
+
+from hybrid import doctor
+from hybrid.devices.cuda import Gpu
+from hybrid.findings import aware, gpus, traffic
+
+GPUS = tuple(Gpu(index, f"GPU-{index}", "CPU") for index in range(2))
+
+gpus.look = lambda: gpus.Sight(GPUS, None, about="a driver")
+gpus.try_out = lambda gpu: gpus.Trial(True, "", 256 << 20)
+aware.look = lambda index: "yes"
+traffic.send = send_cpu
+sys.exit(doctor.main())
