@@ -59,8 +59,8 @@ enum class Along { COLUMNS, ROWS };  // where the next tile lies: to the right (
 //
 // What is counted here takes registers through all of a kernel's longest loop, and that loop copies only tiles that lie within
 // the matrix: so nothing counts what is left along k; who copies carefully says it. (With two counts of 64 bits
-// warp_tiled<float> fell from 1.03 of cuBLAS to 0.97: the compiler placed the sums such that four times as many multiply-adds
-// take their three numbers from one bank of registers.)
+// warp_tiled<float> fell from 1.03 of cuBLAS to 0.97; in its machine code four times as many multiply-adds took their three
+// numbers from one bank of registers.)
 template <typename Tile, int THREADS, int WIDTH, Along K>
 class TileCopy {
     using T = typename Tile::Element;

@@ -197,6 +197,13 @@ FAULTS = (
         shapes=((40, 90, 70),),
     ),
     Fault(
+        "what is left along k is an earlier tile's",
+        "tensor",
+        "tensor.cu",
+        "supply.carefully(tile + Tiles::AHEAD)",
+        "supply.carefully(tile)",
+    ),
+    Fault(
         "an edge through a piece is forgotten",
         "tensor",
         "stages.cuh",

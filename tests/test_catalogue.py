@@ -135,7 +135,7 @@ def test_what_auto_takes_on_each_gpu_is_right_on_its_twin(buffer_of, a_compiler,
 
 @pytest.mark.parametrize("kernel", ["pipelined", "warp_tiled", "tensor"])
 def test_more_along_k_than_a_tile_copy_counts(a_compiler, tmp_path, kernel):
-    """It counts to 2³⁰; here only to 64, so that small matrices are as long."""
+    """What copies clamp to 2³⁰, here to 64, is the size across k. Along k nothing may be clamped."""
     for path in [KERNELS / named(kernel).source, *KERNELS.glob("*.cuh")]:
         (tmp_path / path.name).write_text(path.read_text().replace("MOST = 1 << 30", "MOST = 1 << 6"))
     assert "MOST = 1 << 6" in (tmp_path / "stages.cuh").read_text()
