@@ -70,6 +70,8 @@ def _tensor(stages: int, capability: int) -> Form:
 
 CATALOGUE = (
     Kernel("blas", "cpu", "the BLAS library NumPy was built with", reason="the CPU's fastest"),
+    Kernel("loops", "cpu", "three loops in C on one core, i j k; auto never takes it"),
+    Kernel("loops_ikj", "cpu", "the same with k before j; auto never takes it"),
     Kernel("naive", "cuda", "one thread an element of C", "naive.cu", _both(Form((16, 16), (16, 16)))),
     Kernel("row_per_thread", "cuda", "one thread a row of C", "row_per_thread.cu", _both(Form((128, ALL), (128, 1)))),
     Kernel("column_per_thread", "cuda", "one thread a column of C", "column_per_thread.cu", _both(Form((ALL, 128), (128, 1)))),

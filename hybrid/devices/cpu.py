@@ -1,4 +1,4 @@
-"""A rank's share of the CPU: NumPy's BLAS on the host matrices where they lie.
+"""A rank's share of the CPU: NumPy's BLAS, or plain loops, on the host matrices where they lie.
 
 With `staged` it copies into buffers of its own like a GPU does, so that machines without one run the same schedule.
 """
@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from hybrid.devices import Mark
+from hybrid.emulation.loops import compiled_loops
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.catalogue import Kernel
 from hybrid.problem import WIDEST_COPY
+
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
 
 
 class CpuDevice:
@@ -27,9 +30,10 @@ class CpuDevice:
     def __init__(self, staged: bool = False) -> None:
         self.staged = staged
         self._done: list[tuple[str, float, float]] = []
+        self._product: Product = blas
 
     def take_kernel(self, kernel: Kernel, dtype: str) -> None:
-        pass  # the library's only one
+        self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)
 
     def reserve(self, size: int, *, shared: bool) -> _Memory:
         return _Memory.made(size) if shared else _Memory(np.empty(size + WIDEST_COPY, np.uint8))
@@ -46,7 +50,7 @@ class CpuDevice:
         return self._do("exchange", lambda: np.copyto(into, source))
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark]) -> Mark:
-        return self._do("multiply", lambda: blas(a, b, c))
+        return self._do("multiply", lambda: self._product(a, b, c))
 
     def copy_out(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
         return self._do("copy out", lambda: np.copyto(into, source))

@@ -44,13 +44,32 @@ CHECKS = tuple(_KERNEL)
 
 def compiler() -> str:
     """The path of a C++17 compiler: $CXX, g++ or clang++. DeviceUnavailable when there is none."""
-    asked_for = os.environ.get("CXX")
-    for name in [asked_for] if asked_for else ["g++", "clang++"]:
+    return _program(
+        "CXX",
+        ("g++", "clang++"),
+        "C++",
+        "CUDA kernels on the CPU (--device emulate) need a C++ compiler: apt-get install g++ (or set CXX)",
+    )
+
+
+def c_compiler() -> str:
+    """The path of a C compiler: $CC, gcc, clang or cc. DeviceUnavailable when there is none."""
+    return _program(
+        "CC",
+        ("gcc", "clang", "cc"),
+        "C",
+        "the loops on the CPU (--kernel loops) need a C compiler: apt-get install gcc (or set CC)",
+    )
+
+
+def _program(variable: str, names: Sequence[str], language: str, missing: str) -> str:
+    asked_for = os.environ.get(variable)
+    for name in [asked_for] if asked_for else names:
         if path := shutil.which(name):
             return path
     if asked_for:
-        raise DeviceUnavailable(f"CXX={asked_for} is not a program: let it name a C++ compiler, or nothing")
-    raise DeviceUnavailable("CUDA kernels on the CPU (--device emulate) need a C++ compiler: apt-get install g++ (or set CXX)")
+        raise DeviceUnavailable(f"{variable}={asked_for} is not a program: let it name a {language} compiler, or nothing")
+    raise DeviceUnavailable(missing)
 
 
 def build(source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "") -> Path:
@@ -68,7 +87,8 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
         for i, expression in enumerate(expressions)
     )
     headers = sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")})
-    key = _key(flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+    program = compiler()
+    key = _key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
     library = cache_folder() / f"{name}-{key}.so"
     if not library.exists():
@@ -87,29 +107,40 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
                 "-I",
                 str(KERNELS),
             ]
-            _compile(source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], library)
-            first, last, *others = _runtime(checks)
+            _compile(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], library)
+            first, last, *others = _runtime(program, checks)
             objects = [first, folder / "kernel.o", last, *others]  # in this order in .bss as well: see runtime.cpp
-            _compile(
-                source.name, ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")], library
-            )
+            link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
+            _compile(program, source.name, link, library)
             os.replace(folder / "library.so", library)
     return library
 
 
-def _runtime(checks: str) -> list[Path]:
+def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
+    """A shared library of one file that needs no runtime, by this compiler. EmulationError of kind "build" if it fails."""
+    flags = (*flags, "-fPIC", "-shared", *_native())
+    library = cache_folder() / f"{source.stem}-{_key(program, flags, source)}.so"
+    if not library.exists():
+        with _beside(library) as folder:
+            _compile(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], library)
+            os.replace(folder / "library.so", library)
+    return library
+
+
+def _runtime(program: str, checks: str) -> list[Path]:
     """The object files that go with every kernel, made once."""
     flags = (*_COMMON, "-O2", *_RUNTIME.get(checks, ()))
     sources = [*sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp"))]
-    made = cache_folder() / f"runtime-{_key(flags, checks, *sources)}"
+    made = cache_folder() / f"runtime-{_key(program, flags, checks, *sources)}"
     names = ["runtime", "loads"] if checks == "loads" else ["runtime"]
     if not made.is_dir():
         with _beside(made) as folder:
             for edge in ("first", "last"):
                 (folder / f"{edge}.cpp").write_text(f'extern "C" {{ alignas(128) char shared_{edge}[128]; }}\n', encoding="utf-8")
-                _compile(edge, [*flags, "-c", str(folder / f"{edge}.cpp"), "-o", str(folder / f"{edge}.o")], made)
+                _compile(program, edge, [*flags, "-c", str(folder / f"{edge}.cpp"), "-o", str(folder / f"{edge}.o")], made)
             for name in names:
-                _compile(f"{name}.cpp", [*flags, "-c", str(HERE / f"{name}.cpp"), "-o", str(folder / f"{name}.o")], made)
+                runtime = ["-c", str(HERE / f"{name}.cpp"), "-o", str(folder / f"{name}.o")]
+                _compile(program, f"{name}.cpp", [*flags, *runtime], made)
             try:
                 (folder / "done").mkdir()
                 for name in ("first", "last", *names):
@@ -121,14 +152,14 @@ def _runtime(checks: str) -> list[Path]:
     return [made / f"{name}.o" for name in ("first", "last", *names)]
 
 
-def _compile(what: str, arguments: Sequence[str], target: Path) -> None:
+def _compile(program: str, what: str, arguments: Sequence[str], target: Path) -> None:
     try:
-        done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, errors="replace")  # noqa: S603
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace")  # noqa: S603
     except OSError as error:
-        raise EmulationError("build", f"the compiler {compiler()} cannot be run: {one_line(error)}") from None
+        raise EmulationError("build", f"the compiler {program} cannot be run: {one_line(error)}") from None
     if done.returncode:
         log = target.with_suffix(".log")
-        log.write_text(f"{compiler()} {' '.join(arguments)}\n{done.stdout}{done.stderr}", encoding="utf-8")
+        log.write_text(f"{program} {' '.join(arguments)}\n{done.stdout}{done.stderr}", encoding="utf-8")
         lines = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines() or ["no message"]
         raise EmulationError("build", f"{what} does not compile for the CPU: {lines[0].strip()} (all of it: {log})")
 
@@ -159,10 +190,10 @@ def _unusable(folder: Path, error: OSError) -> DeviceUnavailable:
     return DeviceUnavailable(f"compiled kernels cannot be kept in {folder} ({one_line(error)}): set XDG_CACHE_HOME")
 
 
-def _key(*parts: object) -> str:
+def _key(program: str, *parts: object) -> str:
     """Stands for all that a library is made from: texts, files' contents, the compiler and the CPU."""
     digest = hashlib.sha256()
-    for part in (_version(compiler()), _cpu(), *parts):
+    for part in (_version(program), _cpu(), *parts):
         content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
         digest.update(len(content).to_bytes(8, "little") + content)
     return digest.hexdigest()[:20]

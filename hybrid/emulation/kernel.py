@@ -98,7 +98,7 @@ class EmulatedKernel:
         EmulationError when the launch is refused or the threads do what CUDA forbids; C is then in any state.
         """
         launch = _Launch((*grid,), (*block,), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies))
-        arrays = (_Array * len(matrices))(*map(_described, matrices))
+        arrays = (_Array * len(matrices))(*map(described, matrices))
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")
         error = ctypes.create_string_buffer(1000)
@@ -150,9 +150,10 @@ class _Library:
         return results[0]
 
 
-def _described(matrix: np.ndarray) -> _Array:
+def described(matrix: np.ndarray) -> _Array:
+    """What C code is told of a matrix. EmulationError for one whose rows are not contiguous."""
     rows, columns = matrix.shape
     item = matrix.itemsize
-    if (columns > 1 and matrix.strides[1] != item) or matrix.strides[0] % item:
+    if matrix.size and ((columns > 1 and matrix.strides[1] != item) or matrix.strides[0] % item):
         raise EmulationError("launch", "a kernel takes matrices whose rows are contiguous")
     return _Array(matrix.ctypes.data, rows, columns, matrix.strides[0] // item, item)

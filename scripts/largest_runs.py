@@ -1,0 +1,163 @@
+"""Products as large as memory allows, multiplied and checked: in core as the lecture's programs do, and by the runner."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from lecture_common import Line, shown
+from lecture_places import CallFailed, Place
+
+from hybrid.agreement import Agreement, agree
+from hybrid.errors import CheckFailed, DoesNotFit
+from hybrid.facts import look_around
+from hybrid.fill import fill_rows
+from hybrid.kernels.catalogue import Kernel
+from hybrid.operands import Generated
+from hybrid.partition import Span, pieces
+from hybrid.problem import ITEM_SIZES, Problem
+from hybrid.product import Outcome, make_product
+from hybrid.settings import Settings
+from hybrid.team import Team
+
+HOST_ENDS = "the host's memory ends it"
+PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
+_THREADS = 16  # that make numbers
+
+
+def theoretical(memory: int, dtype: str) -> int:
+    """The largest N of which three N×N matrices are no more than `memory` bytes."""
+    return isqrt(memory // (3 * ITEM_SIZES[dtype]))
+
+
+def last_that(works: Callable[[int], bool], most: int) -> int:
+    """The largest size up to `most` that works, where all smaller ones do: from above in growing steps, then by halves. Or 0."""
+    good, bad, step = most, most + 1, 1
+    while good > 0 and not works(good):
+        good, bad, step = max(0, good - step), good, 2 * step
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if works(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def allocates(place: Place, dtype: str, n: int) -> bool:
+    """Whether the device gives memory for three N×N matrices."""
+    try:
+        for _ in range(3):
+            place.allocate(n, n, dtype)
+    except CallFailed:
+        return False
+    finally:
+        place.release()
+    return True
+
+
+def run_in_core(place: Place, kernel: Kernel, n: int, dtype: str) -> float:
+    """Seconds of the kernel on three N×N matrices of the device, made and checked piece by piece.
+
+    CallFailed where the memory ends, CheckFailed for a wrong product. The check is exact: all numbers are integers.
+    """
+    rows = max(1, PIECE_BYTES // (n * ITEM_SIZES[dtype]))
+    seed, x = secrets.randbits(63), np.random.default_rng().integers(1, 8, n).astype(np.float64)
+    spans = list(pieces(Span(0, n), rows))
+
+    def load(matrix: str, target: Any, vector: np.ndarray) -> np.ndarray:
+        """Fill A or B on the device; its product with the vector."""
+        product = np.empty(n)
+        for span in shown(spans, f"N = {n}, {matrix}"):
+            part = np.empty((len(span), n), dtype)
+            fill_rows(part, span, fill="lecture", seed=seed, matrix=matrix, threads=_THREADS)
+            place.copy(target[span.slice], part)
+            product[span.slice] = part.astype(np.float64, copy=False) @ vector
+        return product
+
+    try:
+        on_a, on_b, on_c = (place.allocate(n, n, dtype) for _ in range(3))
+        expected = load("A", on_a, load("B", on_b, x))
+        place.poison(on_c)
+        begin = place.mark()
+        place.launch(kernel, on_a, on_b, on_c)
+        seconds = place.seconds(begin, place.mark())
+        for span in shown(spans, f"N = {n}, C"):
+            part = np.empty((len(span), n), dtype)
+            place.copy(part, on_c[span.slice])
+            if not np.array_equal(part.astype(np.float64, copy=False) @ x, expected[span.slice]):
+                raise CheckFailed(f"kernel {kernel.name} is wrong for {dtype} {n}×{n}, in rows {span}")
+        return seconds
+    finally:
+        place.release()
+
+
+def largest_in_core(place: Place, kernel: Kernel, dtype: str, most: int) -> tuple[int, float]:
+    """The largest N up to `most` that the kernel multiplies in core, and its seconds. DoesNotFit where there is none."""
+    run_in_core(place, kernel, 1, dtype)  # its code takes memory, too
+    seconds: dict[int, float] = {}
+
+    def multiplies(n: int) -> bool:
+        try:
+            seconds[n] = run_in_core(place, kernel, n, dtype)
+        except CallFailed:
+            return False
+        return True
+
+    n = last_that(multiplies, last_that(partial(allocates, place, dtype), most))
+    if not n:
+        raise DoesNotFit(f"no three matrices of {dtype} fit beside kernel {kernel.name}")
+    return n, seconds[n]
+
+
+class RunnerAlone:
+    """The runner on one rank whose device has so much memory: a GPU, or a CPU that copies as a GPU does."""
+
+    def __init__(self, device: str, memory: int) -> None:
+        self._memory = memory
+        self._settings = Settings.gather(
+            {"device": "cuda" if device == "cuda" else "cpu", "staged": True, "gpu_memory": memory, "check": True}
+        )
+        self._team = Team()
+
+    def lines(self, dtype: str, most: int, times: float) -> Iterator[Line]:
+        """The largest N that it holds all of, then the largest up to times·most. Nothing where the host cannot hold more."""
+        held, limit = last_that(lambda n: self._holds_all(n, dtype), most), int(times * most)
+        if held:
+            by_host = held < most and self._agreement(held + 1, dtype) is None
+            yield {**self._line("held", dtype, held), "ended_by": HOST_ENDS if by_host else ""}
+        n = last_that(lambda n: self._agreement(n, dtype) is not None, limit)
+        if n > held:
+            yield {**self._line("out of core", dtype, n), "ended_by": f"--times {times:g} ends it" if n == limit else HOST_ENDS}
+        if self._team.kept is not None:
+            self._team.kept.leave()
+            self._team.kept = None
+
+    def _line(self, part: str, dtype: str, n: int) -> Line:
+        outcome = self._product(n, dtype)
+        return {"part": part, "n": n, "kernel": outcome.agreement.kernel.name, "seconds": outcome.total.median}
+
+    def _product(self, n: int, dtype: str) -> Outcome:
+        agreement = self._agreement(n, dtype)
+        assert agreement is not None
+        a, b = (Generated((n, n), "lecture", 0, matrix) for matrix in "AB")
+        outcome = make_product(self._team, agreement, a, b, self._settings)
+        if outcome.check is None or not outcome.check.ok:
+            raise CheckFailed(f"the runner's product of {dtype} {n}×{n} is wrong")
+        return outcome
+
+    def _agreement(self, n: int, dtype: str) -> Agreement | None:
+        """None where it does not fit."""
+        try:
+            facts = [look_around(self._team, self._settings)]
+            return agree(self._team, Problem(n, n, n, dtype), self._settings, facts)
+        except DoesNotFit:
+            return None
+
+    def _holds_all(self, n: int, dtype: str) -> bool:
+        agreement = self._agreement(n, dtype)
+        return agreement is not None and agreement.plan.shares[0].holds_all

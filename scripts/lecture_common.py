@@ -1,0 +1,133 @@
+"""What the lectures' scripts share: their options, and results as lines."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+import lecture_picture
+from lecture_places import Place
+from tqdm import tqdm
+
+from hybrid import files, record
+from hybrid.errors import HybridError, UsageError, one_line
+
+Line = dict[str, Any]
+Item = TypeVar("Item")
+
+END = "end"  # the part of a run's last line
+
+
+# --- options
+
+
+def parser_for(description: str | None) -> argparse.ArgumentParser:
+    """With the options of all these scripts."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--device", choices=("auto", "cuda", "emulate"), default="auto", help="emulate: the GPU's kernels on the CPU (auto)"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes: under a minute without a GPU")
+    parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
+    lines = parser.add_mutually_exclusive_group()
+    lines.add_argument("--json", metavar="FILE", help="append a line for each result")
+    lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
+    return parser
+
+
+def at_least_1(text: str) -> int:
+    """An option's type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 up")
+    return int(text)
+
+
+def command(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], arguments: Sequence[str] | None) -> int:
+    """The exit code. What can be refused is refused before anything is measured."""
+    options = parser.parse_args(arguments)
+    try:
+        if options.json:
+            files.refuse_unwritable(options.json)
+        if options.picture:
+            lecture_picture.refuse(options.picture)
+        return work(options)
+    except (HybridError, OSError) as error:
+        print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+
+
+# --- lines
+
+
+def lines_of(options: argparse.Namespace, script: str, measured: Iterable[Line]) -> list[Line]:
+    """The lines of --from; else what is measured, each line recorded as it comes, and last a line that says it is all."""
+    if options.source:
+        return recorded(options.source, script)
+    about = {"script": script, "run": _now("microseconds"), "command": shlex.join(["python", *sys.argv])}
+
+    def keep(line: Line) -> Line:
+        whole = {**about, "date": _now("seconds"), "machine": record.machine(), **line}
+        if options.json:
+            record.write(whole, options.json)
+        return whole
+
+    lines = [keep(line) for line in measured]
+    keep({"part": END})
+    return lines
+
+
+def recorded(path: str, script: str) -> list[Line]:
+    """The last run of this script in a file that came to its end. UsageError when there is none."""
+    lines = [line for line in record.read(path) if line.get("script") == script]
+    ended = [line["run"] for line in lines if line["part"] == END]
+    if not ended:
+        raise UsageError(f"{path} has no run of scripts/{script}.py that came to its end")
+    return [line for line in lines if line["run"] == ended[-1] and line["part"] != END]
+
+
+def _now(precision: str) -> str:
+    return datetime.now(timezone.utc).isoformat(timespec=precision)
+
+
+def on(place: Place) -> Line:
+    """What every line of a run says of the device that the run is about."""
+    return {"device": place.device, "gpu": place.name if place.device == "cuda" else None}
+
+
+def of_gpu(lines: Sequence[Line]) -> bool:
+    return lines[-1]["device"] == "cuda"
+
+
+def caption(lines: Sequence[Line]) -> str:
+    """Machine and dates."""
+    last = lines[-1]
+    processor = f"{last['machine']['processor']}, {last['machine']['cores']} cores"
+    dates = ", ".join(dict.fromkeys(line["date"][:10] for line in lines))
+    return f"{last['gpu'] or processor + ', no GPU'}; {dates}"
+
+
+def spread(times: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(times), "min": min(times), "max": max(times)}
+
+
+def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
+    """With a bar on a terminal."""
+    return iter(tqdm(items, desc=title, leave=False, delay=1, disable=not sys.stderr.isatty()))
+
+
+def number(value: float) -> str:
+    """40,505 or 24.34."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def readable(seconds: float) -> str:
+    """1.234 ms, 12.34 s, 1.5 h."""
+    for least, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms")):
+        if seconds >= least:
+            return f"{seconds / least:.4g} {unit}"
+    return f"{seconds * 1e6:.4g} µs"

@@ -1,0 +1,232 @@
+"""With and without shared memory: python scripts/lecture_hochberg.py [--picture FILE.svg]
+
+Section 2.4 of the matrix multiplication module, float32: time against matrix size, to 1000 and from 1000 to 8000, and under
+it how many times faster shared memory makes it. The published factors are of whole programs by the clock on the wall, so wall
+and kernel are drawn apart; no curves were published, and the factors are points.
+
+  python scripts/lecture_hochberg.py multNoShare 10 15 8      the module's programs: A is 10×15, B 15×8; what each CUDA call
+  python scripts/lecture_hochberg.py multShare 10 15 8        said, then the matrices' top left corners
+
+Here a whole program is one of these commands: its wall time has Python's and CUDA's start in it. Without a GPU the kernels run
+on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, nothing is timed or compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lecture_picture
+from lecture_common import Line, at_least_1, caption, command, lines_of, number, of_gpu, on, parser_for, shown, spread
+from lecture_places import Place, place_for
+from lecture_programs import DTYPE, KERNELS, run_program
+from lecture_timing import kernel_of, kernel_seconds, matrices
+
+from hybrid.errors import HybridError, UsageError
+from hybrid.settings import Settings, parse_bytes
+
+NAME = "lecture_hochberg"
+SMALL, LARGE = range(100, 1001, 100), range(1000, 8001, 1000)
+WALL_SIZES = (100, 500, 1000, 2000, 4000, 8000)
+QUICK_SIZES = (200, 1000, 2000)
+EMULATED_SIZES, EMULATED_QUICK = (64, 100, 130), (64,)
+REPEAT, WALL_REPEAT = 7, 3
+WITHOUT, WITH = KERNELS  # shared memory
+
+
+@dataclass(frozen=True)
+class Published:
+    """How many times faster shared memory made the whole program, as the module words it."""
+
+    gpu: str
+    capability: str
+    cores: int
+    size: int
+    factor: float
+    wording: str
+
+
+PUBLISHED = (
+    Published("GT 9600M", "1.1", 32, 1000, 7, "7"),
+    Published("GT 330M", "1.2", 48, 1000, 2, "towards 2"),
+    Published("C1060", "1.3", 240, 1000, 1.1, "about 1.1"),
+    Published("C1060", "1.3", 240, 8000, 6.5, "more than 6.5"),
+    Published("M2070", "2.0", 448, 1000, 1.7, "about 1.7"),
+    Published("M2070", "2.0", 448, 8000, 2.6, "2.6"),
+)
+
+
+# --- measuring
+
+
+def wall_seconds(program: str, size: int) -> float:
+    """Of the whole program in a process of its own, on a GPU."""
+    words = [sys.executable, str(Path(__file__).resolve()), program, *[str(size)] * 3, "--device", "cuda", "--no-check"]
+    began = time.perf_counter()
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise HybridError(f"{program} {size} {size} {size} failed: {(done.stderr.splitlines() or ['no message'])[-1]}")
+    return seconds
+
+
+def measured(place: Place, sizes: Sequence[int], wall_sizes: Sequence[int]) -> Iterator[Line]:
+    for size in shown(sizes, "kernels"):
+        a, b = matrices("lecture", DTYPE, size, size, size)
+        for program, kernel in KERNELS.items():
+            seconds = spread(kernel_seconds(place, kernel_of(kernel), a, b, REPEAT))
+            yield {**on(place), "part": "kernel", "program": program, "size": size, "seconds": seconds}
+    for size in shown(wall_sizes, "whole programs"):
+        times: dict[str, list[float]] = {program: [] for program in KERNELS}
+        for index in range(-1, WALL_REPEAT):  # the first one finds nothing in any cache
+            for program in KERNELS:
+                seconds_once = wall_seconds(program, size)
+                if index >= 0:
+                    times[program].append(seconds_once)
+        for program in KERNELS:
+            yield {**on(place), "part": "wall", "program": program, "size": size, "seconds": spread(times[program])}
+
+
+# --- what it says
+
+
+class Results:
+    """Medians by size; none of them where there was no GPU."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines, self.speeds = lines, of_gpu(lines)
+        self.sizes = sorted({line["size"] for line in lines})
+        self._seconds = {(line["part"], line["program"], line["size"]): line["seconds"]["median"] for line in lines}
+
+    def seconds(self, part: str, program: str, size: int) -> float | None:
+        return self._seconds.get((part, program, size)) if self.speeds else None
+
+    def ratio(self, part: str, size: int) -> float | None:
+        """Time without shared memory / time with it."""
+        slow, fast = (self.seconds(part, program, size) for program in (WITHOUT, WITH))
+        return slow / fast if slow and fast else None
+
+    def within(self, sizes: range) -> list[int]:
+        return [size for size in self.sizes if sizes[0] <= size <= sizes[-1]]
+
+
+def table(results: Results) -> Iterator[str]:
+    yield f"{DTYPE}, time without / with shared memory; {caption(results.lines)}"
+    if results.speeds:
+        yield f"{'size':>6}{'kernel, ms':>24}{'ratio':>8}{'whole program, s':>26}{'ratio':>8}"
+        for size in results.sizes:
+            cells = ""
+            for part, scale, width in (("kernel", 1e3, 24), ("wall", 1.0, 26)):
+                times = [results.seconds(part, program, size) for program in KERNELS]
+                ratio = results.ratio(part, size)
+                both = " / ".join(number(scale * seconds) for seconds in times if seconds)
+                cells += f"{both or '–':>{width}}{'–' if ratio is None else f'{ratio:.2f}':>8}"
+            yield f"{size:6}{cells}"
+    else:
+        sizes = ", ".join(map(str, results.sizes))
+        yield f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime; nothing was timed"
+    yield ""
+    yield f"published, of whole programs: {'size':>12}  factor"
+    for one in PUBLISHED:
+        yield f"  {one.gpu:10}{one.capability:>4}{one.cores:5} cores{one.size:18}  {one.wording}"
+
+
+def draw(results: Results, path: str) -> None:
+    """Times above, ratios under them; left the sizes to 1000, right those from 1000 on."""
+    rows = ["seconds", "wall", "kernel"] if results.speeds else ["wall"]
+    title = f"Shared memory: what it brings, {DTYPE}" + ("" if results.speeds else " (no GPU here: the published factors)")
+    with lecture_picture.figure(path, (10, 1.2 + 2.6 * len(rows)), title, caption(results.lines)) as figure:
+        panels = figure.subplots(len(rows), 2, squeeze=False)
+        for name, row in zip(rows, panels, strict=True):
+            for panel, sizes in zip(row, (SMALL, LARGE), strict=True):
+                if name == "seconds":
+                    _draw_seconds(panel, results, sizes)
+                else:
+                    _draw_ratios(panel, results, name, sizes)
+        for panel in panels[-1]:
+            panel.set_xlabel("rows and columns of each matrix")
+
+
+def _draw_seconds(panel: Any, results: Results, sizes: range) -> None:
+    lecture_picture.plain(panel, f"time, {sizes[0]} to {sizes[-1]}")
+    for part, style in (("wall", "--"), ("kernel", "-")):
+        for program, color in ((WITHOUT, lecture_picture.OTHER), (WITH, lecture_picture.HERE)):
+            points = [(n, seconds) for n in results.within(sizes) if (seconds := results.seconds(part, program, n))]
+            if points:
+                panel.plot(*zip(*points, strict=True), style, marker="o", markersize=3, color=color, label=f"{program}, {part}")
+    panel.set_yscale("log")
+    panel.set_ylabel("seconds")
+    if sizes is SMALL:
+        panel.legend(frameon=False, fontsize=8, handlelength=4, loc="center left")
+
+
+def _draw_ratios(panel: Any, results: Results, part: str, sizes: range) -> None:
+    whole = {"wall": "whole programs by the wall clock", "kernel": "kernels by CUDA events"}
+    lecture_picture.plain(panel, f"ratio without / with, {whole[part]}")
+    points = [(n, ratio) for n in results.within(sizes) if (ratio := results.ratio(part, n))]
+    if points:
+        panel.plot(*zip(*points, strict=True), marker="o", markersize=3, color=lecture_picture.HERE, label="here")
+    for one in PUBLISHED if part == "wall" else ():
+        if sizes[0] <= one.size <= sizes[-1]:
+            panel.plot(one.size, one.factor, "D", color=lecture_picture.LECTURE)
+            inwards, side = (8, "left") if one.size == sizes[0] else (-8, "right")
+            where = {"xytext": (inwards, 2), "textcoords": "offset points", "ha": side, "va": "center"}
+            text = f"{one.gpu}: {one.wording}"
+            panel.annotate(text, (one.size, one.factor), fontsize=8, color=lecture_picture.LECTURE, **where)
+    panel.axhline(1, color=lecture_picture.GREY, linewidth=0.8)
+    panel.set_xlim(sizes[0] - 0.04 * sizes[-1], 1.04 * sizes[-1])
+    panel.set_yscale("log", base=2)
+    ratios = [ratio for _, ratio in points]
+    panel.set_ylim(min([0.7, *(0.9 * ratio for ratio in ratios)]), max([10.0, *(1.1 * ratio for ratio in ratios)]))
+    panel.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    panel.set_ylabel("times faster")
+
+
+# --- the command
+
+
+def work(options: argparse.Namespace) -> int:
+    memory = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
+    if options.program:
+        program, *sizes = options.program
+        if program not in KERNELS or len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):
+            raise UsageError(
+                f"the programs are {' and '.join(KERNELS)}, each with three sizes: A's rows, its columns, B's columns"
+            )
+        a1, a2, b2 = map(int, sizes)
+        run_program(program, place_for(options.device, memory), (a1, a2, b2), options.seed, check=not options.no_check)
+        return 0
+    results = Results(lines_of(options, NAME, _measured(options, memory)))
+    print(*table(results), sep="\n")
+    if options.picture:
+        draw(results, options.picture)
+    return 0
+
+
+def _measured(options: argparse.Namespace, memory: int) -> Iterator[Line]:
+    place = place_for(options.device, memory)
+    if place.device == "emulate":
+        yield from measured(place, options.sizes or (EMULATED_QUICK if options.quick else EMULATED_SIZES), ())
+    else:
+        sizes = options.sizes or (QUICK_SIZES if options.quick else sorted({*SMALL, *LARGE}))
+        yield from measured(place, sizes, options.sizes or (QUICK_SIZES if options.quick else WALL_SIZES))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = parser_for(__doc__)
+    parser.add_argument("program", nargs="*", metavar="multNoShare|multShare A1 A2 B2", help="one of the module's programs")
+    parser.add_argument("--seed", type=int, help="of its matrices (another one each time)")
+    parser.add_argument("--no-check", action="store_true", help="do not verify the program's product, as the module does not")
+    parser.add_argument("--gpu-memory", metavar="BYTES", help="memory that may be used of the GPU, or of the CPU in its place")
+    parser.add_argument("--sizes", nargs="+", type=at_least_1, metavar="N", help="sizes to measure")
+    return command(parser, work, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""Where the lectures' CUDA programs run: on a GPU by CUDA's own calls, or on the CPU's CUDA runtime by what stands for them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+import numpy as np
+
+from hybrid import record
+from hybrid.devices.cuda import Gpu, free_bytes, usable_gpus
+from hybrid.devices.cuda_kernels import Multiply, multiplication
+from hybrid.devices.emulated import EmulatedDevice
+from hybrid.emulation.build import compiler
+from hybrid.errors import DeviceUnavailable, HybridError, one_line
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
+from hybrid.memory import available_host_bytes
+
+OUT_OF_MEMORY = "out of memory"  # as CUDA says it
+
+
+class CallFailed(HybridError):
+    """A call of CUDA's, or what stands for it, did not succeed; the text is CUDA's own."""
+
+
+class Place(Protocol):
+    """A device whose memory holds dense matrices. Calls follow each other as on CUDA's default stream."""
+
+    device: str  # "cuda" or "emulate"
+    name: str  # of the GPU, or of the processor
+    capability: int  # times ten
+
+    def allocate(self, rows: int, columns: int, dtype: str) -> Any:
+        """Memory of its own for a matrix, its contents undefined. CallFailed where there is none."""
+
+    def release(self) -> None:
+        """Give back everything allocated here."""
+
+    def copy(self, into: Any, source: Any) -> None:
+        """Between the host and the device, whole rows; it has been done when this returns."""
+
+    def move(self, into: Any, source: Any) -> None:
+        """Start a copy from the device's memory to its memory."""
+
+    def poison(self, matrix: Any) -> None:
+        """Fill with NaN."""
+
+    def launch(self, kernel: Kernel, a: Any, b: Any, c: Any) -> None:
+        """Start c = a · b. A kernel is compiled before its first launch."""
+
+    def synchronize(self) -> None:
+        """Wait for everything started."""
+
+    def mark(self) -> Any:
+        """An event, here and now on the stream."""
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Between two marks, once the later one has been reached."""
+
+    def memory(self) -> int:
+        """Bytes that can be allocated now."""
+
+
+class _Budget:
+    """Bytes allocated, of at most `cap` (0: of what there is)."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap, self.held = cap, 0
+
+    def take(self, size: int) -> None:
+        if self.cap and self.held + size > self.cap:
+            raise CallFailed(OUT_OF_MEMORY)
+        self.held += size
+
+
+class GpuPlace:
+    """A GPU. `cap`: bytes of its memory that may be used; 0: all."""
+
+    device = "cuda"
+
+    def __init__(self, gpu: Gpu, cap: int = 0) -> None:
+        import cupy
+
+        self.gpu, self.name, self.capability = gpu, gpu.name, gpu.capability
+        self._cupy, self._runtime = cupy, cupy.cuda.runtime
+        self._device = cupy.cuda.Device(gpu.index)
+        self._budget = _Budget(cap)
+        self._addresses: list[int] = []
+        self._products: dict[tuple[Kernel, str], Multiply] = {}
+
+    def allocate(self, rows: int, columns: int, dtype: str) -> Any:
+        size = rows * columns * np.dtype(dtype).itemsize
+        with self._device:
+            self._budget.take(size)
+            try:
+                address = self._runtime.malloc(max(1, size))
+            except self._runtime.CUDARuntimeError as error:
+                self._budget.held -= size
+                raise CallFailed(_cuda_text(error)) from None
+            self._addresses.append(address)
+            memory = self._cupy.cuda.UnownedMemory(address, max(1, size), self, self.gpu.index)
+            return self._cupy.ndarray((rows, columns), dtype, self._cupy.cuda.MemoryPointer(memory, 0))
+
+    def release(self) -> None:
+        with self._device:
+            while self._addresses:
+                self._runtime.free(self._addresses.pop())
+        self._budget.held = 0
+
+    def copy(self, into: Any, source: Any) -> None:
+        assert (into.dtype, into.shape) == (source.dtype, source.shape), "copies do not convert"
+        assert all(matrix.flags.c_contiguous for matrix in (into, source))
+        to_device = isinstance(source, np.ndarray)
+        kind = self._runtime.memcpyHostToDevice if to_device else self._runtime.memcpyDeviceToHost
+        ends = (into.data.ptr, source.ctypes.data) if to_device else (into.ctypes.data, source.data.ptr)
+        with self._device:
+            try:
+                self._runtime.memcpy(*ends, source.nbytes, kind)
+            except self._runtime.CUDARuntimeError as error:
+                raise CallFailed(_cuda_text(error)) from None
+
+    def move(self, into: Any, source: Any) -> None:
+        with self._device:
+            self._runtime.memcpyAsync(into.data.ptr, source.data.ptr, source.nbytes, self._runtime.memcpyDeviceToDevice, 0)
+
+    def poison(self, matrix: Any) -> None:
+        with self._device:
+            self._runtime.memset(matrix.data.ptr, 0xFF, matrix.nbytes)
+
+    def launch(self, kernel: Kernel, a: Any, b: Any, c: Any) -> None:
+        with self._device:
+            key = (kernel, c.dtype.name)
+            if key not in self._products:
+                self._products[key] = multiplication(kernel, c.dtype.name, self.capability)
+            self._products[key](a, b, c)
+
+    def synchronize(self) -> None:
+        with self._device:
+            try:
+                self._runtime.deviceSynchronize()
+            except self._runtime.CUDARuntimeError as error:
+                raise CallFailed(_cuda_text(error)) from None
+
+    def mark(self) -> Any:
+        with self._device:
+            event = self._cupy.cuda.Event()
+            event.record()
+            return event
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        with self._device:
+            end.synchronize()
+            return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1e3
+
+    def memory(self) -> int:
+        free = free_bytes(self.gpu)
+        return min(self._budget.cap - self._budget.held, free) if self._budget.cap else free
+
+
+class EmulatedPlace:
+    """The CPU's CUDA runtime. `cap`: bytes of the host's memory that stand for a GPU's."""
+
+    device = "emulate"
+    capability = EMULATED_CAPABILITY
+
+    def __init__(self, cap: int) -> None:
+        self.name = processor()
+        self._budget = _Budget(cap)
+        self._devices: dict[tuple[Kernel, str], EmulatedDevice] = {}
+
+    def allocate(self, rows: int, columns: int, dtype: str) -> Any:
+        self._budget.take(rows * columns * np.dtype(dtype).itemsize)
+        try:
+            return np.empty((rows, columns), dtype)
+        except MemoryError:
+            raise CallFailed(OUT_OF_MEMORY) from None
+
+    def release(self) -> None:
+        self._budget.held = 0
+
+    def copy(self, into: Any, source: Any) -> None:
+        np.copyto(into, source)
+
+    def move(self, into: Any, source: Any) -> None:
+        np.copyto(into, source)
+
+    def poison(self, matrix: Any) -> None:
+        matrix.fill(np.nan)
+
+    def launch(self, kernel: Kernel, a: Any, b: Any, c: Any) -> None:
+        key = (kernel, c.dtype.name)
+        if key not in self._devices:
+            self._devices[key] = EmulatedDevice(kernel, c.dtype.name)
+        self._devices[key].multiply(a, b, c, [])
+        self._devices[key].finish()
+
+    def synchronize(self) -> None:
+        pass  # it works at once
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def memory(self) -> int:
+        return self._budget.cap - self._budget.held
+
+
+def place_for(device: str, cap: int = 0) -> Place:
+    """The first GPU, or for "emulate" the CPU's runtime; "auto" says on stderr why it takes no GPU."""
+    if device != "emulate":
+        try:
+            return GpuPlace(usable_gpus()[0], cap)
+        except DeviceUnavailable as missing:
+            if device == "cuda":
+                raise
+            print(f"{missing}: the kernels run on the CPU's CUDA runtime, and their times say nothing of a GPU", file=sys.stderr)
+    compiler()
+    return EmulatedPlace(cap or available_host_bytes())
+
+
+def processor() -> str:
+    machine = record.machine()
+    return f"{machine['processor']}, {machine['cores']} cores"
+
+
+def _cuda_text(error: Exception) -> str:
+    """What cudaGetErrorString says; CuPy puts the error's name before it."""
+    _, _, text = str(error).partition(": ")
+    return text or one_line(error)

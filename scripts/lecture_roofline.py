@@ -1,0 +1,151 @@
+"""The lecture's roofline: what memory delivers bounds what can be computed, unless numbers are used more than once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lecture_picture
+import numpy as np
+from lecture_common import Line, number, on
+from lecture_places import Place, processor
+from lecture_timing import kernel_seconds, matrices
+
+from hybrid.kernels.catalogue import fastest
+from hybrid.threads import limited_threads
+
+ITEM = 4  # bytes of a float32
+COPIED = (8192, 8192)  # float32 numbers, more than any cache holds
+MULTIPLIED = {"cuda": 8192, "emulate": 1024}
+REPEAT = 5
+TILE = 32
+# Operations for each byte that a program loads from global memory: a multiplication and an addition for two numbers, or for
+# two TILEth parts of numbers.
+INTENSITY = {"MM-CPU": 2 / (2 * ITEM), "MM-GPU-GM": 2 / (2 * ITEM), "MM-GPU-SM": 2 / (2 * ITEM / TILE)}
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a device's memory and its arithmetic can do in a second."""
+
+    name: str
+    bytes: float
+    operations: float
+
+    @property
+    def numbers(self) -> float:
+        return self.bytes / ITEM
+
+    def bound(self, intensity: float) -> float:
+        """Operations a second at so many for each byte."""
+        return min(self.operations, self.bytes * intensity)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A program on a device: operations for each byte, and a second."""
+
+    program: str
+    intensity: float
+    operations: float
+
+
+LECTURE = Roof("C2075 (lecture)", 144e9, 1e12)
+
+
+def point(program: str, width: int, seconds: float) -> Point:
+    return Point(program, INTENSITY[program], 2 * width**3 / seconds)
+
+
+def measured(place: Place) -> Iterator[Line]:
+    """A GPU, or where there is none a core of the CPU: the best of some copies, and the fastest multiplication there is."""
+    moved = 2 * ITEM * COPIED[0] * COPIED[1]  # read and written
+    size = MULTIPLIED[place.device]
+    a, b = matrices("uniform", "float32", size, size, size)
+    if place.device == "cuda":
+        copy = min(_copies_on_gpu(place))
+        kernel = fastest("cuda", "float32", size, place.capability).kernel
+        product = min(kernel_seconds(place, kernel, a, b, REPEAT))
+        name, how = place.name, kernel.name
+    else:
+        with limited_threads(1):
+            copy, product = min(_copies_by_core()), min(_products_by_core(a, b))
+        name, how = f"one core of {processor()}", "blas"
+    roof = {"roof": name, "bytes_per_second": moved / copy, "operations_per_second": 2 * size**3 / product}
+    yield {**on(place), "part": "roof", **roof, "multiplied_by": how}
+
+
+def _copies_on_gpu(place: Place) -> list[float]:
+    try:
+        into, source = (place.allocate(*COPIED, "float32") for _ in range(2))
+        place.poison(source)
+        times = []
+        for _ in range(REPEAT + 1):
+            begin = place.mark()
+            place.move(into, source)
+            times.append(place.seconds(begin, place.mark()))
+        return times[1:]
+    finally:
+        place.release()
+
+
+def _copies_by_core() -> list[float]:
+    into, source = np.zeros(COPIED, np.float32), np.ones(COPIED, np.float32)
+    return [_seconds(lambda: np.copyto(into, source)) for _ in range(REPEAT)]
+
+
+def _products_by_core(a: np.ndarray, b: np.ndarray) -> list[float]:
+    return [_seconds(lambda: a @ b) for _ in range(REPEAT)]
+
+
+def _seconds(work: Any) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def roof_of(lines: Sequence[Line]) -> Roof:
+    """The last one measured."""
+    line = [line for line in lines if line["part"] == "roof"][-1]
+    return Roof(line["roof"], line["bytes_per_second"], line["operations_per_second"])
+
+
+def table(roof: Roof, points: Sequence[Point]) -> Iterator[str]:
+    """The lecture's argument in its numbers, then in these; then what was reached. `points`: programs on `roof`."""
+    yield f"{'':32}{'memory':>14}{'numbers':>12}{'an operation each':>20}{'arithmetic':>14}{'share':>8}"
+    for one in (LECTURE, roof):
+        numbers, share = number(one.numbers / 1e9), 100 * one.numbers / one.operations
+        yield (
+            f"{one.name:32}{number(one.bytes / 1e9):>9} GB/s{numbers:>8} G/s{numbers:>15} GF/s"
+            f"{number(one.operations / 1e9):>9} GF/s{share:6.2g} %"
+        )
+    yield f"  {'':12}{'operations a byte':>18}{'bound':>15}{'reached':>15}"
+    for each in points:
+        bound = roof.bound(each.intensity)
+        note = "  above: what was loaded before comes out of caches" if each.operations > bound else ""
+        reached = f"{number(bound / 1e9):>10} GF/s{number(each.operations / 1e9):>10} GF/s"
+        yield f"  {each.program:12}{each.intensity:18g}{reached}{note}"
+
+
+def draw(panel: Any, roof: Roof, points: Sequence[Point], lecture: Sequence[Point]) -> None:
+    """Both roofs, and the programs that were measured under each."""
+    lecture_picture.plain(panel, "what memory lets one compute")
+    across = np.geomspace(1 / 64, 256, 200)
+    for one, reached, color in ((LECTURE, lecture, lecture_picture.LECTURE), (roof, points, lecture_picture.HERE)):
+        panel.plot(across, [one.bound(intensity) / 1e9 for intensity in across], color=color, label=one.name)
+        for each in reached:
+            where = (each.intensity, each.operations / 1e9)
+            panel.plot(*where, "o", color=color)
+            side = (
+                {"xytext": (-6, 5), "ha": "right"} if each.intensity < 1 else {"xytext": (6, 5), "ha": "left"}
+            )  # off the slopes
+            panel.annotate(each.program, where, textcoords="offset points", color=color, fontsize=8, **side)
+    panel.axvline(1 / ITEM, color=lecture_picture.GREY, linewidth=0.8, linestyle=":")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}")
+    panel.set_xlabel("operations for each byte loaded from memory")
+    panel.set_ylabel("GF/s")
+    panel.legend(frameon=False, fontsize=8, loc="lower right")

@@ -1,0 +1,230 @@
+"""What the lectures' scripts share: devices and their calls, checked timings, recorded runs, options."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import lecture_common
+import lecture_pmpp
+import lecture_timing
+import numpy as np
+import pytest
+from lecture_places import CallFailed, EmulatedPlace, GpuPlace, place_for
+from starting import start, successful
+
+from hybrid import record
+from hybrid.devices.cuda import usable_gpus
+from hybrid.emulation.build import compiler
+from hybrid.errors import CheckFailed, DeviceUnavailable, UsageError
+from hybrid.kernels.catalogue import named
+
+SCRIPTS = Path(lecture_common.__file__).parent
+
+
+def needs_compiler():
+    try:
+        compiler()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+def needs_gpu():
+    try:
+        return usable_gpus()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+def spread(seconds):
+    return {"median": seconds, "min": seconds, "max": seconds}
+
+
+def written_run(path, script, lines, *, gpu="NVIDIA H200", run="1", ended=True):
+    """A recorded run, by default as on a GPU; its path."""
+    about = {"script": script, "run": run, "device": "cuda" if gpu else "emulate", "gpu": gpu, "command": "python x.py"}
+    for line in [*lines, *([{"part": "end"}] if ended else [])]:
+        record.write({**about, **line}, str(path))
+    return str(path)
+
+
+def text_of(picture):
+    """What an SVG says, in one string."""
+    return " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text()))
+
+
+@pytest.fixture
+def place():
+    needs_compiler()
+    return EmulatedPlace(1 << 20)
+
+
+# --- devices
+
+
+def test_calls_on_the_cpu_s_runtime(place):
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    on_a, on_b, on_c = (place.allocate(*shape, "float64") for shape in ((2, 3), (3, 4), (2, 4)))
+    assert place.memory() == (1 << 20) - 8 * (6 + 12 + 8)
+    place.copy(on_a, a)
+    place.copy(on_b, b)
+    place.poison(on_c)
+    assert np.isnan(on_c).all()
+    place.launch(named("tiled"), on_a, on_b, on_c)
+    place.synchronize()
+    c = np.empty((2, 4))
+    place.copy(c, on_c)
+    np.testing.assert_array_equal(c, a @ b)
+    place.release()
+    assert place.memory() == 1 << 20
+
+
+def test_memory_ends_at_the_cap():
+    place = EmulatedPlace(100)
+    place.allocate(3, 4, "float64")
+    with pytest.raises(CallFailed, match=r"^out of memory$"):
+        place.allocate(1, 1, "float64")
+    place.release()
+    place.allocate(5, 5, "float32")
+
+
+def test_without_a_gpu_it_is_said_what_stands_for_it(monkeypatch, capsys):
+    needs_compiler()
+
+    def none_here():
+        raise DeviceUnavailable("no GPU in this test")
+
+    monkeypatch.setattr("lecture_places.usable_gpus", none_here)
+    assert place_for("auto", 64).device == "emulate"
+    assert "no GPU in this test: the kernels run on the CPU's CUDA runtime" in capsys.readouterr().err
+    with pytest.raises(DeviceUnavailable, match="no GPU in this test"):
+        place_for("cuda")
+
+
+# --- checks and timings
+
+
+@pytest.mark.parametrize("whole", [10**9, 10])
+def test_a_wrong_product_is_found(monkeypatch, whole):
+    monkeypatch.setattr(lecture_timing, "WHOLE", whole)
+    rng = np.random.default_rng()
+    a, b = rng.random((40, 30), np.float32), rng.random((30, 50), np.float32)
+    right = a @ b
+    lecture_timing.refuse_wrong("it", a, b, right)
+    for wrong in (np.nan, right[-1, -1] * 1.001):
+        c = right.copy()
+        c[-1, -1] = wrong
+        with pytest.raises(CheckFailed, match="it is wrong for float32 40×30 · 30×50: "):
+            lecture_timing.refuse_wrong("it", a, b, c)
+
+
+def test_nan_is_found_where_nobody_looks(monkeypatch):
+    monkeypatch.setattr(lecture_timing, "WHOLE", 1)
+    monkeypatch.setattr(lecture_timing, "SAMPLED", 0)
+    a = np.ones((9, 9))
+    c = a @ a
+    c[3, 4] = np.nan
+    with pytest.raises(CheckFailed, match="1 elements"):
+        lecture_timing.refuse_wrong("it", a, a, c)
+
+
+@pytest.mark.parametrize("timing", ["kernel_seconds", "whole_seconds"])
+def test_a_kernel_that_writes_nothing_is_noticed(place, monkeypatch, timing):
+    a, b = lecture_timing.matrices("uniform", "float32", 20, 10, 30)
+    seconds = getattr(lecture_timing, timing)(place, named("naive"), a, b, 1)
+    assert len(seconds) == 1
+    assert seconds[0] > 0
+    monkeypatch.setattr(EmulatedPlace, "allocate", lambda self, rows, columns, dtype: np.full((rows, columns), np.nan, dtype))
+    monkeypatch.setattr(EmulatedPlace, "launch", lambda *_: None)
+    with pytest.raises(CheckFailed, match="kernel naive is wrong"):
+        getattr(lecture_timing, timing)(place, named("naive"), a, b, 1)
+    assert place.memory() == 1 << 20, "what was allocated is given back"
+
+
+def test_a_kernel_in_other_blocks(place):
+    kernel = lecture_timing.with_block("naive", 32)
+    assert kernel.forms["float32"][0].block == (32, 32)
+    a, b = lecture_timing.matrices("index", "float32", 45, 45, 45)
+    assert a[2, 3] == b[2, 3] == 3 + 2 * 45
+    lecture_timing.kernel_seconds(place, kernel, a, b, 1)
+
+
+# --- runs
+
+
+def test_the_last_run_that_came_to_its_end_counts(tmp_path):
+    path = written_run(tmp_path / "l.jsonl", "lecture_x", [{"part": "p", "n": 1}], run="1")
+    written_run(path, "lecture_x", [{"part": "p", "n": 2}, {"part": "p", "n": 3}], run="2")
+    written_run(path, "another", [{"part": "p", "n": 4}], run="3")
+    written_run(path, "lecture_x", [{"part": "p", "n": 5}], run="4", ended=False)
+    assert [line["n"] for line in lecture_common.recorded(path, "lecture_x")] == [2, 3]
+    with pytest.raises(UsageError, match=r"has no run of scripts/lecture_y\.py that came to its end"):
+        lecture_common.recorded(path, "lecture_y")
+
+
+def test_the_caption_names_machine_and_date():
+    line = {"gpu": None, "machine": {"processor": "A CPU", "cores": 4}, "date": "2026-11-21T10:00:00+00:00"}
+    assert lecture_common.caption([line, line]) == "A CPU, 4 cores, no GPU; 2026-11-21"
+    assert lecture_common.caption([line, {**line, "gpu": "NVIDIA H200"}]) == "NVIDIA H200; 2026-11-21"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7200, "2 h"), (90, "1.5 min"), (1.5, "1.5 s"), (0.0123456, "12.35 ms"), (2e-6, "2 µs")]
+)
+def test_seconds_to_read(seconds, text):
+    assert lecture_common.readable(seconds) == text
+
+
+def test_a_run_is_recorded_line_by_line(place, tmp_path):
+    path = tmp_path / "p.jsonl"
+    assert lecture_pmpp.main(["--device", "emulate", "--size", "16", "--json", str(path)]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["device"] for line in lines if line["part"] != "end"} == {"emulate"}
+    assert lines[-1]["part"] == "end"
+    assert len({line["run"] for line in lines}) == 1
+    assert all(line["machine"]["cores"] and line["date"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--picture", "x.pdf"], 2, "x.pdf: pictures are .png or .svg"),
+        (["--picture", "nowhere/x.svg"], 2, "there is no folder"),
+        (["--json", "nowhere/x.jsonl"], 2, "there is no folder"),
+        (["--from", "nowhere.jsonl"], 1, "No such file"),
+        (["--device", "emulate", "--size", "6"], 2, "a multiple of 4"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(arguments, code, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert lecture_pmpp.main(arguments) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", ["lecture_pmpp", "lecture_2d", "lecture_hochberg", "lecture_siegel", "largest"])
+def test_help(script):
+    done = successful(start([sys.executable, SCRIPTS / f"{script}.py"], "--help"))
+    assert all(option in done.stdout for option in ("--device", "--quick", "--picture", "--json", "--from"))
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+def test_calls_on_a_gpu():
+    place = GpuPlace(needs_gpu()[0], cap=1 << 20)
+    a, b = lecture_timing.matrices("uniform", "float32", 100, 60, 90)
+    assert len(lecture_timing.kernel_seconds(place, named("tiled"), a, b, 3)) == 3
+    assert len(lecture_timing.whole_seconds(place, lecture_timing.with_block("naive", 32), a, b, 2)) == 2
+    assert place.memory() == 1 << 20
+    with pytest.raises(CallFailed, match=r"^out of memory$"):
+        place.allocate(1 << 10, 1 << 10, "float32")
+    uncapped = GpuPlace(needs_gpu()[0])
+    with pytest.raises(CallFailed, match=r"^out of memory$"):
+        uncapped.allocate(1 << 22, 1 << 20, "float64")
+    assert uncapped.allocate(10, 10, "float64").shape == (10, 10)
+    uncapped.release()

@@ -1,0 +1,147 @@
+"""The launch arithmetic of the documents, exactly; exercises 1 and 2 on the CPU's runtime; the picture."""
+
+from __future__ import annotations
+
+import lecture_launch
+import lecture_pmpp
+import numpy as np
+import pytest
+from lecture_launch import Covering, Pieces, TilePhase
+from lecture_places import EmulatedPlace
+from test_lecture_common import needs_compiler, needs_gpu, spread, text_of, written_run
+
+from hybrid import record
+from hybrid.errors import UsageError
+
+
+def gpu_lines():
+    seconds = {"naive": 1e-3, "row_per_thread": 8e-3, "column_per_thread": 4e-3}
+    for form, (n, l, m) in lecture_pmpp.shapes(1024).items():
+        for kernel, time in seconds.items():
+            yield {"part": "exercise 1", "kernel": kernel, "form": form, "n": n, "l": l, "m": m, "seconds": spread(time)}
+    for kernel in ("matvec", "matvec_warp"):
+        yield {"part": "exercise 2", "kernel": kernel, "n": 16384, "seconds": spread(1e-3)}
+
+
+# --- exercise 3, and every launch the documents speak of
+
+
+@pytest.mark.parametrize(
+    ("covering", "block", "grid", "blocks", "threads", "passing"),
+    [
+        (Covering(150, 300, 16, 32), 512, (19, 5), 95, 48_640, 45_000),
+        (Covering(70, 200, 32, 16), 512, (7, 5), 35, 17_920, 14_000),
+        (Covering(100, 500, 16, 16), 256, (32, 7), 224, 57_344, 50_000),
+        (Covering(1024, 1024, 16, 16), 256, (64, 64), 4096, 1_048_576, 1_048_576),
+        (Covering(1, 1, 32, 32), 1024, (1, 1), 1, 1024, 1),
+    ],
+)
+def test_a_launch(covering, block, grid, blocks, threads, passing):
+    assert (covering.threads_of_block, covering.grid, covering.blocks) == (block, grid, blocks)
+    assert (covering.threads, covering.passing) == (threads, passing)
+
+
+def test_a_tile_s_loads_and_operations():
+    assert (TilePhase(16).loads, TilePhase(16).operations) == (512, 8192)
+
+
+def test_the_documents_numbers_are_the_computed_ones():
+    for _, covering, said in lecture_launch.LECTURES:
+        assert {name: getattr(covering, name) for name in said} == said
+    phase, said = lecture_launch.SLIDES_PHASE
+    assert {name: getattr(phase, name) for name in said} == said
+
+
+def test_the_calculator(capsys):
+    assert lecture_pmpp.main(["--launch", "150", "300", "16", "32"]) == 0
+    words = capsys.readouterr().out.split()
+    assert {"512", "19×5", "95", "48,640", "45,000", "3,640"} <= set(words)
+    assert "tiles" not in words
+    assert lecture_pmpp.main(["--launch", "1024", "1024", "16", "16"]) == 0
+    assert {"4,096", "512", "8,192", "2/16"} <= set(capsys.readouterr().out.split())
+
+
+def test_a_block_that_no_gpu_takes(capsys):
+    with pytest.raises(UsageError, match="64×32 has 2048 threads, and 1024 are the most"):
+        Covering(9, 9, 64, 32)
+    assert lecture_pmpp.main(["--launch", "9", "9", "64", "32"]) == 2
+
+
+# --- exercise 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pieces"),
+    [("naive", Pieces(2, 2, 4)), ("row_per_thread", Pieces(32, 1, 32)), ("column_per_thread", Pieces(1, 4, 4))],
+)
+def test_pieces_that_a_warp_touches(kernel, pieces):
+    assert lecture_launch.pieces_of_warp(kernel, 1024, 1024, item=4) == pieces
+
+
+def test_rows_that_lie_close_share_pieces():
+    assert lecture_launch.pieces_of_warp("row_per_thread", 4, 4, item=4) == Pieces(16, 1, 16)
+
+
+def test_the_three_shapes_are_the_same_work():
+    shapes = lecture_pmpp.shapes(96)
+    assert {n * l * m for n, l, m in shapes.values()} == {96**3}
+    assert [lecture_launch.threads_at_work(kernel, 7, 5) for kernel in lecture_pmpp.DESIGNS] == [35, 7, 5]
+
+
+def test_pros_and_cons_from_recorded_lines(tmp_path, capsys):
+    path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", gpu_lines())
+    assert lecture_pmpp.main(["--from", path]) == 0
+    out = capsys.readouterr().out
+    assert "columns 2 × as fast as rows, elements 4 × as fast as the better of them" in out
+    assert "tall: 16,384 threads by rows, 256 by columns" in out
+    assert "1 ms, 1074 GB/s of the matrix" in out
+    assert "NVIDIA H200; " in out
+
+
+def test_without_a_gpu_no_speed_is_said(tmp_path, capsys):
+    path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", gpu_lines(), gpu=None)
+    assert lecture_pmpp.main(["--from", path]) == 0
+    out = capsys.readouterr().out
+    assert "right" in out
+    assert not any(word in out for word in ("GF/s", "GB/s", "as fast", " ms"))
+
+
+# --- exercise 2
+
+
+def test_the_host_function():
+    needs_compiler()
+    rng = np.random.default_rng()
+    matrix, vector = rng.random((70, 70), np.float32), rng.random(70, np.float32)
+    out = np.full(70, np.nan, np.float32)
+    lecture_pmpp.stub_on(EmulatedPlace(1 << 20))(out, matrix, vector, 70)
+    np.testing.assert_allclose(out, matrix @ vector, rtol=1e-5)
+
+
+# --- the picture
+
+
+@pytest.mark.parametrize(("gpu", "panels"), [("NVIDIA H200", 3), (None, 2)])
+def test_the_picture(tmp_path, gpu, panels):
+    pytest.importorskip("matplotlib")
+    path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", gpu_lines(), gpu=gpu)
+    picture = tmp_path / "p.svg"
+    made = []
+    for _ in range(2):
+        assert lecture_pmpp.main(["--from", path, "--picture", str(picture)]) == 0
+        made.append(picture.read_bytes())
+    assert made[0] == made[1]
+    text = text_of(picture)
+    assert all(words in text for words in ("pieces of 32 bytes", "threads", *lecture_pmpp.DESIGNS, "load of A", "tall"))
+    assert ("GF/s" in text) is (panels == 3)
+    assert ("NVIDIA H200; " in text) is (gpu is not None)
+
+
+@pytest.mark.gpu
+def test_measured_on_a_gpu(tmp_path):
+    needs_gpu()
+    path = str(tmp_path / "l.jsonl")
+    assert lecture_pmpp.main(["--quick", "--device", "cuda", "--json", path]) == 0
+    lines = [line for line in record.read(path) if line["part"] != "end"]
+    assert len(lines) == 11
+    assert all(line["device"] == "cuda" and line["gpu"] and line["seconds"]["median"] > 0 for line in lines)
