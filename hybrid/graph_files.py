@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,8 @@ def from_matrix_market(path: Path, memory: int) -> Read:
         refuse_too_many(rows, memory)
         if field not in ("integer", "real", "pattern", "unsigned-integer"):
             raise UsageError(f"it holds {field} numbers: only real ones can be multiplied here")
-        matrix: Any = mmread(path)
+        newer = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
+        matrix: Any = mmread(path, **newer)
     except (ValueError, OverflowError, TypeError, EOFError) as error:
         if isinstance(error, UsageError):
             raise

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid import cut
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu import CpuDevice, blas
 from hybrid.exchange import Ends
@@ -98,12 +99,12 @@ class ForgetfulDevice(ShuffledDevice):
         return super()._later(kind, [] if kind == self._forgets else after, run)
 
 
-def product_of_shares(n, l, m, device, *, ranks=1, dtype="float64", seed=0, entering=lambda phase: None, **cut):
+def product_of_shares(n, l, m, device, *, ranks=1, dtype="float64", seed=0, entering=lambda phase: None, plan_for="cpu", **cut):
     """C made share by share on one device, with A and B; NaN where nothing was written."""
     random = np.random.default_rng(seed)
     a, b = random.integers(-9, 9, (n, l)).astype(dtype), random.integers(-9, 9, (l, m)).astype(dtype)
     c = np.full((n, m), np.nan, dtype)
-    plan = make_plan(Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), staged=device.staged, **cut)
+    plan = make_plan(Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), device=plan_for, staged=device.staged, **cut)
     for share in plan.shares:
         run(share, plan.problem, Ends(a[share.rows.slice], b, c[share.rows.slice]), device, entering)
     return a, b, c
@@ -122,6 +123,33 @@ def test_any_chunks_and_panels_give_numpys_product(n, l, m, chunk_rows, panel_co
     device = CpuDevice(staged=staged)
     a, b, c = product_of_shares(n, l, m, device, ranks=ranks, chunk_rows=chunk_rows, panel_columns=panel_columns)
     np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.fixture(scope="module")
+def gpu_cut_for_small_matrices():
+    """A GPU's cut, with a first panel wider than the others, as matrices of thousands of columns have it."""
+    small = {"CHUNK_ROWS": 3, "LEAD_ROW_BYTES": 80, "PANEL_ROW_BYTES": 16, "PANEL_BYTES": 200, "PIECE_BYTES": 1, "TILE": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in small.items():
+            patch.setattr(cut, name, value)
+        make_plan.cache_clear()
+        yield
+    make_plan.cache_clear()
+
+
+@settings(deadline=None, max_examples=200)
+@given(n=sizes, l=sizes, m=st.integers(8, 40), ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_the_product_is_right_as_a_gpu_cuts_it(gpu_cut_for_small_matrices, n, l, m, ranks, seed):
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, plan_for="cuda")
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_a_first_panel_is_wider(gpu_cut_for_small_matrices):
+    plan = make_plan(Problem(20, 9, 30), Topology.of_equal_nodes(1, 1), device="cuda")
+    share = plan.shares[0]
+    assert [len(panel) for panel in share.panels][:2] == [10, 4]
+    assert [share.layout.width_of(slot) for slot in range(2)] == [10, 4]
+    assert len(share.chunks) > 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

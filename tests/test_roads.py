@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import hybrid
+from hybrid import cut
+from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, RankFailed
+from hybrid.plan import make_plan
 
 pytestmark = pytest.mark.mpi
 
@@ -57,6 +60,40 @@ def test_the_host_road_gives_numpys_product(comm, rng, monkeypatch, taken, dtype
         a, b, root = case(comm, rng, dtype, least=0)
         check_product(comm, a, b, root)
     assert set(taken) == {"HostRoad"}
+
+
+@pytest.fixture
+def gpu_cut_for_small_matrices(monkeypatch):
+    """As a GPU cuts matrices of thousands of rows and columns: a wide first panel, narrow ones, chunks."""
+    small = {"CHUNK_ROWS": 4, "LEAD_ROW_BYTES": 160, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1, "TILE": 1}
+    for name, value in small.items():
+        monkeypatch.setattr(cut, name, value)
+    make_plan.cache_clear()
+    yield
+    make_plan.cache_clear()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("road", ["host", "peers"])
+@pytest.mark.parametrize("shared", [False, True], ids=["the root's arrays", "shared arrays"])
+def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, road, shared):
+    try:
+        compiler()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+    for name, value in {"ROAD": road, "DEVICE": "emulate", "KERNEL": "naive"}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    for _ in range(3):
+        a, b, root = case(comm, rng, "float64", least=24)
+        if not shared:
+            check_product(comm, a, b, root)
+            continue
+        shared_a, shared_b = (hybrid.empty(matrix.shape, comm=comm, root=root) for matrix in (a, b))
+        if comm.rank == root:
+            shared_a[...], shared_b[...] = a, b
+        comm.Barrier()
+        c = product(comm, shared_a, shared_b, root)
+        assert comm.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.mpi(min_size=2)
