@@ -55,11 +55,13 @@ def agree(
     at_root: bool = False,
     shared: bool = False,
     resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None = None,
+    besides: Sequence[int] = (),
 ) -> Agreement:
     """Choose device, kernel, plan and road, the same on every rank, and make sure that it all fits.
 
     `facts[rank]`: every rank's. `already_there`: bytes that the root holds already. `at_root`: the operands are the root's
-    own arrays; `shared`: they lie in windows already; `resident_rows`: those of A and of B that each rank already has.
+    own arrays; `shared`: they lie in windows already; `resident_rows`: those of A and of B that each rank already has;
+    `besides[rank]`: bytes that the rank takes of the host's memory for other things.
     """
     kernel = kernel_asked_for(settings)
     gpus, device_reason = _choose_device(team.topology, settings, kernel, facts)
@@ -72,7 +74,8 @@ def agree(
     plan = replace(plan, road=road.name)
     if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
         plan = replace(plan, at_root=True)
-    refuse_what_does_not_fit(plan, rooms, already_there=already_there if plan.at_root or shared else 0)
+    there = already_there if plan.at_root or shared else 0
+    refuse_what_does_not_fit(plan, rooms, already_there=there, besides=besides)
     threads = threads_of_ranks(team.topology, settings, [each.processor for each in facts])
     stations = tuple(
         Station(

@@ -110,12 +110,14 @@ def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dic
         if out is not None or root != 0:
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
         asked = _asked(settings, kind="RowBlocks", root=root)
-        looking.mine = (asked, look_around(team, settings), BlockShapes.of(a, b))
+        looking.mine = (asked, look_around(team, settings), BlockShapes.of(a, b, check=settings.check))
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
-    problem, rows_a, rows_b = whole([said[2] for said in looking.all])
+    shapes: list[BlockShapes] = [said[2] for said in looking.all]
+    problem, rows_a, rows_b = whole(shapes)
     facts = [said[1] for said in looking.all]
-    agreement = agree(team, problem, settings, facts, resident_rows=(tuple(rows_a), tuple(rows_b)))
+    rows, besides = (tuple(rows_a), tuple(rows_b)), [each.copied for each in shapes]
+    agreement = agree(team, problem, settings, facts, resident_rows=rows, besides=besides)
     c, check = make_resident_product(team, agreement, a.array, b.array, settings)
     _refuse_wrong(check)
     return RowBlock(c)

@@ -78,10 +78,11 @@ def shared_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there: int = 0) -> None:
+def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there: int = 0, besides: Sequence[int] = ()) -> None:
     """Raise DoesNotFit, with the missing amount, if some node or GPU cannot hold its part. `rooms[rank]`, for all ranks.
 
-    `already_there`: bytes of the forecast on the root's node that exist already.
+    `already_there`: bytes of the forecast on the root's node that exist already. `besides[rank]`: of a rank's host memory,
+    that the plan does not know of.
     """
     nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
     for index, ranks in enumerate(plan.topology.nodes):
@@ -89,6 +90,7 @@ def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there
     for host, nodes in nodes_of_host.items():
         here = [rank for index in nodes for rank in plan.topology.nodes[index]]
         need = sum(plan.bytes_on_node(index) for index in nodes) - (already_there if plan.root_node in nodes else 0)
+        need += sum(besides[rank] for rank in here) if besides else 0
         free = min(rooms[rank].host_bytes for rank in here)
         if need > free:
             raise DoesNotFit(

@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.errors import UsageError
 from hybrid.operands import common_dtype, on_gpu
 from hybrid.partition import Span
-from hybrid.problem import Problem
+from hybrid.problem import ITEM_SIZES, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +36,19 @@ class BlockShapes:
     a: tuple[int, int]
     b: tuple[int, int]
     dtype: str
+    copied: int  # bytes of host memory that converting takes, and copying from a GPU for the check
 
     @classmethod
-    def of(cls, a: Any, b: Any) -> BlockShapes:
+    def of(cls, a: Any, b: Any, *, check: bool) -> BlockShapes:
         """UsageError for what cannot be multiplied as it lies."""
         for name, block in (("a", a), ("b", b)):
             if not isinstance(block, RowBlock):
                 raise UsageError(f"{name} is no RowBlock, but the other operand is one: both must be, on every rank")
-        return cls(a.array.shape, b.array.shape, common_dtype(a.array.dtype, b.array.dtype))
+        dtype = common_dtype(a.array.dtype, b.array.dtype)
+        shapes = [(block.array.shape, _is_copied(block.array, dtype, check=check)) for block in (a, b)]
+        shapes.append(((len(a.array), b.array.shape[1]), on_gpu(a.array) and check))
+        copied = sum(rows * columns * ITEM_SIZES[dtype] for (rows, columns), is_copied in shapes if is_copied)
+        return cls(a.array.shape, b.array.shape, dtype, copied)
 
 
 def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
@@ -60,6 +65,11 @@ def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span
     if rows_b[-1].hi != first.a[1]:
         raise UsageError(f"A has {first.a[1]} columns and B {rows_b[-1].hi} rows: they must be the same")
     return Problem(rows_a[-1].hi, first.a[1], first.b[1], first.dtype), rows_a, rows_b
+
+
+def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
+    """To host memory."""
+    return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous
 
 
 def as_rows(array: Any, dtype: str, *, device: str) -> Any:

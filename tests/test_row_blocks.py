@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.errors import CheckFailed, DeviceUnavailable, UsageError
+from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
+from hybrid.plan import PROCESS_BYTES
 
 pytestmark = pytest.mark.mpi
 
@@ -129,3 +130,11 @@ def test_a_wrong_product_of_blocks_is_found(comm, monkeypatch):
     block = hybrid.RowBlock(np.ones((2, 2 * comm.size)))
     with pytest.raises(CheckFailed):
         hybrid.multiply(block, hybrid.RowBlock(np.ones((2, 3))), comm=comm)
+
+
+def test_copies_that_converting_takes_are_forecast(comm, monkeypatch):
+    rows = np.ones((1000, 1000 * comm.size))
+    monkeypatch.setenv("HYBRID_HOST_MEMORY", str(comm.size * (PROCESS_BYTES + 5 * rows.nbytes // 2)))
+    hybrid.multiply(hybrid.RowBlock(rows), hybrid.RowBlock(rows), comm=comm)
+    with pytest.raises(DoesNotFit, match="are missing"):
+        hybrid.multiply(hybrid.RowBlock(np.asfortranarray(rows)), hybrid.RowBlock(rows.astype(np.float32)), comm=comm)
