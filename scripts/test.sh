@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-SECONDS_ALONE=600
+SECONDS_ALONE=1200
 SECONDS_WITH_MPI=300
 SECONDS_ON_CLUSTER=400
 

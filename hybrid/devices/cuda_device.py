@@ -137,7 +137,8 @@ class CudaDevice:
             self._announced[number].record(mark.stream)
 
     def done(self, mark: Mark) -> bool:
-        status = self._runtime.eventQuery(mark.ptr)
+        with self._device:
+            status = self._runtime.eventQuery(mark.ptr)
         if status not in (_DONE, _NOT_READY):
             raise self._runtime.CUDARuntimeError(status)
         return status == _DONE
