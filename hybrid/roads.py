@@ -16,6 +16,7 @@ from hybrid.exchange.host import HostRoad
 from hybrid.exchange.members import notes_needed
 from hybrid.exchange.peers import PeersRoad
 from hybrid.exchange.push import DrivingRoad, PushedRoad
+from hybrid.guard import busy
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan import Plan
 from hybrid.settings import Settings
@@ -44,7 +45,7 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
     if settings.road == "peers":
         if hindrance:
             raise DeviceUnavailable(f"the road peers cannot be taken: {hindrance}")
-        workplace_of(team, plan, gpu, kernel).probe(team)
+        _workplace_to_probe(team, plan, gpu, kernel).probe(team)
         return RoadChoice("peers", "asked for")
     if settings.road == "host":
         return RoadChoice("host", "asked for")
@@ -54,7 +55,7 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
         return RoadChoice("host", "all memory is a CPU's own")
     if plan.problem.bytes(plan.problem.l, plan.problem.m) < WORTH_EXCHANGING:
         return RoadChoice("host", "B is small")
-    place = workplace_of(team, plan, gpu, kernel)
+    place = _workplace_to_probe(team, plan, gpu, kernel)
     if team.topology not in place.refusals:
         try:
             place.probe(team)
@@ -63,6 +64,15 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
     if team.topology in place.refusals:
         return RoadChoice("host", f"the GPUs of a node cannot reach each other ({place.refusals[team.topology]})")
     return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
+
+
+def _workplace_to_probe(team: Team, plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Workplace:
+    """Made in a phase where it is not there yet; a product's kernel is taken later."""
+    place = team.kept
+    if isinstance(place, Workplace) and place.key == (plan.device, plan.staged, gpu):
+        return place
+    with team.phase("prepare", timed=False), busy():
+        return workplace_of(team, plan, gpu, kernel)
 
 
 def workplace_of(team: Team, plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Workplace:
