@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hybrid.devices.cuda import Gpu, choose_gpu
-from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.facts import Facts, kernel_asked_for, room_of, threads_of_ranks
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, fastest, refusal
 from hybrid.memory import Room, refuse_what_does_not_fit
 from hybrid.partition import Span, Topology
 from hybrid.plan import Plan, make_plan
 from hybrid.problem import Problem
-from hybrid.roads import choose_road, root_can_drive
+from hybrid.roads import choose_road, give_back, root_can_drive
 from hybrid.settings import Settings
 from hybrid.team import Team
 from hybrid.threads import Threads
+
+_STEPS_OF_MEMORY = 64  # that plans tell apart, where memory is short
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,20 @@ def agree(
     of_ranks: list[Gpu | None] = list(gpus) or [None] * team.size
     rooms = _rooms(team, settings, facts, of_ranks)
     plan = _plan_that_fits(team.topology, problem, settings, device, root, rooms, resident_rows)
-    road = choose_road(team, plan, settings, of_ranks[team.rank], choice.kernel)
+    if resident_rows and gpus and team.kept is not None and _c_is_short_of_room(plan, rooms):
+        give_back(team)
+    road = choose_road(team, plan, settings, of_ranks, choice.kernel)
     plan = replace(plan, road=road.name)
     if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
         plan = replace(plan, at_root=True)
     there = already_there if plan.at_root or shared else 0
-    refuse_what_does_not_fit(plan, rooms, already_there=there, besides=besides)
+    try:
+        refuse_what_does_not_fit(plan, rooms, already_there=there, besides=besides)
+    except DoesNotFit:  # memory may have been given back since it was looked at
+        with team.phase("agree", timed=False) as looking:
+            looking.mine = room_of(team, settings, of_ranks[team.rank], now=True)
+        rooms = looking.all
+        refuse_what_does_not_fit(plan, rooms, already_there=there, besides=besides)
     threads = threads_of_ranks(team.topology, settings, [each.processor for each in facts])
     stations = tuple(
         Station(
@@ -130,7 +140,13 @@ def _plan_that_fits(
 
     plan = plan_within(0)
     fits = not memory or all(share.layout.bytes <= memory for share in plan.shares)
-    return plan if fits else plan_within(memory)
+    return plan if fits else plan_within(memory - memory % max(1, memory // _STEPS_OF_MEMORY))
+
+
+def _c_is_short_of_room(plan: Plan, rooms: Sequence[Room]) -> bool:
+    """Of resident rows: whether C fits on the GPUs only without what is held there for the next product."""
+    of_c = (plan.problem.bytes(len(share.rows), plan.problem.m) for share in plan.shares)
+    return any(need > room.gpu_bytes - room.gpu_held for need, room in zip(of_c, rooms, strict=True))
 
 
 def _device_memory(rooms: Sequence[Room]) -> int:

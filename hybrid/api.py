@@ -59,10 +59,13 @@ def multiply(
     flags = {"kernel": kernel, "device": device, "check": check, "threads": threads}
     with _ALONE if team.size == 1 else nullcontext():
         if isinstance(a, RowBlock) or isinstance(b, RowBlock):
-            return _multiply_blocks(team, a, b, root, out, flags)
+            with team.together():
+                return _multiply_blocks(team, a, b, root, out, flags)
         if team.size == 1 and out is None and on_gpu(a) and on_gpu(b):
             return _multiply_on_gpu(team, a, b, root, flags)
-        return _multiply(team, a, b, root, out, flags)
+        with team.together():
+            c = _multiply(team, a, b, root, out, flags)
+        return _hand_over(c, out, both_on_gpu=on_gpu(a) and on_gpu(b)) if team.rank == root else None
 
 
 def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0) -> np.ndarray | None:
@@ -77,7 +80,11 @@ def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, r
         name = np.dtype(dtype).name
     except TypeError:
         name = str(dtype)  # refused below, on all ranks
-    wanted = {"kind": "an empty matrix", "shape": shape, "dtype": name, "root": root}
+    with team.together():
+        return _empty(team, shape, name, root)
+
+
+def _empty(team: Team, shape: tuple[int, int], dtype: str, root: int) -> np.ndarray | None:
     shared = shared_arrays(team)
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather({})
@@ -85,14 +92,14 @@ def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, r
             raise UsageError(f"shape {shape!r} is not that of a matrix")
         if not isinstance(root, int) or not 0 <= root < team.size:
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
-        one_of("dtype", name, ITEM_SIZES)
-        looking.mine = (_asked(settings, **wanted), shared.gone)
+        one_of("dtype", dtype, ITEM_SIZES)
+        looking.mine = (_asked(settings, kind="an empty matrix", shape=shape, dtype=dtype, root=root), shared.gone)
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shared.drop(said[1] for said in looking.all)
     if team.size == 1:
-        return empty_matrix(int(shape[0]), int(shape[1]), name)
-    return shared.make(team, (int(shape[0]), int(shape[1])), name, root)
+        return empty_matrix(int(shape[0]), int(shape[1]), dtype)
+    return shared.make(team, (int(shape[0]), int(shape[1])), dtype, root)
 
 
 def _asked(settings: Settings, **more: Any) -> dict[str, Any]:
@@ -127,10 +134,11 @@ def _multiply_on_gpu(team: Team, a: Any, b: Any, root: int, flags: dict[str, Any
     """GPU to GPU: the arrays are the only rank's row-blocks."""
     first, second = as_gpu_matrix(a, "a"), as_gpu_matrix(b, "b")
     refuse_shapes(first.shape, second.shape)
-    return _hand_over(_multiply_blocks(team, RowBlock(first), RowBlock(second), root, None, flags).array, both_on_gpu=True)
+    return _multiply_blocks(team, RowBlock(first), RowBlock(second), root, None, flags).array
 
 
-def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
+def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> np.ndarray:
+    """C; whole at the root only, where it may lie in `out`."""
     if not isinstance(root, int) or not 0 <= root < team.size:
         with team.phase("agree", timed=False):
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
@@ -157,7 +165,7 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
     problem = matrices.problem
     first: Operand = FromRoot(matrices.shape_a, arrays[0])
     second: Operand = FromRoot(matrices.shape_b, arrays[1])
-    place = plain_out if plain_out is not None and can_hold(plain_out, problem.dtype) else None
+    place = plain_out if team.rank == root and plain_out is not None and can_hold(plain_out, problem.dtype) else None
     all_shared = lie_shared(team, matrices.places)
     if all_shared:
         array_a, array_b, place = (
@@ -179,16 +187,14 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
     )
     outcome = make_product(team, agreement, first, second, settings, out=place, measured=False)
     _refuse_wrong(outcome.check)
-    if team.rank != root:
-        return None
-    if plain_out is None:
-        return _hand_over(outcome.c.array, both_on_gpu=on_gpu(a) and on_gpu(b))
-    if outcome.c.array is not plain_out:
-        np.copyto(plain_out, outcome.c.array)
-    return out
+    return outcome.c.array
 
 
-def _hand_over(c: np.ndarray, both_on_gpu: bool) -> Any:
+def _hand_over(c: np.ndarray, out: np.ndarray | None, *, both_on_gpu: bool) -> Any:
+    if out is not None:
+        if not np.may_share_memory(out, c):
+            np.copyto(out.view(np.ndarray), c)
+        return out
     if both_on_gpu:
         import cupy
 

@@ -7,6 +7,7 @@ class HybridError(Exception):
     """A failure with a message for the user; a command ends with `exit_code`."""
 
     exit_code = 1
+    on_all_ranks = False  # every rank raises it now
 
 
 class UsageError(HybridError, ValueError):

@@ -67,17 +67,19 @@ def look_around(team: Team, settings: Settings) -> Facts:
     return Facts(_processor(), gpus, why_no_gpu, room_of(team, settings, worked_on if worked_on in gpus else None))
 
 
-def room_of(team: Team, settings: Settings, gpu: Gpu | None) -> Room:
+def room_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> Room:
+    """`now`: the host's memory is looked at anew."""
     # What is held for earlier products serves this one, or is given back before.
-    held = team.kept.held if team.kept is not None else 0
+    held = team.kept.held if team.kept is not None and team.kept.gpu == gpu else 0
     free_on_gpu = free_bytes(gpu) + held if gpu else 0
     free_on_gpu -= min(SPARE_GPU_BYTES, free_on_gpu // 8)
     return Room(
         host=team.host,
-        host_bytes=settings.host_memory or available_host_bytes(),
+        host_bytes=settings.host_memory or available_host_bytes(now=now),
         shared_bytes=shared_bytes(window_folder()),
         gpu_bytes=min(settings.gpu_memory or free_on_gpu, free_on_gpu),
         gpu_id=gpu.uuid if gpu else "",
+        gpu_held=held,
     )
 
 

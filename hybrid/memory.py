@@ -22,14 +22,15 @@ class Room:
     shared_bytes: int  # in the folder where shared matrices live
     gpu_bytes: int = 0
     gpu_id: str = ""
+    gpu_held: int = 0  # of gpu_bytes: by this project, for the next product
 
 
 _LOOK_AGAIN = 0.1  # seconds; looking takes as long as a small product
 
 
-def available_host_bytes() -> int:
-    """`host_bytes_in` of this machine, a moment ago at most."""
-    return _lately(int(time.monotonic() / _LOOK_AGAIN))
+def available_host_bytes(*, now: bool = False) -> int:
+    """`host_bytes_in` of this machine, a moment ago at most; `now`: looked at anew."""
+    return host_bytes_in(Path("/")) if now else _lately(int(time.monotonic() / _LOOK_AGAIN))
 
 
 @lru_cache(maxsize=1)

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from hybrid.cut import Cut, Layout, choose_cut, layout_of
+from hybrid.errors import UsageError
 from hybrid.partition import Span, Topology, block
 from hybrid.problem import Problem
 from hybrid.schedule import Arrival, Strip, arrivals
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
+MOST_PIECES = 1 << 21  # of one rank
 MOST_GROUPS, GROUP_COLUMNS = 16, 512  # of the check: fewer columns in a sum show smaller errors, and take more memory
 
 
@@ -183,6 +185,9 @@ def make_plan(
         chunk_rows=chunk_rows,
         panel_columns=panel_columns,
     )
+    pieces = -(-max(map(len, blocks)) // cut.chunk_rows) + cut.panels_in(problem.m)
+    if pieces > MOST_PIECES:
+        raise UsageError(f"{problem} would come in {pieces:,} chunks and panels: more than {MOST_PIECES:,} are not planned")
     panels = cut.panels_of(problem.m, device)
     shares = tuple(
         Share(

@@ -75,7 +75,8 @@ def make_product(
             with team.phase("place", timed=False), busy():
                 # What is not computed shall show, also where the product before left what is right.
                 if settings.poison or (not plan.at_root and repeat + warmup > 1):
-                    windows["C"][plan.c_rows_at_the_end(team.rank)][...] = np.nan
+                    own = windows["C"].rows if plan.at_root else plan.c_rows_at_the_end(team.rank)
+                    windows["C"][own][...] = np.nan
                 runner.make_ready()
             began = time.perf_counter()
             if not plan.at_root:
@@ -84,7 +85,8 @@ def make_product(
             if not plan.at_root:
                 gather(team, plan, windows["C"], settings)
             ended = time.perf_counter()
-            runner.note_work()
+            if measured:
+                runner.note_work()
             if index >= 0:
                 totals.append(ended - began)
             if 0 <= index < repeat - 1:  # there is a product to report: a request to end no longer ends the rank at once

@@ -38,10 +38,8 @@ class Recycled:
         size = rows * columns * np.dtype(dtype).itemsize
         if size < LEAST_BYTES:
             return np.empty((rows, columns), dtype)
-        self.make_room(size)
-        try:
-            memory = self._free.pop()
-        except IndexError:
+        memory = self._take(size)
+        if memory is None:
             memory = empty_matrix(1, size, "uint8")
         shown = {
             "data": (memory.ctypes.data, False),
@@ -53,11 +51,24 @@ class Recycled:
 
     def make_room(self, size: int) -> int:
         """Give up what does not suit a result of `size` bytes; the bytes that are kept for it."""
-        self._free = [memory for memory in self._free if size <= memory.nbytes <= 2 * size]
-        return sum(memory.nbytes for memory in self._free)
+        memory = self._take(size)
+        if memory is None:
+            return 0
+        self.take_back(memory)
+        return memory.nbytes
+
+    def _take(self, size: int) -> np.ndarray | None:
+        """In single steps: between any two, another thread or the collection of garbage may bring memory of any size."""
+        while True:
+            try:
+                memory = self._free.pop()
+            except IndexError:
+                return None
+            if size <= memory.nbytes <= 2 * size:
+                return memory
 
     def take_back(self, memory: np.ndarray) -> None:
-        self._free = [memory]
+        self._free[:] = [memory]
 
 
 recycled = Recycled()  # of this process

@@ -48,7 +48,6 @@ def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, sett
         with team.phase("place", timed=False):
             runner.make_ready()
         runner.run()
-        runner.note_work()
         if not settings.check:
             return c, None
         with team.phase("check", timed=False), busy():

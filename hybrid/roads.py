@@ -34,7 +34,7 @@ class RoadChoice:
     reason: str
 
 
-def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, kernel: Kernel) -> RoadChoice:
+def choose_road(team: Team, plan: Plan, settings: Settings, gpus: Sequence[Gpu | None], kernel: Kernel) -> RoadChoice:
     """The fastest road that works here, or the one asked for. Every rank calls it, and comes to the same.
 
     DeviceUnavailable if the road asked for does not work.
@@ -45,7 +45,7 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
     if settings.road == "peers":
         if hindrance:
             raise DeviceUnavailable(f"the road peers cannot be taken: {hindrance}")
-        _workplace_to_probe(team, plan, gpu, kernel).probe(team)
+        _workplace_to_probe(team, plan, gpus, kernel).probe(team)
         return RoadChoice("peers", "asked for")
     if settings.road == "host":
         return RoadChoice("host", "asked for")
@@ -55,7 +55,7 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
         return RoadChoice("host", "all memory is a CPU's own")
     if plan.problem.bytes(plan.problem.l, plan.problem.m) < WORTH_EXCHANGING:
         return RoadChoice("host", "B is small")
-    place = _workplace_to_probe(team, plan, gpu, kernel)
+    place = _workplace_to_probe(team, plan, gpus, kernel)
     if team.topology not in place.refusals:
         try:
             place.probe(team)
@@ -66,25 +66,45 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpu: Gpu | None, ker
     return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
 
 
-def _workplace_to_probe(team: Team, plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Workplace:
-    """Made in a phase where it is not there yet; a product's kernel is taken later."""
+def _workplace_to_probe(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> Workplace:
     place = team.kept
-    if isinstance(place, Workplace) and place.key == (plan.device, plan.staged, gpu):
+    if isinstance(place, Workplace) and place.key == _key(plan, gpus):
         return place
-    with team.phase("prepare", timed=False), busy():
-        return workplace_of(team, plan, gpu, kernel)
+    return settled_workplace(team, plan, gpus, kernel)
 
 
-def workplace_of(team: Team, plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Workplace:
-    """This rank's, kept with the team and made anew for another device; ready for the kernel."""
-    key = (plan.device, plan.staged, gpu)
-    place = team.kept
-    if not isinstance(place, Workplace) or place.key != key:
-        if place is not None:
-            place.leave()
-        team.kept = place = Workplace(key, _device(plan, gpu, kernel), gpu)
-    place.device.take_kernel(kernel, plan.problem.dtype)
+def settled_workplace(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> Workplace:
+    """This rank's, kept with the team and made anew for other devices; ready for the kernel. Every rank calls it."""
+    if team.kept is not None and team.kept.key != _key(plan, gpus):
+        give_back(team)
+    kept = team.kept
+    try:
+        with team.phase("prepare", timed=False), busy():
+            place = kept
+            if not isinstance(place, Workplace):
+                gpu = gpus[team.rank]
+                team.kept = place = Workplace(_key(plan, gpus), _device(plan, gpu, kernel), gpu)
+            place.device.take_kernel(kernel, plan.problem.dtype)
+    except BaseException:
+        team.kept = kept  # on all ranks, also on those that could make theirs
+        raise
     return place
+
+
+def give_back(team: Team) -> None:
+    """What is held for the next product. Every rank calls it."""
+    place = team.kept
+    assert isinstance(place, Workplace)
+    with team.phase("prepare", timed=False):  # nobody gives back what others have open
+        place.close()
+    with team.phase("prepare", timed=False):
+        place.leave()
+        team.kept = None
+
+
+def _key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
+    """The same on all ranks: all need other workplaces, or none."""
+    return plan.device, plan.staged, tuple(gpus)
 
 
 def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:

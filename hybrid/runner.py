@@ -12,7 +12,7 @@ from hybrid.exchange import Ends
 from hybrid.exchange.deliveries import Passing
 from hybrid.guard import busy
 from hybrid.pipeline import multiply_in_place, run_share
-from hybrid.roads import make_deliveries, make_road, workplace_of
+from hybrid.roads import make_deliveries, make_road, settled_workplace
 from hybrid.settings import Settings
 from hybrid.team import Team
 
@@ -45,8 +45,7 @@ class Runner:
         self._strips, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
         self._work: Work = ()
         began = time.perf_counter()
-        with team.phase("prepare", timed=False), busy():
-            self._workplace = workplace_of(team, plan, gpus[team.rank], kernel)
+        self._workplace = settled_workplace(team, plan, gpus, kernel)
         self._deliveries = make_deliveries(team, plan, self._workplace, passing) if passing else None
         if plan.staged:
             self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus, self._deliveries)
@@ -80,7 +79,8 @@ class Runner:
             self._work = work
 
     def note_work(self) -> None:
-        """After the clock of a product has stopped: when each piece of its work ran."""
+        """After the clock of a product has stopped: when each piece of its work ran. A phase must follow, which tells the
+        other ranks if this fails."""
         for phase, begin, end in self._work:
             self._team.timeline.add(phase, begin, end)
         self._work = ()

@@ -28,6 +28,7 @@ class Kept(Protocol):
 
     held: int  # bytes of its device's memory
     gpu: Any  # the device, where it is one
+    key: object  # of all ranks' devices
 
     def leave(self) -> None:
         """Give everything back: the team's communicator is being freed."""
@@ -125,6 +126,17 @@ class Team:
             self.timeline.add(name, began, time.perf_counter())
         self._end_phase(phase, failure)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What a rank raises in here between phases, all raise: in the next phase. So one must follow on every rank."""
+        try:
+            yield
+        except BaseException as error:
+            if self._messages is None or (isinstance(error, HybridError) and error.on_all_ranks):
+                raise
+            with self.phase(self.doing, timed=False):
+                raise
+
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
         if self._messages is None:
             if failure is not None:
@@ -140,11 +152,11 @@ class Team:
                 reports = self._messages.exchange((said, None), self._patience)
             except TimeoutError:
                 self.alone = True
-                raise _common_error([(self.rank, said)], self.size) from failure
+                raise _on_all_ranks([(self.rank, said)], self.size) from failure
         failures = [(rank, report[0]) for rank, report in enumerate(reports) if report[0] is not None]
         if failures:
             self._messages.clear_up([rank for rank, _ in failures])
-            raise _common_error(failures, self.size) from failure
+            raise _on_all_ranks(failures, self.size) from failure
         phase.all = [report[1] for report in reports]
 
     def part(self, patience: float) -> None:
@@ -161,6 +173,12 @@ class Team:
         if self._messages is not None:
             self._messages.free()
             self._messages = None
+
+
+def _on_all_ranks(failures: list[tuple[int, tuple[str, str, str, str]]], size: int) -> HybridError:
+    error = _common_error(failures, size)
+    error.on_all_ranks = True
+    return error
 
 
 def _common_error(failures: list[tuple[int, tuple[str, str, str, str]]], size: int) -> HybridError:

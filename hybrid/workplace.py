@@ -61,8 +61,9 @@ class Workplace:
         """At least `size` bytes of the device, which other ranks need not open."""
         if self._connection is not None:
             with team.phase("prepare", timed=False):
-                self._close()
+                self.close()
         with team.phase("prepare", timed=False):
+            self.links = {}  # others may have had their marks open until now
             if self.memory is None or self.held < size:
                 self._reserve(size, shared=False)
         return self.memory
@@ -100,7 +101,7 @@ class Workplace:
                 self._connect(team, sizes, announcements, driver, link_to)
             except BaseException:
                 with team.phase("prepare", timed=False):  # before any owner gives back what others have opened
-                    self._close()
+                    self.close()
                 raise
             self._connection = wanted
         self.meet(team, notes)
@@ -120,8 +121,9 @@ class Workplace:
     ) -> None:
         neighbours = [rank for rank in team.node_ranks if rank != team.rank]
         with team.phase("prepare", timed=False):
-            self._close()
+            self.close()
         with team.phase("prepare", timed=False) as offering:
+            self.links = {}
             self._reserve(sizes[team.rank], shared=True)
             own = self.device.announcements(announcements)
             if team.rank == driver and link_to is not None:
@@ -142,14 +144,15 @@ class Workplace:
                     self._at_links[rank] = link.open(handle)
                     self._multiplied[rank] = link.open_announcements(strips)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """What others have made and this rank has opened."""
         self._connection = None
         self._made.clear()
         for rank, memory in self._at_links.items():
             self.links[rank].close(memory)
         for memory in self._opened.values():
             self.device.close(memory)
-        for known in (self._at_links, self._opened, self._loaded, self._multiplied, self.links):
+        for known in (self._at_links, self._opened, self._loaded, self._multiplied):
             known.clear()
 
     def drain(self) -> None:
@@ -160,7 +163,8 @@ class Workplace:
 
     def leave(self) -> None:
         """Give everything back."""
-        self._close()
+        self.close()
+        self.links = {}
         self.memory, self.board, self.held = None, None, 0
 
     def own_buffers(self, team: Team, plan: Plan) -> Buffers:

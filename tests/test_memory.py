@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
+import hybrid
+from hybrid import memory
 from hybrid.memory import available_host_bytes, host_bytes_in, readable, shared_bytes
 
 MiB = 1 << 20
@@ -82,6 +85,24 @@ def test_a_system_that_does_not_tell_what_is_available_still_gives_a_number(tmp_
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal:       9999 kB\nMemFree:        1111 kB\n")
     assert 0 < host_bytes_in(tmp_path) <= WHOLE
+
+
+def test_memory_given_back_a_moment_ago_is_seen_before_a_product_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "_lately", lambda moment: 1)
+    np.testing.assert_array_equal(hybrid.multiply(np.ones((3, 3)), np.ones((3, 3)), device="cpu"), np.full((3, 3), 3.0))
+
+
+def test_memory_is_looked_at_again(monkeypatch):
+    looks = []
+    monkeypatch.setattr(memory, "host_bytes_in", lambda root: looks.append(root) or 1)
+    memory._lately.cache_clear()
+    monkeypatch.setattr(memory.time, "monotonic", iter([10.0, 10.01, 11.0]).__next__)
+    for _ in range(3):
+        available_host_bytes()
+    memory._lately.cache_clear()
+    assert len(looks) == 2
+    available_host_bytes(now=True)
+    assert len(looks) == 3
 
 
 def test_this_system_has_some_memory_and_some_room_in_its_folders(tmp_path):

@@ -32,6 +32,23 @@ def test_memory_of_a_result_that_has_gone_is_used_again(recycled):
     assert second.flags.aligned
 
 
+@pytest.mark.parametrize("kept", [LEAST_BYTES, 40 * LEAST_BYTES], ids=["too small", "far too large"])
+def test_memory_that_comes_back_between_two_lines_is_looked_at_as_well(recycled, kept):
+    class ComesBack(list):
+        """Another thread's result goes whenever one is looked for."""
+
+        def pop(self):
+            self.looks = getattr(self, "looks", 0) + 1
+            if self.looks < 3:
+                self.append(np.empty(kept, np.uint8))
+            return super().pop()
+
+    recycled._free = ComesBack()
+    array = recycled.empty(4 * ROWS, COLUMNS, "uint8")
+    array[...] = 7
+    assert array.base.memory.nbytes == array.nbytes
+
+
 @pytest.mark.parametrize(
     "shown_by",
     [

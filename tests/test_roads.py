@@ -11,8 +11,10 @@ import pytest
 
 import hybrid
 from hybrid import cut
+from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.build import compiler
-from hybrid.errors import DeviceUnavailable, RankFailed
+from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
+from hybrid.exchange.push import DrivingRoad
 from hybrid.plan import make_plan
 
 pytestmark = pytest.mark.mpi
@@ -288,3 +290,86 @@ def check_product(comm, a, b, root):
         )
     else:
         assert c is None
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_root_brings_home_what_is_done_and_nothing_before(comm, rng, monkeypatch):
+    """CPU devices are always done: here they say so late, and strips are looked at only then."""
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_CHUNK_ROWS", "5")
+    asked, brought = [], []
+
+    def done(self, mark):
+        asked.append(len(brought))
+        return len(asked) % 3 == 0
+
+    original = CpuDevice.copy_out
+
+    def copy_out(self, into, source, after):
+        brought.append(len(asked))
+        return original(self, into, source, after)
+
+    monkeypatch.setattr(CpuDevice, "done", done)
+    monkeypatch.setattr(CpuDevice, "copy_out", copy_out)
+    a, b = rng.standard_normal((comm.size * 20, 30)), rng.standard_normal((30, 20))
+    check_product(comm, a, b, 0)
+    assert comm.rank != 0 or len(asked) >= 3 * 4 * (comm.size - 1)  # strips of the others, each asked for until it is there
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_does_not_come_home_shows_also_where_a_product_lay_before(comm, monkeypatch):
+    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    a, b = np.ones((1200, 30)), np.ones((30, 1200))
+    product(comm, a, b)  # its memory serves the next
+    monkeypatch.setattr(DrivingRoad, "finish", lambda self: [])
+    with pytest.raises(CheckFailed):
+        product(comm, a, b)
+
+
+def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
+    locked = []
+    monkeypatch.setattr(CpuDevice, "lock", lambda self, array: locked.append(array.shape))
+    a, b = rng.standard_normal((comm.size * 8, 12)), rng.standard_normal((12, 16))
+    product(comm, a, b)
+    product(comm, a, b)
+    assert len(locked) == 6  # rows of A, of B and of C, twice
+
+
+FAULTS = {
+    "the device": ("hybrid.devices.cpu.CpuDevice.take_kernel", {}),
+    "the order of arrivals": ("hybrid.plan.arrivals", {}),
+    "the plan": ("hybrid.agreement.make_plan", {}),
+    "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"ROAD": "peers"}),
+    "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"ROAD": "peers"}),
+}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_rank_that_fails_between_phases_keeps_nobody_waiting(comm, rng, monkeypatch, fault):
+    where, environment = FAULTS[fault]
+    for name, value in environment.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    own = comm.Dup()  # a team of its own, which has no device yet
+    a, b, _ = case(comm, rng, "float64", least=20)
+    make_plan.cache_clear()
+
+    def planted(*_, **__):
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch:
+        if comm.rank == 1:
+            patch.setattr(where, planted)
+        with pytest.raises(RankFailed, match=r"rank 1 on .*planted"):
+            hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=own)
+    c = hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=own)
+    assert comm.rank != 0 or np.allclose(c, a @ b)
+    own.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("out", [[1, 2], "out", np.empty((3, 3))], ids=["list", "text", "array"])
+def test_out_is_nothing_to_other_ranks_than_the_root(comm, rng, out):
+    a, b, _ = case(comm, rng, "float64", least=1)
+    c = hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm, out=None if comm.rank == 0 else out)
+    assert (c is None) == (comm.rank != 0)

@@ -10,6 +10,8 @@ from hybrid.plan import Share
 from hybrid.problem import Problem
 from hybrid.schedule import Arrival, Strip
 
+_MOST_KEPT = 10_000  # strips
+
 
 class Buffers:
     """A share's buffers in a block of device memory, of this rank's or, opened, of another's."""
@@ -38,6 +40,8 @@ class Buffers:
     def operands(self, strip: Strip) -> tuple[Any, Any, Any]:
         """What a strip is computed from and into."""
         if strip not in self._operands:
+            if len(self._operands) >= _MOST_KEPT:
+                self._operands.clear()
             columns = len(strip.columns)
             c = self._c[strip.slot][strip.held.slice, :columns]
             self._operands[strip] = self._a[strip.held.slice], self.panel(strip.slot, columns), c
