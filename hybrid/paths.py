@@ -184,7 +184,9 @@ def _report(options: argparse.Namespace, task: Task, held: Held, found: np.ndarr
         asked = {"graph": options.graph, "length": options.length, "from": options.tail, "to": options.head}
         shown = {"vertices": len(names), "stochastic": options.stochastic, "dtype": options.dtype, "road": str(way)}
         result = {"products": way.products, "seconds": seconds, "result": counts.text(numbers[0, 0]) if single else None}
-        record.write({"command": "paths", **asked, **shown, **result, **about}, options.json)
+        corner = [list(map(counts.shortened, line)) for line in numbers[: len(rows), : len(columns)]]
+        matrix = {"arguments": sys.argv[1:], "rows": rows, "columns": columns, "numbers": corner}
+        record.write({"command": "paths", **asked, **shown, **result, **matrix, **about}, options.json)
     sys.stdout.flush()
 
 

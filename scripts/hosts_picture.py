@@ -11,7 +11,7 @@ from ladder_picture import STYLE
 from hybrid import files
 from hybrid.errors import UsageError
 
-_LINES = {  # name, colour, how the line is drawn
+DRAWN = {  # name, colour, how the line is drawn
     "handwritten": ("written by hand", "#c44e52", "-"),
     "jax": ("JAX", "#937860", "-"),
     "torch": ("PyTorch", "#dd8452", "-"),
@@ -25,14 +25,14 @@ def draw(results: Results, path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    sizes = results.sizes(tuple(_LINES))
+    sizes = results.sizes(tuple(DRAWN))
     if not sizes:
         raise UsageError("nothing of the picture was measured")
     n = size_of_picture(sizes)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "hosts"}):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         panel = figure.subplots()
-        for part, (name, color, style) in _LINES.items():
+        for part, (name, color, style) in DRAWN.items():
             points = [(cell.gpus, cell.milliseconds) for gpus in results.gpus() if (cell := results.of(part, gpus, n))]
             if points:
                 last = f"{name}: {points[-1][1]:.{1 if points[-1][1] < 100 else 0}f} ms on {points[-1][0]}"

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from report_table import Block, Remarks, Table, markdown
+
 from hybrid import record
 from hybrid.errors import UsageError
 
@@ -60,8 +62,8 @@ class Results:
     """The last run's result for each part, number of GPUs and size, on the machine of the last line."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
-        machine = _machine_of(lines[-1])
-        self._lines = [line for line in lines if _machine_of(line) == machine]
+        machine = machine_of(lines[-1])
+        self._lines = [line for line in lines if machine_of(line) == machine]
         grouped: dict[tuple[str, str, int, int], list[Line]] = {}
         for line in self._lines:
             if line.get("seconds"):
@@ -107,6 +109,9 @@ class Results:
     def dates(self) -> str:
         return ", ".join(dict.fromkeys(line["date"][:10] for line in self._lines if line.get("seconds")))
 
+    def commands(self) -> list[str]:
+        return list(dict.fromkeys(line["command"] for line in self._lines))
+
     def origin(self) -> str:
         """Machine, versions, dates and commands, in one line."""
         last = self._lines[-1]
@@ -117,7 +122,7 @@ class Results:
         return f"{about}; " + "; ".join(f"{date}, `{command}`" for date, command in runs)
 
 
-def _machine_of(line: Line) -> tuple[Any, ...]:
+def machine_of(line: Line) -> tuple[Any, ...]:
     return line["device"], line["gpu"], line["gpus_there"]
 
 
@@ -150,42 +155,47 @@ def size_of_picture(sizes: Sequence[int]) -> int:
 def table(results: Results, picture: str = "") -> str:
     """Markdown: the times, what was measured beside them, and where the numbers come from. `picture`: shown above."""
     parts = [f"![Time against the number of GPUs]({picture})\n"] if picture else []
-    if not results.of_gpu:
-        parts.append("Not of a GPU: this shows only that the programs run.\n")
-    if results.gpus():
-        parts += [_times(results), _setups(results)]
-    parts += [text + "\n" for text in beside(results)]
-    parts += [f"Left out: {text}\n" for text in results.left_out()]
+    parts += map(markdown, blocks(results))
     parts.append(f"Measured on {results.origin()}\n")
     return "\n".join(parts)
 
 
-def _times(results: Results) -> str:
+def blocks(results: Results) -> Iterator[Block]:
+    if not results.of_gpu:
+        yield Remarks(["Not of a GPU: this shows only that the programs run."])
+    if results.gpus():
+        yield _times(results)
+        yield _setups(results)
+    if remarks := [*beside(results), *(f"Left out: {text}" for text in results.left_out())]:
+        yield Remarks(remarks)
+
+
+def _times(results: Results) -> Table:
     def text(cell: Cell) -> str:
         ratio = None if cell.part in NOT_COMPARED else results.ratio(cell)
         return _number(cell.milliseconds) + (f" ({_number(ratio)} ×)" if ratio is not None else "")
 
-    heading = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand):\n\n"
-    return heading + _grid(results, text)
+    title = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
+    return _grid(results, text, title)
 
 
-def _setups(results: Results) -> str:
+def _setups(results: Results) -> Table:
     def text(cell: Cell) -> str:
         return _number(1e3 * cell.setup) if cell.setup is not None else "–"
 
-    heading = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs):\n\n"
-    return heading + _grid(results, text)
+    title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
+    return _grid(results, text, title)
 
 
-def _grid(results: Results, text: Callable[[Cell], str]) -> str:
+def _grid(results: Results, text: Callable[[Cell], str], title: str) -> Table:
     gpus, unit = results.gpus(), "GPU" if results.of_gpu else "rank"
-    rows = [["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], ["---:", "---", *["---:"] * len(gpus)]]
+    heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], []
     for n in results.sizes():
         for part, name in NAMES.items():
             cells = [results.of(part, count, n) for count in gpus]
             if any(cells):
                 rows.append([str(n), name, *(text(cell) if cell else "–" for cell in cells)])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return Table(heads, "rl" + "r" * len(gpus), rows, title)
 
 
 def beside(results: Results) -> Iterator[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from report_table import Table, markdown
+
 from hybrid import record
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import ALL, BOTH, CATALOGUE, Form, Kernel
@@ -94,11 +96,14 @@ class Results:
 
     def origin(self) -> str:
         """GPU, versions, dates and commands, in one line."""
-        last = list(self)[-1]
         runs = dict.fromkeys((line["date"][:10], line["command"]) for line in self)
+        return f"{self.machine()}; " + "; ".join(f"{date}, `{command}`" for date, command in runs)
+
+    def machine(self) -> str:
+        """GPU and versions."""
+        last = list(self)[-1]
         major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
-        libraries = f"driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
-        return f"{last['gpu']}, {libraries}; " + "; ".join(f"{date}, `{command}`" for date, command in runs)
+        return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
 
 
 # --- the table
@@ -118,16 +123,20 @@ def loads_per_multiply_add(kernel: str, tile: Sequence[int]) -> Fraction:
 def table(results: Results, picture: str = "") -> str:
     """Markdown: a table for each dtype, then where the numbers come from. `picture`: a path to show above them."""
     parts = [f"![TF/s of each rung beside cuBLAS]({picture})\n"] if picture else []
+    parts += map(markdown, blocks(results))
+    parts.append(f"Measured on {results.origin()}\n")
+    return "\n".join(parts)
+
+
+def blocks(results: Results) -> Iterator[Table]:
     shapes = results.shapes()
     for dtype in results.dtypes():
         heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
-        rows = [heads, ["---", "---", *["---:"] * (len(heads) - 2)]]
+        rows = []
         for kernel in [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]:
             speeds = [_speed(results.of(kernel, dtype, shape)) for shape in shapes]
             rows.append([kernel, *_resources(results.any_of(kernel, dtype)), *speeds])
-        parts.append(f"{dtype}, TF/s (and % of cuBLAS):\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows))
-    parts.append(f"Measured on {results.origin()}\n")
-    return "\n".join(parts)
+        yield Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, TF/s (and % of cuBLAS)")
 
 
 def _resources(line: Line | None) -> list[str]:

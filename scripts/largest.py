@@ -21,6 +21,7 @@ from largest_runs import RunnerAlone, largest_in_core, theoretical
 from lecture_common import Line, caption, command, lines_of, of_gpu, on, parser_for, readable
 from lecture_places import Place, place_for
 from lecture_timing import kernel_of
+from report_table import Table, printed
 
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.facts import kernel_asked_for
@@ -63,14 +64,17 @@ def _kernels(place: Place, dtype: str, n: int) -> tuple[str, ...]:
 
 def table(lines: Sequence[Line]) -> Iterator[str]:
     yield caption(lines)
+    yield from printed(blocks(lines))
+
+
+def blocks(lines: Sequence[Line]) -> Iterator[Table]:
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
         ours = [line for line in lines if line["dtype"] == dtype]
         memory, item = ours[-1]["memory"], ITEM_SIZES[dtype]
         whose = "of the GPU" if of_gpu(lines) else "of the CPU, in place of a GPU's"
-        yield f"{dtype}, {readable_bytes(memory)} {whose}"
         most = next(line["n"] for line in ours if line["part"] == "theoretical")
-        for line in ours:
-            yield f"  {WAYS[line['part']]:36}{line['n']:>8}  {_about(line, most, memory, item)}"
+        rows = [[WAYS[line["part"]], str(line["n"]), _about(line, most, memory, item)] for line in ours]
+        yield Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable_bytes(memory)} {whose}")
 
 
 def _about(line: Line, most: int, memory: int, item: int) -> str:

@@ -23,6 +23,7 @@ from lecture_common import Line, at_least_1, caption, command, lines_of, number,
 from lecture_places import Place, place_for
 from lecture_roofline import Point, point
 from lecture_timing import kernel_of, kernel_seconds, loops_seconds, matrices, whole_seconds, with_block
+from report_table import Block, Remarks, Table, printed
 
 from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import Kernel
@@ -98,8 +99,19 @@ class Results:
 
 
 def table(results: Results) -> Iterator[str]:
-    yield f"{DTYPE}, a[y][x] = x + y·width; ms; {caption(results.lines)}"
-    yield f"{'':12}{'width':>6}  {'five runs':46}{'average':>10}{'times faster':>14}{'kernel alone':>14}"
+    yield caption(results.lines)
+    yield from printed(blocks(results))
+
+
+def blocks(results: Results) -> Iterator[Block]:
+    heads = ["", "width", "five runs", "average", "times faster", "kernel alone", ""]
+    yield Table(heads, "lrlrrrl", list(_program_rows(results)), f"{DTYPE}, a[y][x] = x + y·width; ms")
+    if results.ragged:
+        yield Remarks([_about_ragged(line) for line in results.ragged.values()], f"a width that is no multiple of {SIDE}")
+    yield from lecture_roofline.tables(lecture_roofline.roof_of(results.lines), results.points())
+
+
+def _program_rows(results: Results) -> Iterator[list[str]]:
     for program, line in results.programs.items():
         told = LECTURE_MEAN_MS[program], LECTURE_TIMES_FASTER.get(program)
         yield _row(program, LECTURE_WIDTH, LECTURE_MS[program], told[0], told[1], None, "lecture")
@@ -108,25 +120,26 @@ def table(results: Results) -> Iterator[str]:
             runs = [1e3 * seconds for seconds in line["runs"]]
             yield _row("", line["width"], runs, fmean(runs), results.times_faster(program), alone, "here")
         else:
-            yield f"{'':12}{line['width']:6}  right, on the CPU's CUDA runtime"
-    yield ""
-    for line in results.ragged.values():
-        width = line["width"]
-        yield (
-            f"{line['program']} at width {width}, no multiple of {SIDE}: right; the lecture's leaves {left_out(width):,} of "
-            f"{width**2:,} elements out"
-            + (f" and the terms from k = {width // SIDE * SIDE} on" if "SM" in line["program"] else "")
-        )
-    yield ""
-    yield from lecture_roofline.table(lecture_roofline.roof_of(results.lines), results.points())
+            yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
 
 
-def _row(name: str, width: int, runs: Sequence[float], mean: float, faster: float | None, alone: float | None, whose: str) -> str:
+def _row(
+    name: str, width: int, runs: Sequence[float], mean: float, faster: float | None, alone: float | None, whose: str
+) -> list[str]:
     digits = 2 if mean >= 1000 else 1 if mean >= 10 else 3
     five = " ".join(f"{ms:.{digits}f}" for ms in runs)
     times = "" if faster is None else f"{faster:.0f}"
     kernel = "" if alone is None else f"{alone:.3f}"
-    return f"{name:12}{width:6}  {five:46}{mean:10.{max(2, digits)}f}{times:>14}{kernel:>14}  {whose}".rstrip()
+    return [name, str(width), five, f"{mean:.{max(2, digits)}f}", times, kernel, whose]
+
+
+def _about_ragged(line: Line) -> str:
+    width = line["width"]
+    terms = f" and the terms from k = {width // SIDE * SIDE} on" if "SM" in line["program"] else ""
+    return (
+        f"{line['program']} at width {width}, no multiple of {SIDE}: right; the lecture's leaves {left_out(width):,} of "
+        f"{width**2:,} elements out{terms}"
+    )
 
 
 def draw(results: Results, path: str) -> None:

@@ -50,6 +50,7 @@ def at_least_1(text: str) -> int:
 def command(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], int], arguments: Sequence[str] | None) -> int:
     """The exit code. What can be refused is refused before anything is measured."""
     options = parser.parse_args(arguments)
+    options.words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if options.json:
             files.refuse_unwritable(options.json)
@@ -68,7 +69,8 @@ def lines_of(options: argparse.Namespace, script: str, measured: Iterable[Line])
     """The lines of --from; else what is measured, each line recorded as it comes, and last a line that says it is all."""
     if options.source:
         return recorded(options.source, script)
-    about = {"script": script, "run": _now("microseconds"), "command": shlex.join(["python", *sys.argv])}
+    started = shlex.join(["python", f"scripts/{script}.py", *options.words])
+    about = {"script": script, "run": _now("microseconds"), "command": started}
 
     def keep(line: Line) -> Line:
         whole = {**about, "date": _now("seconds"), "machine": record.machine(), **line}
@@ -83,11 +85,16 @@ def lines_of(options: argparse.Namespace, script: str, measured: Iterable[Line])
 
 def recorded(path: str, script: str) -> list[Line]:
     """The last run of this script in a file that came to its end. UsageError when there is none."""
-    lines = [line for line in record.read(path) if line.get("script") == script]
-    ended = [line["run"] for line in lines if line["part"] == END]
-    if not ended:
+    lines = last_run([line for line in record.read(path) if line.get("script") == script])
+    if not lines:
         raise UsageError(f"{path} has no run of scripts/{script}.py that came to its end")
-    return [line for line in lines if line["run"] == ended[-1] and line["part"] != END]
+    return lines
+
+
+def last_run(lines: Sequence[Line]) -> list[Line]:
+    """Of one script's lines those of the last run that came to its end; empty where none did."""
+    ended = [line["run"] for line in lines if line["part"] == END]
+    return [line for line in lines if ended and line["run"] == ended[-1] and line["part"] != END]
 
 
 def _now(precision: str) -> str:
@@ -103,12 +110,21 @@ def of_gpu(lines: Sequence[Line]) -> bool:
     return lines[-1]["device"] == "cuda"
 
 
+def machine_of(lines: Sequence[Line]) -> str:
+    return lines[-1]["gpu"] or f"{processor_of(lines[-1])}, no GPU"
+
+
+def processor_of(line: Line) -> str:
+    return f"{line['machine']['processor']}, {line['machine']['cores']} cores"
+
+
 def caption(lines: Sequence[Line]) -> str:
     """Machine and dates."""
-    last = lines[-1]
-    processor = f"{last['machine']['processor']}, {last['machine']['cores']} cores"
-    dates = ", ".join(dict.fromkeys(line["date"][:10] for line in lines))
-    return f"{last['gpu'] or processor + ', no GPU'}; {dates}"
+    return f"{machine_of(lines)}; {dates_of(lines)}"
+
+
+def dates_of(lines: Sequence[Line]) -> str:
+    return ", ".join(dict.fromkeys(line["date"][:10] for line in lines))
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:

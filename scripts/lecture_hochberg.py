@@ -27,6 +27,7 @@ from lecture_common import Line, at_least_1, caption, command, lines_of, number,
 from lecture_places import Place, place_for
 from lecture_programs import DTYPE, KERNELS, run_program
 from lecture_timing import kernel_of, kernel_seconds, matrices
+from report_table import Block, Remarks, Table, printed
 
 from hybrid.errors import HybridError, UsageError
 from hybrid.settings import Settings, parse_bytes
@@ -117,24 +118,30 @@ class Results:
 
 
 def table(results: Results) -> Iterator[str]:
-    yield f"{DTYPE}, time without / with shared memory; {caption(results.lines)}"
+    yield caption(results.lines)
+    yield from printed(blocks(results))
+
+
+def blocks(results: Results) -> Iterator[Block]:
+    title = f"{DTYPE}, time without / with shared memory"
     if results.speeds:
-        yield f"{'size':>6}{'kernel, ms':>24}{'ratio':>8}{'whole program, s':>26}{'ratio':>8}"
-        for size in results.sizes:
-            cells = ""
-            for part, scale, width in (("kernel", 1e3, 24), ("wall", 1.0, 26)):
-                times = [results.seconds(part, program, size) for program in KERNELS]
-                ratio = results.ratio(part, size)
-                both = " / ".join(number(scale * seconds) for seconds in times if seconds)
-                cells += f"{both or '–':>{width}}{'–' if ratio is None else f'{ratio:.2f}':>8}"
-            yield f"{size:6}{cells}"
+        heads = ["size", "kernel, ms", "ratio", "whole program, s", "ratio"]
+        yield Table(heads, "rrrrr", [_times_at(size, results) for size in results.sizes], title)
     else:
         sizes = ", ".join(map(str, results.sizes))
-        yield f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime; nothing was timed"
-    yield ""
-    yield f"published, of whole programs: {'size':>12}  factor"
-    for one in PUBLISHED:
-        yield f"  {one.gpu:10}{one.capability:>4}{one.cores:5} cores{one.size:18}  {one.wording}"
+        yield Remarks([f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime; nothing was timed"], title)
+    rows = [[one.gpu, one.capability, f"{one.cores} cores", str(one.size), one.wording] for one in PUBLISHED]
+    yield Table(["GPU", "compute capability", "", "size", "factor"], "lrrrl", rows, "published, of whole programs")
+
+
+def _times_at(size: int, results: Results) -> list[str]:
+    cells = [str(size)]
+    for part, scale in (("kernel", 1e3), ("wall", 1.0)):
+        times = [results.seconds(part, program, size) for program in KERNELS]
+        ratio = results.ratio(part, size)
+        both = " / ".join(number(scale * seconds) for seconds in times if seconds)
+        cells += [both or "–", "–" if ratio is None else f"{ratio:.2f}"]
+    return cells
 
 
 def draw(results: Results, path: str) -> None:
@@ -163,7 +170,7 @@ def _draw_seconds(panel: Any, results: Results, sizes: range) -> None:
     panel.set_yscale("log")
     panel.set_ylabel("seconds")
     if sizes is SMALL:
-        panel.legend(frameon=False, fontsize=8, handlelength=4, loc="center left")
+        panel.legend(frameon=False, fontsize=8, handlelength=4, loc="best")
 
 
 def _draw_ratios(panel: Any, results: Results, part: str, sizes: range) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from report_table import Table
+
 from hybrid.errors import UsageError
 
 MOST_THREADS = 1024  # of a block, on every GPU
@@ -106,7 +108,7 @@ LECTURES: tuple[tuple[str, Covering, dict[str, object]], ...] = (
     ("100×200 · 200×500", Covering(100, 500, 16, 16), {"passing": 50_000}),
     ("slides, 1024²", Covering(1024, 1024, 16, 16), {"threads_of_block": 256, "grid": (64, 64), "blocks": 4096}),
 )
-SLIDES_PHASE = (TilePhase(16), {"loads": 512, "operations": 8192})
+SLIDES_PHASE: tuple[TilePhase, dict[str, object]] = (TilePhase(16), {"loads": 512, "operations": 8192})
 
 
 def explained(covering: Covering) -> Iterator[str]:
@@ -132,15 +134,13 @@ def explained(covering: Covering) -> Iterator[str]:
         )
 
 
-def compared() -> Iterator[str]:
+def compared() -> Table:
     """Each number of the documents beside the computed one."""
-    yield f"{'':20}{'':18}{'lecture':>12}{'computed':>12}"
-    for source, covering, said in LECTURES:
+    rows = []
+    for source, computed, said in (*LECTURES, ("slides, tile 16", *SLIDES_PHASE)):
         for name, number in said.items():
-            yield f"{source:20}{name.replace('_', ' '):18}{_text(number):>12}{_text(getattr(covering, name)):>12}"
-    phase, of_phase = SLIDES_PHASE
-    for name, number in of_phase.items():
-        yield f"{'slides, tile 16':20}{name:18}{_text(number):>12}{_text(getattr(phase, name)):>12}"
+            rows.append([source, name.replace("_", " "), _text(number), _text(getattr(computed, name))])
+    return Table(["source", "number", "lecture", "computed"], "llrr", rows, "launches")
 
 
 def _text(number: object) -> str:

@@ -20,6 +20,7 @@ from lecture_common import Line, at_least_1, caption, command, lines_of, of_gpu,
 from lecture_launch import Covering, compared, explained, pieces_of_warp, threads_at_work
 from lecture_places import Place, place_for
 from lecture_timing import kernel_of, kernel_seconds, matrices, refuse_wrong
+from report_table import Block, Remarks, Table, printed
 
 from hybrid.errors import UsageError
 
@@ -98,23 +99,29 @@ class Results:
 
 
 def table(results: Results) -> Iterator[str]:
-    yield f"exercise 1, {DTYPE}; {caption(results.lines)}"
-    speed = "time          GF/s" if results.speeds else "product"
-    yield f"  {'C':8}{'n×l · l×m':24}{'a thread computes':20}{'threads':>12}  {speed}"
+    yield caption(results.lines)
+    yield from printed(blocks(results))
+
+
+def blocks(results: Results) -> Iterator[Block]:
+    heads = ["C", "n×l · l×m", "kernel", "threads", *(["time", "GF/s"] if results.speeds else ["product"])]
+    rows = []
     for (form, design), line in results.designs.items():
         shape = f"{line['n']}×{line['l']} · {line['l']}×{line['m']}"
         threads = threads_at_work(design, line["n"], line["m"])
-        seconds = line["seconds"]["median"]
-        outcome = f"{readable(seconds):12}{results.gigaflops(form, design):6.4g}" if results.speeds else "right"
-        yield f"  {form:8}{shape:24}{design:20}{threads:12,}  {outcome}"
-    yield ""
-    yield from verdicts(results)
-    yield ""
-    yield "exercise 2, a matrix times a vector"
+        speed = [readable(line["seconds"]["median"]), f"{results.gigaflops(form, design):.4g}"]
+        rows.append([form, shape, design, f"{threads:,}", *(speed if results.speeds else ["right"])])
+    yield Table(heads, "lllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
+    yield Remarks(list(verdicts(results)), "for and against")
+    yield Table(["kernel", "matrix", "outcome"], "lll", list(_vector_rows(results)), "exercise 2, a matrix times a vector")
+    yield compared()
+
+
+def _vector_rows(results: Results) -> Iterator[list[str]]:
     for kernel, line in results.vectors.items():
         n, seconds = line["n"], line["seconds"]["median"]
         outcome = f"{readable(seconds)}, {ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix" if results.speeds else "right"
-        yield f"  {kernel:14}{n}×{n}  {outcome}"
+        yield [kernel, f"{n}×{n}", outcome]
 
 
 def verdicts(results: Results) -> Iterator[str]:
@@ -186,7 +193,7 @@ def work(options: argparse.Namespace) -> int:
         print(*explained(Covering(*options.launch)), sep="\n")
         return 0
     results = Results(lines_of(options, NAME, _measured(options)))
-    print(*table(results), "", "launches", *compared(), sep="\n")
+    print(*table(results), sep="\n")
     if options.picture:
         draw(results, options.picture)
     return 0

@@ -12,6 +12,7 @@ import numpy as np
 from lecture_common import Line, number, on
 from lecture_places import Place, processor
 from lecture_timing import kernel_seconds, matrices
+from report_table import Table
 
 from hybrid.kernels.catalogue import fastest
 from hybrid.threads import limited_threads
@@ -112,21 +113,25 @@ def roof_of(lines: Sequence[Line]) -> Roof:
     return Roof(line["roof"], line["bytes_per_second"], line["operations_per_second"])
 
 
-def table(roof: Roof, points: Sequence[Point]) -> Iterator[str]:
+def tables(roof: Roof, points: Sequence[Point]) -> Iterator[Table]:
     """The lecture's argument in its numbers, then in these; then what was reached. `points`: programs on `roof`."""
-    yield f"{'':32}{'memory':>14}{'numbers':>12}{'an operation each':>20}{'arithmetic':>14}{'share':>8}"
-    for one in (LECTURE, roof):
-        numbers, share = number(one.numbers / 1e9), 100 * one.numbers / one.operations
-        yield (
-            f"{one.name:32}{number(one.bytes / 1e9):>9} GB/s{numbers:>8} G/s{numbers:>15} GF/s"
-            f"{number(one.operations / 1e9):>9} GF/s{share:6.2g} %"
-        )
-    yield f"  {'':12}{'operations a byte':>18}{'bound':>15}{'reached':>15}"
-    for each in points:
-        bound = roof.bound(each.intensity)
-        note = "  above: what was loaded before comes out of caches" if each.operations > bound else ""
-        reached = f"{number(bound / 1e9):>10} GF/s{number(each.operations / 1e9):>10} GF/s"
-        yield f"  {each.program:12}{each.intensity:18g}{reached}{note}"
+    heads = ["", "memory", "numbers", "an operation each", "arithmetic", "share"]
+    yield Table(heads, "lrrrrr", [_roof_row(one) for one in (LECTURE, roof)], "the roofline")
+    rows = [_point_row(each, roof.bound(each.intensity)) for each in points]
+    if rows:
+        yield Table(["", "operations a byte", "bound", "reached"], "lrrl", rows, f"under the roof of {roof.name}")
+
+
+def _roof_row(one: Roof) -> list[str]:
+    numbers, share = number(one.numbers / 1e9), 100 * one.numbers / one.operations
+    rates = [f"{number(one.bytes / 1e9)} GB/s", f"{numbers} G/s", f"{numbers} GF/s", f"{number(one.operations / 1e9)} GF/s"]
+    return [one.name, *rates, f"{share:.2g} %"]
+
+
+def _point_row(each: Point, bound: float) -> list[str]:
+    note = " (above: caches hold what was loaded before)" if each.operations > bound else ""
+    reached = f"{number(each.operations / 1e9)} GF/s{note}"
+    return [each.program, f"{each.intensity:g}", f"{number(bound / 1e9)} GF/s", reached]
 
 
 def draw(panel: Any, roof: Roof, points: Sequence[Point], lecture: Sequence[Point]) -> None:

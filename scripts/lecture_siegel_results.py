@@ -9,6 +9,7 @@ import lecture_picture
 from ladder_table import form_of, loads_of_elements
 from lecture_common import Line, caption, of_gpu, readable
 from lecture_timing import kernel_of
+from report_table import Block, Remarks, Table, printed
 
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY
 
@@ -52,26 +53,31 @@ def reads(program: str, shape: tuple[int, int, int] = (N, N, N)) -> tuple[int, i
 
 
 def table(results: Results) -> Iterator[str]:
-    yield f"{N}×{N}, {DTYPE}: {N**3:,} multiplications; {caption(results.lines)}"
-    yield f"  {'':14}{'K40c (lecture)':>16}  here"
+    yield caption(results.lines)
+    yield from printed(blocks(results))
+
+
+def blocks(results: Results) -> Iterator[Block]:
+    title = f"{N}×{N}, {DTYPE}: {N**3:,} multiplications"
+    yield Table(["program", "K40c (lecture)", "here"], "lrl", list(_time_rows(results)), title)
+    yield _memory_table(results)
+    yield _about_several(results)
+
+
+def _time_rows(results: Results) -> Iterator[list[str]]:
     for kernel, order in ORDERS.items():
-        told = "> 1 h" if kernel == "loops" else ""
-        yield f"  {'seq, ' + order:14}{told:>16}  {_seq_here(results, kernel)}"
+        yield [f"seq, {order}", "> 1 h" if kernel == "loops" else "", _seq_here(results, kernel)]
     for program, line in results.programs.items():
         n, seconds = line["n"], LECTURE_SECONDS[program]
         size = "" if n == N else f" at {n}"
         here = f"right at {n}, on the CPU's CUDA runtime"
         if results.speeds:
             here = f"{readable(line['seconds']['median'])}{size}, {readable(line['whole']['median'])} with allocation and copies"
-        yield f"  {program:14}{seconds:14.1f} s  {here}"
+        yield [program, f"{seconds:.1f} s", here]
     if results.speeds and len(results.programs) == len(PROGRAMS):
         one, two = (results.programs[program]["seconds"]["median"] for program in PROGRAMS)
         ratio = LECTURE_SECONDS["matmul1"] / LECTURE_SECONDS["matmul2"]
-        yield f"  {'ratio':14}{ratio:16.1f}  {one / two:.2f}"
-    yield ""
-    yield from _memory_table(results)
-    yield ""
-    yield from _several_table(results)
+        yield ["ratio", f"{ratio:.1f}", f"{one / two:.2f}"]
 
 
 def _seq_here(results: Results, kernel: str) -> str:
@@ -82,23 +88,27 @@ def _seq_here(results: Results, kernel: str) -> str:
     return f"{readable(seconds)}, extrapolated by n³ from {readable(results.seq[kernel, size])} at {size}; not measured"
 
 
-def _memory_table(results: Results) -> Iterator[str]:
-    yield "how often is each element read from global memory?"
-    yield f"  {'':9}{'of a':>14}{'of b':>14}{f'at {N}':>14}  counted at n, l, m = {', '.join(map(str, COUNTED))}"
+def _memory_table(results: Results) -> Table:
+    rows = []
     for program in PROGRAMS:
         a, b = formulas(program)
         counted = results.loads.get(program)
         least_and_most = [{counted[matrix][0], counted[matrix][1]} for matrix in "ab"] if counted else []
         shown_counts = ", ".join("–".join(f"{count:g}" for count in sorted(counts)) for counts in least_and_most)
         both = ", ".join(map(str, dict.fromkeys(reads(program))))
-        yield f"  {program:9}{a:>14}{b:>14}{both:>14}  {shown_counts or 'not counted'}"
+        rows.append([program, a, b, both, shown_counts or "not counted"])
+    heads = ["program", "of a", "of b", f"at {N}", f"counted at n, l, m = {', '.join(map(str, COUNTED))}"]
+    return Table(heads, "lrrrl", rows, "how often is each element read from global memory?")
 
 
-def _several_table(results: Results) -> Iterator[str]:
+def _about_several(results: Results) -> Remarks:
     n = next(iter(results.several.values()))["n"]
-    yield f"several devices, matmul2 at {n}"
+    return Remarks(list(_lines_of_several(results)), f"several devices, matmul2 at {n}")
+
+
+def _lines_of_several(results: Results) -> Iterator[str]:
     for (way, devices), line in results.several.items():
-        what = f"  {devices} {'device' if devices == 1 else 'devices'}, {'a process' if way == 'one process' else 'a rank'} "
+        what = f"{devices} {'device' if devices == 1 else 'devices'}, {'a process' if way == 'one process' else 'a rank'} "
         what += "for all" if way == "one process" else "each"
         if not results.speeds:
             yield f"{what}: right, pretended by the CPU"

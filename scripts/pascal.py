@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 
 import numpy as np
+from report_table import Block, Remarks, Table, printed
 from tqdm import tqdm
 
 import hybrid
@@ -162,14 +163,17 @@ def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> str:
     return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})"
 
 
-def table(results: Sequence[Result]) -> Iterator[str]:
-    yield f"{'type':8}  {'(a) fit':>8}  {'(b) exact':>9}  {'(c) right':>9}  with kernel"
+def blocks(results: Sequence[Result]) -> Iterator[Block]:
+    rows = []
     for one in results:
-        yield f"{one.dtype:8}  {one.fit:8}  {one.exact:9}  {'–' if one.right is None else one.right:>9}  {one.kernel or '–'}"
+        rows.append([one.dtype, str(one.fit), str(one.exact), "–" if one.right is None else str(one.right), one.kernel or "–"])
+    yield Table(["type", "(a) fit", "(b) exact", "(c) right", "with kernel"], "lrrrl", rows)
     for one in results:
-        yield ""
-        for letter, reason in zip("abc", one.reasons, strict=True):
-            yield f"{one.dtype} ({letter})  {reason}"
+        yield Remarks([f"{one.dtype} ({letter})  {reason}" for letter, reason in zip("abc", one.reasons, strict=True)])
+
+
+def about_one_size(dtype: str, size: int, wrong: Wrong | None) -> str:
+    return f"{dtype}  N = {size}: the identity" if wrong is None else f"{dtype}  {wrong}"
 
 
 # --- the command
@@ -192,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
     parser.add_argument("--json", metavar="FILE", help="append a line for each type")
     options = parser.parse_args(arguments)
+    options.words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return run(options)
     except (HybridError, OSError) as error:
@@ -206,13 +211,13 @@ def run(options: argparse.Namespace) -> int:
     def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return hybrid.multiply(a, b, device=options.device, kernel=options.kernel)
 
-    chosen = {"device": options.device, "kernel": options.kernel}
+    chosen = {"device": options.device, "kernel": options.kernel, "arguments": options.words}
     if options.size:
         verdicts = {}
         for dtype in [dtype for dtype in options.dtype if dtype in MULTIPLIED]:
             wrong = first_wrong(multiply(*triangles(options.size, dtype)))
             verdicts[dtype] = wrong is None
-            print(f"{dtype}  N = {options.size}: the identity" if wrong is None else f"{dtype}  {wrong}")
+            print(about_one_size(dtype, options.size, wrong))
             if options.json:
                 found = asdict(wrong) if wrong else None
                 record.write({"command": "pascal", "dtype": dtype, "size": options.size, "wrong": found, **chosen}, options.json)
@@ -223,10 +228,10 @@ def run(options: argparse.Namespace) -> int:
     for dtype in options.dtype:
         kernel = kernel_for(dtype, largest_that_fits(dtype), options) if dtype in MULTIPLIED else ""
         results.append(assess(dtype, multiply, kernel, options.quick))
-    print(*table(results), sep="\n", flush=True)
+    print(*printed(blocks(results)), sep="\n", flush=True)
     if options.json:
         for one in results:
-            record.write({"command": "pascal", **asdict(one), **chosen}, options.json)
+            record.write({"command": "pascal", **chosen, **asdict(one)}, options.json)
     return 0
 
 

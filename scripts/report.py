@@ -1,0 +1,100 @@
+"""All figures of the lectures on one HTML page: python scripts/report.py [lines.jsonl ...] [--out report.html]
+
+Takes the lines that lecture_pmpp, lecture_2d, lecture_hochberg, lecture_siegel, largest, pascal, ladder and bench_hosts, and
+python -m hybrid.paths, have recorded with --json, and makes a page that needs no other file and no network: tables, pictures,
+and with each the machine, the date and the command that gives it again. Without lines, or with --run, those that need no
+recorded lines are run first; with --quick that takes a minute or so without a GPU.
+
+What is missing is named on the page with the command that adds it. Lines that cannot be used are named there too, and the exit
+code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import ladder_picture
+import report_html
+import report_runs
+from report_html import Section
+from report_lines import Found, found_in
+from report_sections import SOURCES
+from report_table import Remarks
+
+from hybrid import files
+from hybrid.errors import HybridError, UsageError, one_line
+
+TITLE = "The lectures, redrawn"
+LONGEST_REASON = 300
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lines", nargs="*", metavar="lines.jsonl", help="recorded lines, the newest last")
+    parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (report.html)")
+    parser.add_argument("--run", action="store_true", help="run the lectures' scripts, beside the lines given")
+    parser.add_argument("--quick", action="store_true", help="with small sizes")
+    parser.add_argument("--json", metavar="FILE", help="append the lines of the scripts that are run")
+    options = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        return make(options, shlex.join(["python", "scripts/report.py", *words]))
+    except (HybridError, OSError) as error:
+        print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+
+
+def make(options: argparse.Namespace, command: str) -> int:
+    """The exit code. What can be refused is refused before anything is measured."""
+    running = options.run or not options.lines
+    if not running and (options.quick or options.json):
+        raise UsageError("--quick and --json are for scripts that are run: add --run")
+    ladder_picture.refuse_without_matplotlib()
+    for path in filter(None, (options.out, options.json)):
+        files.refuse_unwritable(path)
+    for path in (*options.lines, *filter(None, [options.json])):
+        files.refuse_same({path: path, "--out": options.out}, {})
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(options.json or Path(folder) / "lines.jsonl").resolve()
+        failed = report_runs.run(options.quick, fresh) if running else []
+        found = found_in([*options.lines, *([str(fresh)] if running and fresh.exists() else [])])
+    return write(options.out, found, failed, command)
+
+
+def write(path: str, found: Found, failed: Sequence[str], command: str) -> int:
+    """The exit code."""
+    sections, missing, not_shown, faults = [], [], list(found.unknown), [*failed, *found.broken]
+    for source in SOURCES:
+        lines = found.lines.get(source.name, [])
+        not_shown += source.not_shown(lines) if lines else []
+        try:
+            section = source.section(lines) if lines else None
+        except Exception as error:  # whatever strange lines do to a script's functions, the other sections are shown
+            faults.append(f"{source.name}: its lines make no section ({one_line(error)})"[:LONGEST_REASON])
+            continue
+        if section is not None and section.figures:
+            sections.append(section)
+        else:
+            missing.append(f"`{source.command}` adds: {source.title}")
+    notes = {"What is not here, and what adds it": missing, "Lines that are not shown": not_shown, "Faults": faults}
+    text = page(sections, [Remarks(lines, title) for title, lines in notes.items() if lines], command)
+    with files.appearing(path) as beside:
+        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+    for reason in (*not_shown, *faults):
+        print(reason, file=sys.stderr)
+    print(f"{path}: {len(sections)} of {len(SOURCES)} sections")
+    return 1 if faults else 0
+
+
+def page(sections: Sequence[Section], notes: Sequence[Remarks], command: str) -> str:
+    introduction = ["Each figure with its machine, its date, and the command that gives it again.", f"This page: `{command}`"]
+    return report_html.page(TITLE, introduction, sections, notes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

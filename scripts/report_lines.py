@@ -1,0 +1,98 @@
+"""The lines that a report is made of. Files may hold anything: what cannot be used is named, and the rest is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import report_shapes
+from lecture_common import Line
+
+from hybrid import record
+
+KEYS = ("script", "benchmark", "command")  # one of them says which script wrote a line
+LONGEST = 16 << 20  # bytes of a line
+NAMED = 10  # of one file, one by one
+
+
+@dataclass
+class Found:
+    """Good lines by the script that wrote them, oldest first. `broken` and `unknown` say where the others are."""
+
+    lines: dict[str, list[Line]] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def found_in(paths: Sequence[str]) -> Found:
+    """OSError for a file that cannot be read."""
+    found = Found()
+    for path in paths:
+        broken, unknown = [], []
+        for number, raw in enumerate(_raw_lines(path), 1):
+            try:
+                line = _parsed(raw)
+            except ValueError as error:
+                broken.append(f"line {number}: {error}")
+                continue
+            kind = kind_of(line)
+            if kind is None:
+                unknown.append(f"line {number}: {_writer(line)} has no section here")
+            elif reason := report_shapes.fault(kind, line):
+                broken.append(f"line {number}, of {kind}: {reason}")
+            else:
+                found.lines.setdefault(kind, []).append(line)
+        for places, into in ((broken, found.broken), (unknown, found.unknown)):
+            into += [f"{os.path.basename(path)}, {place}" for place in places[:NAMED]]
+            if len(places) > NAMED:
+                into.append(f"{os.path.basename(path)}: {len(places) - NAMED} more")
+    return found
+
+
+def kind_of(line: Line) -> str | None:
+    """The script that wrote it; None for those that have no section."""
+    for key in KEYS:
+        value = line.get(key)
+        if isinstance(value, str) and value in report_shapes.SHAPES:
+            return value
+    return None
+
+
+def _writer(line: Line) -> str:
+    """Who wrote it, by its own word."""
+    names = [line[key] for key in KEYS if report_shapes.name(line.get(key))]
+    return names[0] if names else "what wrote it"
+
+
+def _raw_lines(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while raw := file.readline(LONGEST + 1):
+            yield raw
+            while len(raw) > LONGEST and not raw.endswith(b"\n"):  # the rest of it
+                raw = file.readline(LONGEST + 1)
+
+
+def _parsed(raw: bytes) -> Line:
+    """ValueError with the reason for what is no record."""
+    if len(raw) > LONGEST:
+        raise ValueError(f"longer than {LONGEST >> 20} MiB")
+    try:
+        line = json.loads(raw.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({_short(error)})") from None
+    if not isinstance(line, dict) or line.get("schema") != record.SCHEMA:
+        raise ValueError(f"not a record of schema {record.SCHEMA}")
+    return line
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number there")
+
+
+def _short(error: Exception) -> Any:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "no UTF-8" if isinstance(error, UnicodeDecodeError) else f"{error}"[:80]
