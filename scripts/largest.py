@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import lecture_picture
 from largest_runs import RunnerAlone, largest_in_core, theoretical
-from lecture_common import Line, caption, command, lines_of, of_gpu, on, parser_for, readable
+from lecture_common import Line, caption, command, lines_of, of_gpu, on, parser_for, present, readable
 from lecture_places import Place, place_for
 from lecture_timing import kernel_of
 from report_table import Table, printed
@@ -110,11 +110,7 @@ def draw(lines: Sequence[Line], path: str) -> None:
 
 
 def work(options: argparse.Namespace) -> int:
-    lines = lines_of(options, NAME, _measured(options))
-    print(*table(lines), sep="\n")
-    if options.picture:
-        draw(lines, options.picture)
-    return 0
+    return present(lines_of(options, NAME, _measured(options)), options, table, draw)
 
 
 def _measured(options: argparse.Namespace) -> Iterator[Line]:

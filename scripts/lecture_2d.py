@@ -19,7 +19,7 @@ from statistics import fmean
 
 import lecture_picture
 import lecture_roofline
-from lecture_common import Line, at_least_1, caption, command, lines_of, number, of_gpu, on, parser_for, shown, spread
+from lecture_common import Line, at_least_1, caption, command, lines_of, number, of_gpu, on, parser_for, present, shown, spread
 from lecture_places import Place, place_for
 from lecture_roofline import Point, point
 from lecture_timing import kernel_of, kernel_seconds, loops_seconds, matrices, whole_seconds, with_block
@@ -163,11 +163,7 @@ def draw(results: Results, path: str) -> None:
 
 
 def work(options: argparse.Namespace) -> int:
-    results = Results(lines_of(options, NAME, _measured(options)))
-    print(*table(results), sep="\n")
-    if options.picture:
-        draw(results, options.picture)
-    return 0
+    return present(Results(lines_of(options, NAME, _measured(options))), options, table, draw)
 
 
 def _measured(options: argparse.Namespace) -> Iterator[Line]:

@@ -19,6 +19,7 @@ from hybrid.errors import HybridError, UsageError, one_line
 
 Line = dict[str, Any]
 Item = TypeVar("Item")
+Results = TypeVar("Results")
 
 END = "end"  # the part of a run's last line
 
@@ -60,6 +61,19 @@ def command(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace]
     except (HybridError, OSError) as error:
         print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
+
+
+def present(
+    results: Results,
+    options: argparse.Namespace,
+    table: Callable[[Results], Iterable[object]],
+    draw: Callable[[Results, str], None],
+) -> int:
+    """Print the table, and draw the picture where one is asked for. The exit code."""
+    print(*table(results), sep="\n")
+    if options.picture:
+        draw(results, options.picture)
+    return 0
 
 
 # --- lines

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import lecture_picture
-from lecture_common import Line, at_least_1, caption, command, lines_of, number, of_gpu, on, parser_for, shown, spread
+from lecture_common import Line, at_least_1, caption, command, lines_of, number, of_gpu, on, parser_for, present, shown, spread
 from lecture_places import Place, place_for
 from lecture_programs import DTYPE, KERNELS, run_program
 from lecture_timing import kernel_of, kernel_seconds, matrices
@@ -209,11 +209,7 @@ def work(options: argparse.Namespace) -> int:
         a1, a2, b2 = map(int, sizes)
         run_program(program, place_for(options.device, memory), (a1, a2, b2), options.seed, check=not options.no_check)
         return 0
-    results = Results(lines_of(options, NAME, _measured(options, memory)))
-    print(*table(results), sep="\n")
-    if options.picture:
-        draw(results, options.picture)
-    return 0
+    return present(Results(lines_of(options, NAME, _measured(options, memory))), options, table, draw)
 
 
 def _measured(options: argparse.Namespace, memory: int) -> Iterator[Line]:

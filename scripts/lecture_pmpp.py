@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import lecture_picture
 import numpy as np
-from lecture_common import Line, at_least_1, caption, command, lines_of, of_gpu, on, parser_for, readable, shown, spread
+from lecture_common import Line, at_least_1, caption, command, lines_of, of_gpu, on, parser_for, present, readable, shown, spread
 from lecture_launch import Covering, compared, explained, pieces_of_warp, threads_at_work
 from lecture_places import Place, place_for
 from lecture_timing import kernel_of, kernel_seconds, matrices, refuse_wrong
@@ -192,11 +192,7 @@ def work(options: argparse.Namespace) -> int:
     if options.launch:
         print(*explained(Covering(*options.launch)), sep="\n")
         return 0
-    results = Results(lines_of(options, NAME, _measured(options)))
-    print(*table(results), sep="\n")
-    if options.picture:
-        draw(results, options.picture)
-    return 0
+    return present(Results(lines_of(options, NAME, _measured(options))), options, table, draw)
 
 
 def _measured(options: argparse.Namespace) -> Iterator[Line]:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from ladder import count_loads
-from lecture_common import Line, at_least_1, command, lines_of, on, parser_for, shown, spread
+from lecture_common import Line, at_least_1, command, lines_of, on, parser_for, present, shown, spread
 from lecture_places import Place, place_for
 from lecture_several import by_one_process, by_ranks, counts_up_to, places_like
 from lecture_siegel_results import COUNTED, DTYPE, ORDERS, PROGRAMS, N, Results, draw, table
@@ -87,11 +87,7 @@ def _several(place: Place, n: int) -> Iterator[Line]:
 
 
 def work(options: argparse.Namespace) -> int:
-    results = Results(lines_of(options, NAME, _measured(options)))
-    print(*table(results), sep="\n")
-    if options.picture:
-        draw(results, options.picture)
-    return 0
+    return present(Results(lines_of(options, NAME, _measured(options))), options, table, draw)
 
 
 def _measured(options: argparse.Namespace) -> Iterator[Line]:
