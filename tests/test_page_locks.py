@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import mmap
+import sys
+import types
+import warnings
 
 import numpy as np
 import pytest
 
-from hybrid.devices.page_locks import LEAST_BYTES, LEAST_OWNER_BYTES, PageLocks
+from hybrid.devices.page_locks import LEAST_BYTES, LEAST_OWNER_BYTES, PageLocks, page_locks
 
 ELEMENTS = LEAST_OWNER_BYTES // 8 + 64
 
@@ -168,3 +171,37 @@ def test_after_an_owner_has_gone_its_id_may_be_anothers(driver, locks):
         assert locks.lock(array)
         assert driver.locked == {address(array): array.nbytes}
         del array
+
+
+class FakeRuntime:
+    """CUDA's, which refuses with this status."""
+
+    class CUDARuntimeError(RuntimeError):
+        def __init__(self, status):
+            super().__init__(f"cudaError {status}")
+            self.status = status
+
+    def __init__(self, status):
+        self._status = status
+
+    def hostRegister(self, address, size, flags):
+        raise self.CUDARuntimeError(self._status)
+
+    def hostUnregister(self, address):
+        raise AssertionError("nothing was locked")
+
+
+@pytest.mark.parametrize(("status", "told"), [(712, 0), (801, 1)], ids=["locked by the caller", "not supported"])
+def test_memory_that_cannot_be_locked_is_told(monkeypatch, status, told):
+    cuda = types.SimpleNamespace(runtime=FakeRuntime(status))
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    page_locks.cache_clear()
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert not page_locks().lock(np.ones(ELEMENTS))
+    finally:
+        page_locks.cache_clear()
+    assert len(seen) == told
+    assert all("cannot be page-locked (CUDARuntimeError: cudaError 801)" in str(one.message) for one in seen)

@@ -10,6 +10,7 @@ others refer to.
 from __future__ import annotations
 
 import mmap
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from functools import cache
 
 import numpy as np
 
+from hybrid.errors import one_line
+from hybrid.memory import readable
 from hybrid.pages import LEAST_BYTES
 from hybrid.recycled import Block
 
+_ALREADY_LOCKED = 712  # in CUDA's numbers
 # Two locks must not meet in one page. The C library gives only larger memory pages of its own (its M_MMAP_THRESHOLD grows
 # up to 32 MiB); mappings, such as windows, begin and end with pages.
 LEAST_OWNER_BYTES = (32 << 20) + 1
@@ -91,8 +95,15 @@ def page_locks() -> PageLocks:
     def register(address: int, size: int) -> bool:
         try:
             runtime.hostRegister(address, size, portable)
-        except runtime.CUDARuntimeError:
-            return False  # memory of a read-only file, or locked by somebody else: copied as it is
+        except runtime.CUDARuntimeError as error:
+            if error.status != _ALREADY_LOCKED:  # by the caller: as fast
+                warnings.warn(
+                    f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
+                    "of the link's speed or less; python -m hybrid.doctor tells the limit",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return False
         return True
 
     return PageLocks(register, runtime.hostUnregister)
