@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts_results import Line, size_of_picture
+from told import last_error
 
 from hybrid import record
 from hybrid.launcher import mpirun
@@ -28,7 +28,6 @@ PARTS = ("handwritten", "ours", "library", "larger", "wall", "resident", "small"
 IN_TURN = ("handwritten", "ours", "library", "larger", "wall")
 SMALL_SIZES, SMALL_REPEATS = (128, 256, 512), 5  # the latter for each repeat of the others
 TIMES_LARGER = 3  # than the memory that it is allowed
-_ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")  # begins a program's last line; a launcher may add others
 GRACE = 5.0  # seconds a program may take to end when it is told to
 
 
@@ -176,7 +175,7 @@ def run(start: Start, limit: float) -> Said:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=into, stderr=into_errors, start_new_session=True)
             try:
                 code = process.wait(limit)
-                said.failure = f"{_last_word(errors, output)} (exit code {code})" if code else ""
+                said.failure = f"{_told(errors, output)} (exit code {code})" if code else ""
             except subprocess.TimeoutExpired:
                 said.failure = f"not done within {limit:g} s"
             except KeyboardInterrupt:
@@ -209,14 +208,8 @@ def _as_ours(line: Line, start: Start, wall: float | None = None) -> Line:
     return {**about, **of_run, **times, "setup": setup["median"] if setup else None, **kept}
 
 
-def _last_word(errors: Path, output: Path) -> str:
-    """The last error that was told, else the last line of either stream."""
-    for file in (errors, output):
-        lines = file.read_text(errors="replace").strip().splitlines()
-        told = [line for line in lines if _ERROR.match(line)]
-        if lines:
-            return (told or lines)[-1].strip()
-    return "no word"
+def _told(*files: Path) -> str:
+    return last_error(*(file.read_text(errors="replace") for file in files))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

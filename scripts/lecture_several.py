@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from lecture_places import EmulatedPlace, GpuPlace, Place
 from lecture_timing import kernel_of, refuse_wrong
+from told import last_error
 
 from hybrid import record
 from hybrid.devices.cuda import usable_gpus
@@ -76,6 +77,6 @@ def by_ranks(ranks: int, device: str, kernel: str, n: int, repeat: int) -> dict[
         words = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *what]
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise HybridError(f"{ranks} ranks failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            raise HybridError(f"{ranks} ranks failed: {last_error(done.stderr, done.stdout)}")
         (run,) = record.read(str(line))
         return run

@@ -65,7 +65,7 @@ run_tests() {
     SUMMARY+=$(printf '\n%-5s %7d  %s' "$ranks" $((SECONDS - began)) "$result")
 }
 
-caller_chose_none() { ((CHOSEN && code != 124)) && [[ $result == "no tests ran"* || $result =~ ^[0-9]+\ deselected ]]; }
+caller_chose_none() { ((CHOSEN && code != 124)) && [[ $result == "no tests ran"* || $result =~ ^([0-9]+\ skipped,\ )?[0-9]+\ deselected ]]; }
 
 # timeout(1), which macOS lacks, and Ctrl-C ends the tests too.
 limited() {
