@@ -59,7 +59,7 @@ def _panel(panel: Any, results: Results, dtype: str) -> None:
         panel.annotate(text, (speed or 0, place), shift, textcoords="offset points", va="center", **side)
     if yardstick:
         speed = yardstick["teraflops"]
-        panel.axvline(speed, color=_LINE, linewidth=1.2)
+        panel.axvline(speed, color=_LINE, linewidth=1.2, zorder=0)  # behind the bars that go past it
         top = (speed, 1), (0, 3), ("data", "axes fraction"), "offset points"
         panel.annotate(f"cuBLAS {speed:.1f}", *top, ha="center", color=_LINE)
     panel.invert_yaxis()  # the first rung above
