@@ -2,8 +2,9 @@
 
 Question 2 of the matrix multiplication module: N by the memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the
 largest N that really runs: in core, where the three matrices are allocated as multShare and multNoShare do; by the runner as
-long as it holds all three at once; and by the runner out of core, where it loads parts and makes room for others, --times
-times as far. Every N is searched from above, multiplied and checked: integers, so that the check is exact.
+long as it holds all three at once; and by the runner out of core, where it loads parts and makes room for others, --times times
+as far or as seven eighths of the host's free memory reach (HYBRID_HOST_MEMORY sets others). Every N is searched from above,
+multiplied and checked: integers, so that the check is exact.
 
 On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a search in all of a large GPU takes minutes.
 Without one 1 MiB of the CPU's memory stands for a GPU's (--quick: 256 KiB): the module's kernels run on the CPU's CUDA runtime,

@@ -17,6 +17,7 @@ from hybrid.errors import CheckFailed, DoesNotFit
 from hybrid.facts import look_around
 from hybrid.fill import fill_rows
 from hybrid.kernels.catalogue import Kernel
+from hybrid.memory import available_host_bytes
 from hybrid.operands import Generated
 from hybrid.partition import Span, pieces
 from hybrid.problem import ITEM_SIZES, Problem
@@ -27,6 +28,7 @@ from hybrid.team import Team
 HOST_ENDS = "the host's memory ends it"
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
 _THREADS = 16  # that make numbers
+_OF_FREE_HOST_MEMORY = 7 / 8  # what is free changes between the search and the product
 
 
 def theoretical(memory: int, dtype: str) -> int:
@@ -119,35 +121,49 @@ class RunnerAlone:
 
     def __init__(self, device: str, memory: int) -> None:
         self._memory = memory
-        self._settings = Settings.gather(
-            {"device": "cuda" if device == "cuda" else "cpu", "staged": True, "gpu_memory": memory, "check": True}
-        )
+        where = {"device": "cuda" if device == "cuda" else "cpu", "staged": True, "gpu_memory": memory}
+        host = Settings.gather({}).host_memory or int(_OF_FREE_HOST_MEMORY * available_host_bytes())
+        self._settings = Settings.gather({**where, "host_memory": host, "check": True})
         self._team = Team()
 
     def lines(self, dtype: str, most: int, times: float) -> Iterator[Line]:
         """The largest N that it holds all of, then the largest up to times·most. Nothing where the host cannot hold more."""
-        held, limit = last_that(lambda n: self._holds_all(n, dtype), most), int(times * most)
+        limit = int(times * most)
+        held = self._largest(dtype, most, lambda agreement: agreement.plan.shares[0].holds_all)
         if held:
-            by_host = held < most and self._agreement(held + 1, dtype) is None
-            yield {**self._line("held", dtype, held), "ended_by": HOST_ENDS if by_host else ""}
-        n = last_that(lambda n: self._agreement(n, dtype) is not None, limit)
-        if n > held:
-            yield {**self._line("out of core", dtype, n), "ended_by": f"--times {times:g} ends it" if n == limit else HOST_ENDS}
+            by_host = held.plan.problem.n < most and self._agreement(held.plan.problem.n + 1, dtype) is None
+            yield {**self._line("held", held), "ended_by": HOST_ENDS if by_host else ""}
+        there = self._largest(dtype, limit, lambda _: True)
+        if there and (not held or there.plan.problem.n > held.plan.problem.n):
+            by_times = there.plan.problem.n == limit
+            yield {**self._line("out of core", there), "ended_by": f"--times {times:g} ends it" if by_times else HOST_ENDS}
         if self._team.kept is not None:
             self._team.kept.leave()
             self._team.kept = None
 
-    def _line(self, part: str, dtype: str, n: int) -> Line:
-        outcome = self._product(n, dtype)
-        return {"part": part, "n": n, "kernel": outcome.agreement.kernel.name, "seconds": outcome.total.median}
+    def _largest(self, dtype: str, most: int, accepted: Callable[[Agreement], bool]) -> Agreement | None:
+        """The product of the largest N up to `most` that fits and is accepted."""
+        agreements: dict[int, Agreement] = {}
 
-    def _product(self, n: int, dtype: str) -> Outcome:
-        agreement = self._agreement(n, dtype)
-        assert agreement is not None
-        a, b = (Generated((n, n), "lecture", 0, matrix) for matrix in "AB")
+        def fits(n: int) -> bool:
+            agreement = self._agreement(n, dtype)
+            if agreement is None or not accepted(agreement):
+                return False
+            agreements[n] = agreement
+            return True
+
+        return agreements.get(last_that(fits, most))
+
+    def _line(self, part: str, agreement: Agreement) -> Line:
+        n = agreement.plan.problem.n
+        return {"part": part, "n": n, "kernel": agreement.kernel.name, "seconds": self._product(agreement).total.median}
+
+    def _product(self, agreement: Agreement) -> Outcome:
+        problem = agreement.plan.problem
+        a, b = (Generated((problem.n, problem.l), "lecture", 0, matrix) for matrix in "AB")
         outcome = make_product(self._team, agreement, a, b, self._settings)
         if outcome.check is None or not outcome.check.ok:
-            raise CheckFailed(f"the runner's product of {dtype} {n}×{n} is wrong")
+            raise CheckFailed(f"the runner's product of {problem.dtype} {problem.n}×{problem.l} is wrong")
         return outcome
 
     def _agreement(self, n: int, dtype: str) -> Agreement | None:
@@ -157,7 +173,3 @@ class RunnerAlone:
             return agree(self._team, Problem(n, n, n, dtype), self._settings, facts)
         except DoesNotFit:
             return None
-
-    def _holds_all(self, n: int, dtype: str) -> bool:
-        agreement = self._agreement(n, dtype)
-        return agreement is not None and agreement.plan.shares[0].holds_all

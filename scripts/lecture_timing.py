@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from lecture_places import Place
+from lecture_places import GpuPlace, Place
 
 from hybrid.emulation.loops import compiled_loops
 from hybrid.errors import CheckFailed
@@ -17,6 +17,7 @@ from hybrid.kernels.catalogue import Form, Kernel, named
 from hybrid.partition import Span
 
 TIMED = 0.03  # seconds of launches between two events: the clock of a GPU at rest is slow
+MOST_LAUNCHES = 2000
 WHOLE = 2_000_000_000  # multiply-adds up to which every element is checked
 SAMPLED = 32  # rows and columns that are checked of larger products
 _FILL_THREADS = 4
@@ -83,21 +84,16 @@ def kernel_seconds(place: Place, kernel: Kernel, a: np.ndarray, b: np.ndarray, r
         place.copy(on_a, a)
         place.copy(on_b, b)
 
-        def timed(launches: int) -> float:
-            begin = place.mark()
-            for _ in range(launches):
-                place.launch(kernel, on_a, on_b, on_c)
-            return place.seconds(begin, place.mark()) / launches
-
         place.poison(on_c)
-        first = timed(1)
+        begin = place.mark()
+        place.launch(kernel, on_a, on_b, on_c)
+        first = place.seconds(begin, place.mark())
         place.copy(c, on_c)
         refuse_wrong(f"kernel {kernel.name}", a, b, c)
-        if place.device == "emulate":
+        if not isinstance(place, GpuPlace):
             return [first]
-        launches = max(1, math.ceil(TIMED / timed(1)))
-        timed(launches)
-        return [timed(launches) for _ in range(repeat)]
+        (once,) = place.seconds_each(kernel, on_a, on_b, on_c, 1, 1)
+        return place.seconds_each(kernel, on_a, on_b, on_c, min(MOST_LAUNCHES, math.ceil(TIMED / once)), repeat)
     finally:
         place.release()
 

@@ -909,7 +909,7 @@ def test_a_real_gpu_is_seen_and_works(real_gpus):
 
 @pytest.mark.gpu
 def test_one_process_measures_all_gpus_that_it_sees(real_gpus):
-    moved = traffic.of_process(ask("pairs", str(16 << 20)), real_gpus, "here")
+    moved = traffic.of_process(ask("pairs", str(traffic.SIZE)), real_gpus, "here")
     assert moved.failure is None
     assert [link.uuid for link in moved.links] == [gpu.uuid for gpu in real_gpus]
     assert all(link.locked for link in moved.links)

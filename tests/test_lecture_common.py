@@ -221,6 +221,17 @@ def test_calls_on_a_gpu():
     assert len(lecture_timing.kernel_seconds(place, named("tiled"), a, b, 3)) == 3
     assert len(lecture_timing.whole_seconds(place, lecture_timing.with_block("naive", 32), a, b, 2)) == 2
     assert place.memory() == 1 << 20
+    on_a, on_b, on_c = (place.allocate(64, 64, "float64") for _ in range(3))
+    c = np.random.default_rng().random((64, 64))
+    place.copy(on_a, c)
+    place.copy(on_b, np.eye(64))
+    place.launch(named("tensor"), on_a, on_b, on_c)
+    place.poison(on_c)
+    assert all(seconds > 0 for seconds in place.seconds_each(named("tensor"), on_a, on_b, on_c, 7, 2))
+    again = np.empty_like(c)
+    place.copy(again, on_c)
+    np.testing.assert_array_equal(again, c)
+    place.release()
     with pytest.raises(CallFailed, match=r"^out of memory$"):
         place.allocate(1 << 10, 1 << 10, "float32")
     uncapped = GpuPlace(needs_gpu()[0])
