@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,12 +14,13 @@ from hybrid.errors import CheckFailed, UsageError
 from hybrid.facts import look_around, same_on_all_ranks
 from hybrid.operands import FromRoot, Operand, Shared, as_gpu_matrix, on_gpu
 from hybrid.pages import empty_matrix
+from hybrid.plan import Plan
 from hybrid.problem import ITEM_SIZES
 from hybrid.product import make_product
 from hybrid.ranks import team_of
 from hybrid.resident import make_resident_product
 from hybrid.root_matrices import RootMatrices, can_hold, lie_shared, looked_at, refuse_shapes
-from hybrid.row_block import BlockShapes, RowBlock, whole
+from hybrid.row_block import BlockShapes, RowBlock, as_rows, await_callers_work, empty_like, whole
 from hybrid.settings import Settings, one_of
 from hybrid.shared import shared_arrays
 from hybrid.team import Team
@@ -137,12 +139,12 @@ def _multiply_on_gpu(team: Team, a: Any, b: Any, root: int, flags: dict[str, Any
     return _multiply_blocks(team, RowBlock(first), RowBlock(second), root, None, flags).array
 
 
-def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> np.ndarray:
+def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
     """C; whole at the root only, where it may lie in `out`."""
     if not isinstance(root, int) or not 0 <= root < team.size:
         with team.phase("agree", timed=False):
             raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
-    arrays: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
+    arrays: Sequence[Any] = (None, None)
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather(flags)
@@ -163,18 +165,8 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         raise matrices
     shared.drop([looking.all[root][3]])
     problem = matrices.problem
-    first: Operand = FromRoot(matrices.shape_a, arrays[0])
-    second: Operand = FromRoot(matrices.shape_b, arrays[1])
     place = plain_out if team.rank == root and plain_out is not None and can_hold(plain_out, problem.dtype) else None
     all_shared = lie_shared(team, matrices.places)
-    if all_shared:
-        array_a, array_b, place = (
-            shared.array_at(at, shape) if at is not None else None
-            for at, shape in zip(matrices.places, (matrices.shape_a, matrices.shape_b, (problem.n, problem.m)), strict=True)
-        )
-        assert array_a is not None
-        assert array_b is not None
-        first, second = Shared(array_a), Shared(array_b)
     agreement = agree(
         team,
         problem,
@@ -184,13 +176,38 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         already_there=matrices.bytes_there,
         at_root=not all_shared,
         shared=all_shared,
+        # of matrices on a GPU: where they go through the host, and for the check
+        besides=[problem.bytes_of_matrices if matrices.on_gpu and rank == root else 0 for rank in range(team.size)],
     )
+    if matrices.on_gpu:
+        with team.phase("place"):
+            if team.rank == root:
+                *arrays, place = _from_gpu(agreement.plan, *arrays)
+    first: Operand = FromRoot(matrices.shape_a, arrays[0])
+    second: Operand = FromRoot(matrices.shape_b, arrays[1])
+    if all_shared:
+        array_a, array_b, place = (
+            shared.array_at(at, shape) if at is not None else None
+            for at, shape in zip(matrices.places, (matrices.shape_a, matrices.shape_b, (problem.n, problem.m)), strict=True)
+        )
+        assert array_a is not None
+        assert array_b is not None
+        first, second = Shared(array_a), Shared(array_b)
     outcome = make_product(team, agreement, first, second, settings, out=place, measured=False)
     _refuse_wrong(outcome.check)
     return outcome.c.array
 
 
-def _hand_over(c: np.ndarray, out: np.ndarray | None, *, both_on_gpu: bool) -> Any:
+def _from_gpu(plan: Plan, a: Any, b: Any) -> tuple[Any, Any, Any]:
+    """A and B where the root's links bring them from, and a place for C beside them: on their GPU. Else both in host memory."""
+    stay = plan.at_root and plan.device == "cuda"
+    first, second = (as_rows(array, plan.problem.dtype, device="cuda" if stay else "cpu") for array in (a, b))
+    c = empty_like(first, plan.problem.n, plan.problem.m) if stay else None
+    await_callers_work(first, second)
+    return first, second, c
+
+
+def _hand_over(c: Any, out: np.ndarray | None, *, both_on_gpu: bool) -> Any:
     if out is not None:
         if not np.may_share_memory(out, c):
             np.copyto(out.view(np.ndarray), c)

@@ -98,7 +98,7 @@ class Shared:
 
 
 class FromRoot:
-    """An array of the root's; on the other ranks only its shape is known."""
+    """An array of the root's, on a GPU only where it is multiplied from there; on the other ranks only its shape is known."""
 
     at_root = True
 
@@ -116,15 +116,9 @@ class FromRoot:
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         array = self._array
-        if (
-            array is not None
-            and array.dtype == dtype
-            and array.dtype.isnative
-            and array.flags.c_contiguous
-            and array.flags.aligned
-        ):
-            return array
-        return None
+        if array is None or array.dtype != dtype or not array.dtype.isnative or not array.flags.c_contiguous:
+            return None
+        return array if on_gpu(array) or array.flags.aligned else None
 
     @property
     def array(self) -> np.ndarray:

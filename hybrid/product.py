@@ -16,6 +16,7 @@ from hybrid.placed import verify_placed
 from hybrid.placing import gather, passing_of_b, place
 from hybrid.plan import Plan, make_plan
 from hybrid.recycled import recycled
+from hybrid.row_block import on_host
 from hybrid.runner import Progress, Runner
 from hybrid.settings import Settings
 from hybrid.team import Team
@@ -179,6 +180,7 @@ def _check(team: Team, agreement: Agreement, windows: dict[str, Window], operand
         with team.phase("check") as checking:
             if team.rank == plan.root:
                 alone = make_plan(plan.problem, Topology(((0,),)), check=True)
+                a, b, c = (Window(on_host(window.array), window.rows) for window in (a, b, c))
                 free = sum(station.threads.count for station in agreement.stations)  # the other ranks wait
                 checking.mine = verify(Team(), alone, a, b, c, free)
         return checking.all[plan.root]

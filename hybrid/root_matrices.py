@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.errors import UsageError
-from hybrid.operands import FromRoot, as_matrix, common_dtype
+from hybrid.operands import FromRoot, as_gpu_matrix, as_matrix, common_dtype, on_gpu
 from hybrid.problem import ITEM_SIZES, Problem
 from hybrid.recycled import recycled
 from hybrid.shared import Place, SharedArrays
@@ -25,10 +25,14 @@ class RootMatrices:
     dtype: str
     places: list[Place | None]  # in shared memory: A, B and C
     bytes_there: int  # of them, and kept for C
+    on_gpu: bool = False  # A and B, and C shall be
 
     @classmethod
-    def of(cls, team: Team, shared: SharedArrays, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> RootMatrices:
+    def of(cls, team: Team, shared: SharedArrays, a: Any, b: Any, out: np.ndarray | None) -> RootMatrices:
         dtype = common_dtype(a.dtype, b.dtype)
+        if on_gpu(a):  # and so are B and, in the end, C
+            problem = Problem(a.shape[0], a.shape[1], b.shape[1], dtype)
+            return cls(a.shape, b.shape, dtype, [None] * 3, problem.bytes_of_matrices, on_gpu=True)
         places = [shared.place_of(array) if array is not None and array.dtype == dtype else None for array in (a, b, out)]
         bytes_there = sum(array.nbytes for array in (a, b) if FromRoot(array.shape, array).in_place(dtype) is not None)
         of_c, all_shared = len(a) * b.shape[1] * ITEM_SIZES[dtype], lie_shared(team, places)
@@ -53,8 +57,10 @@ def can_hold(out: np.ndarray, dtype: str) -> bool:
     return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
 
 
-def looked_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    first, second = as_matrix(a, "a"), as_matrix(b, "b")
+def looked_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[Any, Any]:
+    """A and B: both on a GPU where all matrices may stay there, else both in host memory. UsageError for what has no product."""
+    as_it_lies = as_gpu_matrix if out is None and on_gpu(a) and on_gpu(b) else as_matrix
+    first, second = as_it_lies(a, "a"), as_it_lies(b, "b")
     refuse_shapes(first.shape, second.shape)
     if out is not None:
         if not isinstance(out, np.ndarray):

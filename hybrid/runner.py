@@ -33,7 +33,7 @@ class Runner:
         progress: Progress,
         passing: Passing | None = None,
     ) -> None:
-        """`ends`: as for `make_road`. `touched`: the host memory that this rank's copies read and write.
+        """`ends`: as for `make_road`. `touched`: the memory that this rank's copies read and write.
 
         `passing`: how panels of B go between the nodes; None if they all are there before.
         """
@@ -57,7 +57,7 @@ class Runner:
         if self._to_lock:
             began = time.perf_counter()
             while self._to_lock:
-                self._workplace.device.lock(self._to_lock.pop())
+                self._workplace.lock(self._to_lock.pop())
             self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
         if self._workplace.board is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -155,9 +155,17 @@ class Workplace:
         for known in (self._at_links, self._opened, self._loaded, self._multiplied):
             known.clear()
 
+    def lock(self, array: Any) -> None:
+        """Let copies from and to it run at full speed, for as long as its memory lives."""
+        for device in self._devices():
+            device.lock(array)
+
+    def _devices(self) -> Iterable[Any]:
+        return {id(each): each for each in (self.device, *self.links.values())}.values()
+
     def drain(self) -> None:
         """After a failure: let what is under way come to its end, so that the next product finds nothing of it."""
-        for device in {id(each): each for each in (self.device, *self.links.values())}.values():
+        for device in self._devices():
             with suppress(Exception):  # what failed has been said; a device beyond help will say so again
                 device.finish()
 

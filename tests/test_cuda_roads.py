@@ -70,6 +70,22 @@ def test_arrays_of_the_root(comm, way, dtype):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_gpu_arrays_of_the_root(comm, way, dtype):
+    import cupy
+
+    for index, (a, b, root) in enumerate(cases(comm, dtype, 6)):
+        mine = comm.rank == root
+        on_gpu = (None, None)
+        if mine:
+            with cupy.cuda.Device(index % cupy.cuda.runtime.getDeviceCount()):
+                on_gpu = (cupy.asarray(a), cupy.asarray(np.asfortranarray(b)))
+        c = hybrid.multiply(*on_gpu, comm=comm, root=root, device="cuda")
+        assert isinstance(c, cupy.ndarray) == mine
+        assert not mine or right(cupy.asnumpy(c), a, b), (a.shape, b.shape)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_shared_arrays(comm, way, dtype):
     for a, b, root in cases(comm, dtype, 6):
         shared_a, shared_b = (hybrid.empty(matrix.shape, matrix.dtype, comm=comm, root=root) for matrix in (a, b))

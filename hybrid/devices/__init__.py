@@ -51,7 +51,7 @@ class Device(Protocol):
         """Fill reserved memory with NaN: what is read before it was written shows."""
 
     def lock(self, array: Any) -> None:
-        """Let copies from and to this host memory run at the link's full speed, for as long as the memory lives."""
+        """Let copies from and to this memory, the host's or another GPU's, run at full speed for as long as the memory lives."""
 
 
 class Neighbour(Device, Protocol):

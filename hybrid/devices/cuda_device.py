@@ -17,6 +17,7 @@ from hybrid.memory import readable
 from hybrid.problem import padded
 
 _DONE, _NOT_READY = 0, 600  # what CUDA answers about an event
+_REACHED_ALREADY = 704
 # Strips overlap on two streams, so that the multiprocessors a strip's last tiles leave idle take up the next strip's.
 _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "copy out": 1}
 
@@ -100,10 +101,21 @@ class CudaDevice:
         return ((phase, seconds(begin), seconds(end)) for phase, begin, end in timed)
 
     def lock(self, array: Any) -> None:
-        if isinstance(array, self._cupy.ndarray):
-            return
         with self._device:
-            page_locks().lock(array)
+            if isinstance(array, self._cupy.ndarray):
+                self._reach(array.device.id)
+            else:
+                page_locks().lock(array)
+
+    def _reach(self, other: int) -> None:
+        """Copy to and from another GPU of this process without a stop in the host's memory, where the wires allow it."""
+        if other == self.gpu.index or not self._runtime.deviceCanAccessPeer(self.gpu.index, other):
+            return
+        try:
+            self._runtime.deviceEnablePeerAccess(other)
+        except self._runtime.CUDARuntimeError as error:
+            if error.status != _REACHED_ALREADY:
+                raise
 
     def poison(self, memory: Any) -> None:
         with self._device:
