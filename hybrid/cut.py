@@ -81,7 +81,7 @@ def choose_cut(
 
 @dataclass(frozen=True)
 class Region:
-    """Matrices that follow each other in a block of memory: the first as wide as the first panel, the others alike."""
+    """Matrices that follow each other in a block of memory: the first as wide as the first slot, the others alike."""
 
     start: int  # bytes, as all here
     first: int
@@ -93,12 +93,12 @@ class Region:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a share's buffers lie in one block of memory: A (rows×l), then the panels of B (each l×its width), then for each
-    panel the part of C (rows×width) above it."""
+    """How a share's buffers lie in one block of memory: A (rows×l), then the slots for panels of B (each l×its width), then
+    for each slot the part of C (rows×width) below it. Where everything is held there is one slot, as wide as B."""
 
     rows: int
-    panels: int
-    lead: int  # columns of the first panel, which is the widest
+    slots: int
+    lead: int  # columns of the first slot, which is the widest
     width: int  # of the others
     b: Region
     c: Region
@@ -114,7 +114,9 @@ def layout_of(problem: Problem, rows: int, cut: Cut, device: str) -> Layout:
         return Layout(0, 0, 0, 0, Region(0, 0, 0), Region(0, 0, 0), 0)
     height, width = min(rows, cut.chunk_rows * cut.chunks), min(problem.m, cut.panel_columns)
     lead = min(problem.m, cut.lead_columns) or width
-    panels = min(cut.panels, cut.panels_in(problem.m))
+    slots = min(cut.panels, cut.panels_in(problem.m))
+    if height == rows and cut.panels_in(problem.m) <= cut.panels:
+        slots, lead = 1, problem.m
 
     def size(height: int, columns: int) -> int:
         return _aligned(problem.bytes(height, columns if device == "cpu" else padded(columns, problem.item_size)))
@@ -123,8 +125,8 @@ def layout_of(problem: Problem, rows: int, cut: Cut, device: str) -> Layout:
         return Region(start, size(height, lead), size(height, width))
 
     b = region(size(height, problem.l), problem.l)
-    c = region(b.begin_of(panels), height)
-    return Layout(height, panels, lead, width, b, c, c.begin_of(panels))
+    c = region(b.begin_of(slots), height)
+    return Layout(height, slots, lead, width, b, c, c.begin_of(slots))
 
 
 def _largest(problem: Problem, rows: int, height: int, width: int, device: str, memory: int) -> Cut:

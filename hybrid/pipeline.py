@@ -52,15 +52,17 @@ class _Run:
         self._stay = -1
         self._chunks: list[tuple[Span, Mark]] = []  # of the stay, by the rows that hold them
         self._multiplied: list[Mark] = []  # of the stay
-        self._panels: dict[int, list[Mark]] = {}  # by slot: what has to be there
-        self._readers: dict[int, list[Mark]] = {}  # by slot: what has to be done before it is overwritten
-        self._taken: dict[int, list[tuple[Span, Mark]]] = {}  # by slot: strips on their way home, by the rows that hold them
+        # Of each slot, by its columns:
+        self._panels: dict[int, list[tuple[Span, Mark]]] = {}  # what has to be there
+        self._readers: dict[int, list[tuple[Span, Mark]]] = {}  # what has to be done before they are overwritten
+        self._taken: dict[int, list[tuple[Strip, Mark]]] = {}  # strips on their way home
 
     def hand_over(self) -> None:
         for index, arrival in enumerate(self._arrivals):
             self._load_ahead(index)
             if arrival.operand == "B":
-                self._panels[arrival.slot] += self._road.complete(arrival, self._buffers.place(arrival))
+                fetched = self._road.complete(arrival, self._buffers.place(arrival))
+                self._panels[arrival.slot] += [(arrival.held, mark) for mark in fetched]
             for strip in arrival.releases:
                 self._multiply(strip)
 
@@ -77,7 +79,10 @@ class _Run:
         self._entering("copy in")
         place = self._buffers.place(arrival)
         if arrival.operand == "B":
-            self._panels[arrival.slot] = [self._road.bring(arrival, place, self._readers.pop(arrival.slot, []))]
+            here, readers = self._panels.setdefault(arrival.slot, []), self._readers.setdefault(arrival.slot, [])
+            here[:] = [entry for entry in here if not entry[0].meets(arrival.held)]
+            here.append((arrival.held, self._road.bring(arrival, place, _over(arrival.held, readers))))
+            readers[:] = [entry for entry in readers if not entry[0].lies_in(arrival.held)]
             return
         before: list[Mark] = []
         if arrival.stay != self._stay:  # its chunks overwrite those of the stay before; copies in keep their order
@@ -87,15 +92,17 @@ class _Run:
 
     def _multiply(self, strip: Strip) -> None:
         a, b, c = self._buffers.operands(strip)
-        chunks, panel = _over(strip.held, self._chunks), self._panels[strip.slot]
+        chunks, panels = _over(strip.held, self._chunks), _over(strip.within, self._panels[strip.slot])
         taken = self._taken.setdefault(strip.slot, [])
+        overwritten = [mark for other, mark in taken if other.held.meets(strip.held) and other.within.meets(strip.within)]
         self._entering("multiply")
-        mark = self._device.multiply(a, b, c, chunks + panel + _over(strip.held, taken))
+        mark = self._device.multiply(a, b, c, chunks + panels + overwritten)
         self._multiplied.append(mark)
-        self._readers.setdefault(strip.slot, []).append(mark)
+        self._readers.setdefault(strip.slot, []).append((strip.within, mark))
         self._entering("copy out")
-        taken[:] = [entry for entry in taken if not entry[0].lies_in(strip.held)]  # copies out keep their order
-        taken.append((strip.held, self._road.take(strip, c, [mark])))
+        # Copies out keep their order.
+        taken[:] = [entry for entry in taken if not (entry[0].held.lies_in(strip.held) and entry[0].within.lies_in(strip.within))]
+        taken.append((strip, self._road.take(strip, c, [mark])))
 
 
 def _over(rows: Span, marked: list[tuple[Span, Mark]]) -> list[Mark]:
@@ -105,12 +112,14 @@ def _over(rows: Span, marked: list[tuple[Span, Mark]]) -> list[Mark]:
 def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
     """For each arrival the last one before it whose strips use what it overwrites; -1 where it overwrites nothing."""
     uses: list[int] = []
-    by_slot: dict[int, int] = {}
+    by_slot: dict[int, list[tuple[Span, int]]] = {}
     stay, last_of_stay = 0, -1
     for index, arrival in enumerate(arrivals):
         if arrival.stay != stay:
             stay, last_of_stay = arrival.stay, index - 1
-        uses.append(last_of_stay if arrival.operand == "A" else by_slot.get(arrival.slot, -1))
+        readers = (use for columns, use in by_slot.get(arrival.slot, []) if columns.meets(arrival.held))
+        uses.append(last_of_stay if arrival.operand == "A" else max(readers, default=-1))
         for strip in arrival.releases:
-            by_slot[strip.slot] = index
+            of_slot = by_slot.setdefault(strip.slot, [])
+            of_slot[:] = [use for use in of_slot if not use[0].lies_in(strip.within)] + [(strip.within, index)]
     return uses

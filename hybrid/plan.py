@@ -44,7 +44,7 @@ class Share:
         return len(self.chunks) <= self.cut.chunks and len(self.panels) <= self.cut.panels
 
     def arrivals(self) -> Iterator[Arrival]:
-        return arrivals(self.chunks, self.panels, self.cut.chunks, self.cut.panels)
+        return arrivals(self.chunks, self.panels, self.cut.chunks, self.cut.panels, side_by_side=self.holds_all)
 
     def strips(self) -> Iterator[Strip]:
         return (strip for arrival in self.arrivals() for strip in arrival.releases)

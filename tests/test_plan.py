@@ -301,9 +301,9 @@ def test_a_large_machine_is_explained_in_its_bytes():
     assert lines[1].startswith("kernel tensor on cuda: this GPU has matrix units for float64")
     assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
     assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
-    buffers = 8 * (12_500 * 100_000 + 8 * 12_544 * (100_000 + 12_500))  # a row-block of A, 8 panels of B and C below them
+    buffers = 8 * (12_500 * 100_000 + 100_000 * (100_000 + 12_500))  # a row-block of A, all of B, and C below it
     assert lines[6] == (
-        f"rank 3: rows 37500:50000 in 13 chunk(s), B in 8 panel(s), 64 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
+        f"rank 3: rows 37500:50000 in 13 chunk(s), B in 8 panel(s), 20 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
     )
     assert lines[11].startswith("road peers, if a test shows")
     assert lines[12].startswith("order of arrival on rank 0: A0:1024 B0:12544 A1024:2048 B12544:25088 ")

@@ -22,7 +22,7 @@ class Buffers:
 
         def matrices(region: Region, rows: int) -> list[Any]:
             return [
-                device.matrix(memory, region.begin_of(slot), rows, layout.width_of(slot), dtype) for slot in range(layout.panels)
+                device.matrix(memory, region.begin_of(slot), rows, layout.width_of(slot), dtype) for slot in range(layout.slots)
             ]
 
         self._b, self._c = matrices(layout.b, problem.l), matrices(layout.c, layout.rows)
@@ -30,19 +30,13 @@ class Buffers:
 
     def place(self, arrival: Arrival) -> Any:
         """Where a chunk or panel goes."""
-        if arrival.operand == "A":
-            return self._a[arrival.held.slice]
-        return self.panel(arrival.slot, len(arrival.span))
-
-    def panel(self, slot: int, columns: int) -> Any:
-        return self._b[slot][:, :columns]
+        return self._a[arrival.held.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.held.slice]
 
     def operands(self, strip: Strip) -> tuple[Any, Any, Any]:
         """What a strip is computed from and into."""
         if strip not in self._operands:
             if len(self._operands) >= _MOST_KEPT:
                 self._operands.clear()
-            columns = len(strip.columns)
-            c = self._c[strip.slot][strip.held.slice, :columns]
-            self._operands[strip] = self._a[strip.held.slice], self.panel(strip.slot, columns), c
+            rows, columns = strip.held.slice, strip.within.slice
+            self._operands[strip] = self._a[rows], self._b[strip.slot][:, columns], self._c[strip.slot][rows, columns]
         return self._operands[strip]

@@ -42,6 +42,7 @@ class CudaDevice:
         self._multiplications: dict[tuple[str, str], Any] = {}
         self._multiply: Any = None
         self._timed: list[tuple[str, Any, Any]] = []
+        self._awaited: dict[int, set[Mark]] = {}  # by a stream's address: a strip depends on many marks, mostly on old ones
         self._host_zero = 0.0
         self._zero: Any = None
 
@@ -92,6 +93,7 @@ class CudaDevice:
     def finish(self) -> Work:
         timed, zero, host_zero = self._timed, self._zero, self._host_zero
         self._timed, self._zero = [], None  # also if the GPU fails now: the next product's times are its own
+        self._awaited.clear()
         for stream in self._all_streams:
             stream.synchronize()
 
@@ -166,8 +168,11 @@ class CudaDevice:
                 self._zero = stream.record()
                 self._zero.synchronize()
                 self._host_zero = time.perf_counter()
+            awaited = self._awaited.setdefault(stream.ptr, set())
             for mark in after:
-                stream.wait_event(mark)
+                if mark not in awaited:
+                    stream.wait_event(mark)
+            awaited.update(after)
             begin = stream.record()
             work(stream)
             end = stream.record()

@@ -52,6 +52,6 @@ def fetch_panel(
         if other == rank:
             continue
         rows = members[other].b_rows.slice
-        panel = members[other].buffers.panel(arrival.slot, len(arrival.span))
+        panel = members[other].buffers.place(arrival)
         marks.append(device.exchange(into[rows], panel[rows], [loaded(other, arrival)]))
     return marks
