@@ -75,7 +75,7 @@ def agree(
     if resident_rows and gpus and team.kept is not None and _c_is_short_of_room(plan, rooms):
         give_back(team)
     road = choose_road(team, plan, settings, of_ranks, choice.kernel)
-    plan = replace(plan, road=road.name)
+    plan = plan.on_road(road.name)
     if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
         plan = replace(plan, at_root=True)
     there = already_there if plan.at_root or shared else 0

@@ -55,18 +55,23 @@ class Board:
 
     def pauses(self) -> Iterator[None]:
         """One after each look for what has not come; PhaseEnded if a rank fails meanwhile."""
-        for polls in count(1):
-            if polls % _POLLS_BETWEEN_LOOKS == 0:
-                guard.beat()
-                self._team.messages.end_if_others_failed()
-            if polls < _POLLS_WITHOUT_PAUSE:
-                let_others_run()
-            else:  # the other rank computes: leave it the cores
-                time.sleep(_PAUSE)
-            yield
+        return pauses(self._team)
 
     def _keep_order(self) -> None:
         """Let no processor move a write over this line: locking a lock that was just released is a full barrier."""
         for _ in range(2):
             with self._order:
                 pass
+
+
+def pauses(team: Team) -> Iterator[None]:
+    """One after each look for what other ranks have not done yet; PhaseEnded if a rank fails meanwhile."""
+    for polls in count(1):
+        if polls % _POLLS_BETWEEN_LOOKS == 0:
+            guard.beat()
+            team.messages.end_if_others_failed()
+        if polls < _POLLS_WITHOUT_PAUSE:
+            let_others_run()
+        else:  # the other rank computes: leave it the cores
+            time.sleep(_PAUSE)
+        yield

@@ -35,6 +35,7 @@ class Cut:
     chunks: int
     panels: int
     lead_columns: int = 0  # of the first panel, where it is wider than the others: then all are held
+    apart: bool = False  # every panel is a matrix of its own, also where all are held: then its rows follow each other
 
     def chunks_of(self, rows: int, device: str) -> tuple[Span, ...]:
         return _pieces(Span(0, rows), self.chunk_rows, device)
@@ -94,7 +95,7 @@ class Region:
 @dataclass(frozen=True)
 class Layout:
     """How a share's buffers lie in one block of memory: A (rows×l), then the slots for panels of B (each l×its width), then
-    for each slot the part of C (rows×width) below it. Where everything is held there is one slot, as wide as B."""
+    for each slot the part of C (rows×width) below it. Where everything is held, side by side, there is one as wide as B."""
 
     rows: int
     slots: int
@@ -115,7 +116,7 @@ def layout_of(problem: Problem, rows: int, cut: Cut, device: str) -> Layout:
     height, width = min(rows, cut.chunk_rows * cut.chunks), min(problem.m, cut.panel_columns)
     lead = min(problem.m, cut.lead_columns) or width
     slots = min(cut.panels, cut.panels_in(problem.m))
-    if height == rows and cut.panels_in(problem.m) <= cut.panels:
+    if height == rows and slots == cut.panels_in(problem.m) and not cut.apart:
         slots, lead = 1, problem.m
 
     def size(height: int, columns: int) -> int:

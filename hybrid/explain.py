@@ -25,7 +25,8 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     ]
     for index, ranks in enumerate(plan.topology.nodes):
         lines.append(
-            f"node {index}: ranks {ranks[0]}–{ranks[-1]}, rows {plan.a_rows_on(index)} of A, all of B, "
+            f"node {index}: ranks {ranks[0]}–{ranks[-1]}, rows {plan.a_rows_on(index)} of A, "
+            f"{'all' if plan.road != 'nccl' else f'rows {plan.b_rows_on(index)}'} of B, "
             f"rows {plan.c_rows_on(index)} of C: {readable(plan.bytes_of_windows(index))} shared, "
             f"{readable(plan.bytes_on_node(index))} with its processes "
             f"({readable(PROCESS_BYTES)} each)"
@@ -42,25 +43,45 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     if plan.topology.size > _RANKS_SHOWN:
         lines.append(f"… and {plan.topology.size - _RANKS_SHOWN} ranks more")
     if plan.staged:
-        lines.append(_road(plan, settings))
+        lines.append(_road(plan, settings, gpus_per_node))
     order = " ".join(f"{arrival.operand}{arrival.span}" for arrival in islice(plan.shares[0].arrivals(), 50))
     lines.append(f"order of arrival on rank 0: {order if len(order) < 400 else order[:400] + ' …'}")
     nodes = len(plan.topology.nodes)
     if nodes > 1:
         lines.append(
-            f"between nodes: B to {nodes - 1} more, {readable(moved_bytes(plan, 'gather'))} of C back to node {plan.root_node}, "
+            f"between nodes: B {'from GPU to GPU' if plan.road == 'nccl' else f'to {nodes - 1} more'}, "
+            f"{readable(moved_bytes(plan, 'gather'))} of C back to node {plan.root_node}, "
             f"in messages of at most {readable(settings.message_bytes)}"
         )
     return "\n".join(lines)
 
 
-def _road(plan: Plan, settings: Settings) -> str:
+def on_road_asked_for(plan: Plan, settings: Settings, gpus_per_node: int) -> Plan:
+    """The plan with what the nodes hold on the road nccl, where that is asked for and no number stands against it."""
+    return plan.on_road("nccl") if settings.road == "nccl" and not _why_no_nccl(plan, gpus_per_node) else plan
+
+
+def _why_no_nccl(plan: Plan, gpus_per_node: int) -> str:
+    most = max(map(len, plan.topology.nodes))
+    return plan.why_no_nccl or ("ranks share a GPU" if gpus_per_node and most > gpus_per_node else "")
+
+
+def _road(plan: Plan, settings: Settings, gpus_per_node: int) -> str:
+    loaded = readable(plan.problem.bytes(plan.problem.l, plan.problem.m))
+    without_nccl = _why_no_nccl(plan, gpus_per_node)
+    by_nccl = (
+        "road nccl, if every rank has NCCL and a test shows that it brings all ranks' data: each link carries its share of the "
+        f"{loaded} of B, and NCCL brings it to all other GPUs"
+    )
+    if settings.road == "nccl":
+        return f"the road nccl cannot be taken: {without_nccl}" if without_nccl else by_nccl
+    if settings.road == "auto" and not without_nccl and len(plan.topology.nodes) == plan.topology.size:
+        return f"{by_nccl}; else host: each carries all of it"
     if plan.why_no_peers or settings.road == "host":
         return f"road host: {plan.why_no_peers or 'asked for'}"
-    loaded = plan.problem.bytes(plan.problem.l, plan.problem.m)
     return (
         f"road peers, if a test shows that the ranks of a node reach each other's devices: each link carries its share of the "
-        f"{readable(loaded)} of B; else host: each carries all of it"
+        f"{loaded} of B; else host: each carries all of it"
     )
 
 

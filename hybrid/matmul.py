@@ -151,7 +151,7 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
     from hybrid.agreement import choose_kernel
-    from hybrid.explain import explain, memory_of_a_rank, refuse_on_assumed_machine
+    from hybrid.explain import explain, memory_of_a_rank, on_road_asked_for, refuse_on_assumed_machine
     from hybrid.facts import kernel_asked_for
     from hybrid.kernels.catalogue import EMULATED_CAPABILITY
     from hybrid.partition import Topology
@@ -173,6 +173,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         device_memory=memory_of_a_rank(settings, ranks, options.gpus_per_node),
         check=settings.check,
     )
+    plan = on_road_asked_for(plan, settings, options.gpus_per_node)
     choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)
     print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
     refuse_on_assumed_machine(plan, settings, options.gpus_per_node)

@@ -55,7 +55,7 @@ def build_parser() -> Parser:
     how = parser.add_argument_group("how")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
-    how.add_argument("--road", help="how operands reach the GPUs: auto, host or peers (auto)")
+    how.add_argument("--road", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
     how.add_argument(
         "--threads", type=int, help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +19,10 @@ from hybrid.window import Window
 
 
 def place(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Operand, settings: Settings, threads: int) -> None:
-    """Before the multiplication: the root's arrays into its node's window, and its A to the nodes. B follows panel by panel."""
+    """Before the multiplication: the root's arrays into its node's window, and its A to the nodes.
+
+    B follows panel by panel; or, where every node loads only rows of its own, these are sent there now.
+    """
     with team.phase("place"):
         for operand, key in ((a, "A"), (b, "B")):
             if isinstance(operand, FromRoot):
@@ -25,18 +30,21 @@ def place(team: Team, plan: Plan, windows: dict[str, Window], a: Operand, b: Ope
                 if team.rank == plan.root and operand.in_place(plan.problem.dtype) is not window.array:
                     operand.rows(window.rows, window.array, threads, lambda done: team.enter("place"))
         if isinstance(a, FromRoot):
-            _send_rows_of_a(team, plan, windows["A"], a, settings)
+            _send_rows(team, plan, windows["A"], a, plan.a_rows_on, settings)
+        if isinstance(b, FromRoot) and plan.road == "nccl":
+            _send_rows(team, plan, windows["B"], b, plan.b_rows_on, settings)
 
 
-def _send_rows_of_a(team: Team, plan: Plan, window: Window, a: FromRoot, settings: Settings) -> None:
-    dtype, row_bytes = plan.problem.dtype, plan.problem.bytes(1, plan.problem.l)
+def _send_rows(
+    team: Team, plan: Plan, window: Window, operand: FromRoot, rows_on: Callable[[int], Span], settings: Settings
+) -> None:
+    """From the root's array to each other node the rows that it has in its window."""
+    take = partial(operand.contiguous, dtype=plan.problem.dtype)
+    row_bytes = plan.problem.bytes(1, operand.shape[1])
     for node in range(len(plan.topology.nodes)):
         if node != plan.root_node:
             chain = [plan.root, plan.topology.leader(node)]
-            rows = plan.a_rows_on(node)
-            pass_along(
-                team, chain, rows, lambda part: a.contiguous(part, dtype), window.__getitem__, row_bytes, settings.message_bytes
-            )
+            pass_along(team, chain, rows_on(node), take, window.__getitem__, row_bytes, settings.message_bytes)
 
 
 def couriers(plan: Plan) -> list[int]:
@@ -45,12 +53,12 @@ def couriers(plan: Plan) -> list[int]:
 
 
 def passing_of_b(team: Team, plan: Plan, b: Window, from_root: bool, settings: Settings) -> Passing | None:
-    """How panels of B come to all nodes' windows, where there are several nodes.
+    """How panels of B come to all nodes' windows, where there are several nodes and they are read from there.
 
     `from_root`: all rows are in the root's window; else every node has those its ranks made.
     """
     chain = couriers(plan)
-    if len(chain) == 1:
+    if len(chain) == 1 or plan.road == "nccl":
         return None
     if team.rank not in chain:
         return Passing(None)

@@ -6,7 +6,7 @@ Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from hybrid.cut import Cut, Layout, choose_cut, layout_of
@@ -44,7 +44,9 @@ class Share:
         return len(self.chunks) <= self.cut.chunks and len(self.panels) <= self.cut.panels
 
     def arrivals(self) -> Iterator[Arrival]:
-        return arrivals(self.chunks, self.panels, self.cut.chunks, self.cut.panels, side_by_side=self.holds_all)
+        return arrivals(
+            self.chunks, self.panels, self.cut.chunks, self.cut.panels, side_by_side=self.holds_all and not self.cut.apart
+        )
 
     def strips(self) -> Iterator[Strip]:
         return (strip for arrival in self.arrivals() for strip in arrival.releases)
@@ -66,10 +68,15 @@ class Plan:
     staged: bool  # chunks and panels are copied into buffers of the device
     check: bool  # the product will be verified
     shares: tuple[Share, ...]
-    road: str = "in place"  # or "host", "peers": how the operands come to the devices
+    road: str = "in place"  # or "host", "peers", "nccl": how the operands come to the devices
     resident: bool = False  # every rank has its rows of A and B, and keeps its rows of C
     device_memory: int = 0  # bytes each rank may take on its device; 0: as many as it needs
     at_root: bool = False  # the matrices are the root's own arrays: they lie in no window
+
+    def on_road(self, road: str) -> Plan:
+        """With buffers as the road takes them: NCCL sends what lies in one piece."""
+        shares = _panels_apart(self.shares, self.problem, self.device) if road == "nccl" else self.shares
+        return replace(self, road=road, shares=shares)
 
     @property
     def root_node(self) -> int:
@@ -82,6 +89,19 @@ class Plan:
             return "one rank a node: nothing to exchange"
         if self.resident and len(self.topology.nodes) > 1:
             return "rows of B lie on other nodes"
+        return self._why_not_held
+
+    @property
+    def why_no_nccl(self) -> str:
+        """Why NCCL cannot bring all ranks' rows of B to all devices, as far as the plan knows; empty where it may."""
+        if self.topology.size == 1:
+            return "one rank: nothing to exchange"
+        if self.device != "cuda":
+            return "NCCL joins GPUs only"
+        return self._why_not_held
+
+    @property
+    def _why_not_held(self) -> str:
         if not all(share.holds_all for share in self.shares):
             return "not everything fits on the devices: what is needed is loaded as they go"
         if not all(len(share.rows) and share.panels for share in self.shares):
@@ -103,9 +123,15 @@ class Plan:
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
 
     def b_rows_over_link(self, rank: int) -> Span:
-        """The rows of B that the road "peers" loads to this rank's device, for all ranks of its node."""
+        """The rows of B that this rank loads to its device: on the road "peers" for its node's ranks, on "nccl" for all."""
+        if self.resident or self.road == "nccl":
+            return self.shares[rank].b_rows
         members = self.topology.nodes[self.topology.node_of(rank)]
-        return self.shares[rank].b_rows if self.resident else block(self.problem.l, len(members), members.index(rank))
+        return block(self.problem.l, len(members), members.index(rank))
+
+    def b_rows_on(self, node: int) -> Span:
+        """The rows of B that the node's ranks share: all, but where each loads only those that it provides."""
+        return self.b_rows_from(node) if self.road == "nccl" else Span(0, self.problem.l)
 
     def b_rows_from(self, node: int) -> Span:
         """The rows of B that the ranks of this node provide."""
@@ -114,14 +140,18 @@ class Plan:
     @property
     def own_rows_suffice(self) -> bool:
         """Of resident operands: no rank loads other rows than its own. It is alone, or fetches the others' from their devices."""
-        return self.topology.size == 1 or self.road == "peers"
+        return self.topology.size == 1 or self.road in ("peers", "nccl")
 
     def bytes_of_windows(self, node: int) -> int:
         """The matrices a node's ranks share. Of resident ones that is B, where it is not fetched from device to device."""
         p = self.problem
         if self.resident:
             return 0 if self.own_rows_suffice else p.bytes(p.l, p.m)
-        return p.bytes(len(self.a_rows_on(node)), p.l) + p.bytes(p.l, p.m) + p.bytes(len(self.c_rows_on(node)), p.m)
+        return (
+            p.bytes(len(self.a_rows_on(node)), p.l)
+            + p.bytes(len(self.b_rows_on(node)), p.m)
+            + p.bytes(len(self.c_rows_on(node)), p.m)
+        )
 
     def bytes_of_buffers(self, rank: int) -> int:
         """What a rank's device holds of its own: chunks of A, panels of B, and C below them; nothing where it works in place."""
@@ -148,6 +178,15 @@ class Plan:
 
     def bytes_on_gpu(self, rank: int) -> int:
         return self.bytes_of_buffers(rank) if self.device == "cuda" else 0
+
+
+@lru_cache(maxsize=16)
+def _panels_apart(shares: tuple[Share, ...], problem: Problem, device: str) -> tuple[Share, ...]:
+    def apart(share: Share) -> Share:
+        cut = replace(share.cut, apart=True)
+        return replace(share, cut=cut, layout=layout_of(problem, len(share.rows), cut, device))
+
+    return tuple(map(apart, shares))
 
 
 @lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid.agreement import Agreement
-from hybrid.exchange import Ends
+from hybrid.exchange import Ends, SomeRows
 from hybrid.guard import asked_to_end, busy, finish_when_asked
 from hybrid.operands import FromRoot, Operand, Shared
 from hybrid.partition import Span, Topology
@@ -67,7 +67,7 @@ def make_product(
         _fill(team, plan, windows, a, b, threads, progress)
         ends = _ends(team, plan, windows)
         passing = passing_of_b(team, plan, windows["B"], isinstance(b, FromRoot), settings)
-        touched = _read_and_written(plan, team.rank, ends)
+        touched = _read_and_written(plan, team.rank, ends, windows["B"])
         runner = Runner(team, agreement, ends, touched, settings, progress, passing)
         team.timeline.zero = time.perf_counter()  # the ranks have just come out of a phase together
         totals = []
@@ -117,7 +117,7 @@ def _fresh(old: Timeline) -> Timeline:
 def _host_matrices(team: Team, plan: Plan, a: Operand, b: Operand, out: np.ndarray | None, threads: int) -> dict[str, Window]:
     """The node's windows; or the root's own arrays, as they lie where they can be read so."""
     problem, node = plan.problem, team.node
-    rows = {"A": plan.a_rows_on(node), "B": Span(0, problem.l), "C": plan.c_rows_on(node)}
+    rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
     if not plan.at_root:
         there = {key: operand.array for key, operand in (("A", a), ("B", b)) if isinstance(operand, Shared)}
@@ -162,16 +162,16 @@ def _ends(team: Team, plan: Plan, windows: dict[str, Window]) -> Ends | None:
     if plan.at_root:
         return Ends(a.array, b.array, c.array) if team.rank == plan.root else None
     rows = plan.shares[team.rank].rows
-    return Ends(a[rows], b.array, c[rows])
+    return Ends(a[rows], SomeRows(b.array, b.rows) if plan.road == "nccl" else b.array, c[rows])
 
 
-def _read_and_written(plan: Plan, rank: int, ends: Ends | None) -> list[np.ndarray]:
+def _read_and_written(plan: Plan, rank: int, ends: Ends | None, b: Window) -> list[np.ndarray]:
     """The host memory that this rank's copies touch."""
     if ends is None:
         return []
     if plan.at_root or plan.road == "host":
         return [ends.a, ends.b, ends.c]
-    return [ends.a, ends.b[plan.b_rows_over_link(rank).slice], ends.c]
+    return [ends.a, b[plan.b_rows_over_link(rank)], ends.c]
 
 
 def _check(team: Team, agreement: Agreement, windows: dict[str, Window], operands: dict[str, Operand], threads: int) -> Check:

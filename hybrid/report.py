@@ -90,10 +90,11 @@ def moved_bytes(plan: Plan, phase: str) -> int:
     a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
     away = sum(len(plan.a_rows_on(node)) for node in range(len(plan.topology.nodes)) if node != plan.root_node)
+    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.road, 0)  # of every row; the other devices have it from there
     return {
         "fill": a + b,
-        "copy in": a + nodes * b if plan.road == "peers" else _loaded(plan),
-        "exchange": (plan.topology.size - nodes) * b if plan.road == "peers" else 0,
+        "copy in": a + loads_of_b * b if loads_of_b else _loaded(plan),
+        "exchange": (plan.topology.size - loads_of_b) * b if loads_of_b else 0,
         "copy out": c,
         "gather": p.bytes(away, p.m),
         "check": a + b + c,

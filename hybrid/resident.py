@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybrid.agreement import Agreement
-from hybrid.exchange import Ends
+from hybrid.exchange import Ends, SomeRows
 from hybrid.guard import busy
 from hybrid.partition import Span
 from hybrid.placing import pass_to_all_nodes
@@ -20,18 +20,6 @@ from hybrid.verify import Check, verify
 from hybrid.window import Window, make_windows
 
 
-class _OwnRows:
-    """Rows of a matrix, asked for as rows of the whole."""
-
-    def __init__(self, array: Any, rows: Span) -> None:
-        self._array, self._rows = array, rows
-
-    def __getitem__(self, asked: tuple[slice, slice]) -> Any:
-        rows, columns = asked
-        lo, hi, _ = rows.indices(self._rows.hi)
-        return self._array[lo - self._rows.lo : hi - self._rows.lo, columns]
-
-
 def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
     """This rank's rows of C, where its rows of A lie, and what the check found. Every rank calls it."""
     plan, share = agreement.plan, agreement.plan.shares[team.rank]
@@ -42,7 +30,7 @@ def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, sett
             own_a, own_b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
             c = empty_like(own_a, len(share.rows), plan.problem.m)
             await_callers_work(own_a, own_b, c)
-        all_b = _OwnRows(own_b, share.b_rows) if plan.own_rows_suffice else _gathered(team, plan, own_b, settings)
+        all_b = SomeRows(own_b, share.b_rows) if plan.own_rows_suffice else _gathered(team, plan, own_b, settings)
         touched = [own_a, own_b if plan.own_rows_suffice else all_b, c]
         runner = Runner(team, agreement, Ends(own_a, all_b, c), touched, settings, lambda *_: None)
         with team.phase("place", timed=False):

@@ -9,11 +9,12 @@ from typing import Any
 from hybrid.devices import Device
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda import Gpu, usable_gpus
-from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.errors import DeviceUnavailable
 from hybrid.exchange import Ends, Road
 from hybrid.exchange.deliveries import Deliveries, Passing
 from hybrid.exchange.host import HostRoad
 from hybrid.exchange.members import notes_needed
+from hybrid.exchange.nccl import NcclRoad
 from hybrid.exchange.peers import PeersRoad
 from hybrid.exchange.push import DrivingRoad, PushedRoad
 from hybrid.guard import busy
@@ -28,7 +29,7 @@ WORTH_EXCHANGING = 8 << 20  # bytes of B; less is loaded sooner than doors are o
 
 @dataclass(frozen=True)
 class RoadChoice:
-    """`name`: "in place", "host" or "peers"."""
+    """`name`: "in place", "host", "peers" or "nccl"."""
 
     name: str
     reason: str
@@ -41,29 +42,53 @@ def choose_road(team: Team, plan: Plan, settings: Settings, gpus: Sequence[Gpu |
     """
     if not plan.staged:
         return RoadChoice("in place", "a CPU multiplies the matrices where they lie")
-    hindrance = plan.why_no_peers
-    if settings.road == "peers":
-        if hindrance:
-            raise DeviceUnavailable(f"the road peers cannot be taken: {hindrance}")
-        _workplace_to_probe(team, plan, gpus, kernel).probe(team)
-        return RoadChoice("peers", "asked for")
-    if settings.road == "host":
-        return RoadChoice("host", "asked for")
+    if settings.road == "auto":
+        return _road_that_works(team, plan, gpus, kernel)
+    hindrance = {"peers": plan.why_no_peers, "nccl": _why_no_nccl(plan, gpus)}.get(settings.road, "")
     if hindrance:
-        return RoadChoice("host", hindrance)
+        raise DeviceUnavailable(f"the road {settings.road} cannot be taken: {hindrance}")
+    if settings.road == "peers":
+        _workplace_to_probe(team, plan, gpus, kernel).probe(team)
+    elif settings.road == "nccl":
+        _workplace_to_probe(team, plan, gpus, kernel).communicator.join(team)
+    return RoadChoice(settings.road, "asked for")
+
+
+def _road_that_works(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RoadChoice:
+    """Peers, or NCCL where no node has peers or the only one's do not reach each other, or the host."""
+    one_a_node = len(plan.topology.nodes) == plan.topology.size
+    without_peers, without_nccl = plan.why_no_peers, _why_no_nccl(plan, gpus)
+    if without_peers and (without_nccl or not one_a_node):
+        return RoadChoice("host", without_peers)
     if plan.device != "cuda":
         return RoadChoice("host", "all memory is a CPU's own")
     if plan.problem.bytes(plan.problem.l, plan.problem.m) < WORTH_EXCHANGING:
-        return RoadChoice("host", "B is small")
+        return RoadChoice("host", without_peers or "B is small")
     place = _workplace_to_probe(team, plan, gpus, kernel)
-    if team.topology not in place.refusals:
-        try:
-            place.probe(team)
-        except HybridError as error:  # the same on all ranks
-            place.refusals[team.topology] = str(error)
-    if team.topology in place.refusals:
-        return RoadChoice("host", f"the GPUs of a node cannot reach each other ({place.refusals[team.topology]})")
-    return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
+    if one_a_node:
+        without_peers = "one rank a node has no peers"
+    else:
+        refusal = place.refusal(team)
+        if not refusal:
+            return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
+        without_peers = f"the GPUs of a node cannot reach each other ({refusal})"
+        if len(plan.topology.nodes) > 1:
+            return RoadChoice("host", without_peers)
+    without_nccl = without_nccl or place.communicator.refusal(team)
+    if without_nccl:
+        return RoadChoice("host", f"{without_peers}, nor can NCCL help ({without_nccl})")
+    return RoadChoice("nccl", f"{without_peers}, but NCCL brought every rank's data to every other")
+
+
+def _why_no_nccl(plan: Plan, gpus: Sequence[Gpu | None]) -> str:
+    """What `plan.why_no_nccl` says, or which ranks use the same one of `gpus[rank]`: NCCL wants one for each."""
+    if plan.why_no_nccl:
+        return plan.why_no_nccl
+    users: dict[str, int] = {}
+    for rank, gpu in enumerate(gpus):
+        if gpu is not None and users.setdefault(gpu.uuid, rank) != rank:
+            return f"ranks {users[gpu.uuid]} and {rank} share a GPU"
+    return ""
 
 
 def _workplace_to_probe(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> Workplace:
@@ -164,10 +189,14 @@ def make_road(
         return _device(plan, seen_here, kernel)
 
     share = plan.shares[team.rank]
-    if plan.road == "host":
+    if plan.road in ("host", "nccl"):
         assert ends is not None
         place.hold(team, share.layout.bytes)
-        return HostRoad(place.device, ends, deliveries), place.own_buffers(team, plan)
+        buffers = place.own_buffers(team, plan)
+        if plan.road == "host":
+            return HostRoad(place.device, ends, deliveries), buffers
+        rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
+        return NcclRoad(place.device, ends, place.communicator, team.rank, rows_of), buffers
     chunks, panels = _most_pieces(plan)
     sizes = [each.layout.bytes for each in plan.shares]
     driver = plan.root if plan.at_root else None

@@ -26,7 +26,7 @@ class Settings:
     kernel: str = _setting("auto", "a name of the kernel catalogue, or auto")
     check: bool = _setting(True, "verify the product with random vectors (or exactly, for integers)")
     threads: int = _setting(0, "CPU threads a rank; 0: what Slurm, OpenMP or the cores at hand say")
-    road: str = _setting("auto", "auto, host (every rank loads all it needs) or peers (ranks of a node fetch B from each other)")
+    road: str = _setting("auto", "auto, host, peers (ranks of a node fetch B from each other) or nccl (ranks of all nodes do)")
     stall: float = _setting(60.0, "seconds without progress after which a rank counts as stuck; 0: never")
     message_bytes: int = _setting(256 * MiB, "largest message between nodes")
     chunk_rows: int = _setting(0, "rows of A that arrive at once; 0: chosen by the plan")
@@ -60,7 +60,7 @@ class Settings:
             if kind in (int, float) and not value >= 0:
                 raise UsageError(f"{known.name} must not be negative, not {value}")
         one_of("device", self.device, ("auto", "cpu", "cuda", "emulate"))
-        one_of("road", self.road, ("auto", "host", "peers"))
+        one_of("road", self.road, ("auto", "host", "peers", "nccl"))
         if self.message_bytes == 0:
             raise UsageError("message_bytes must be at least 1")
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from hybrid.board import Board
+from hybrid.communicator import Communicator
 from hybrid.devices import Mark, Neighbour
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda import Gpu
-from hybrid.errors import DeviceUnavailable
+from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.exchange.members import Member, notes_needed
 from hybrid.partition import Topology
 from hybrid.plan import Plan
@@ -44,6 +45,7 @@ class Workplace:
         self.key = key  # of the device: whoever needs another needs another workplace
         self.gpu = gpu
         self.device: Any = device
+        self.communicator = Communicator(device)
         self.memory: Any = None
         self.board: Board | None = None
         self.links: dict[int, Neighbour] = {}  # on a root that drives the others' links: a device for each member
@@ -55,7 +57,7 @@ class Workplace:
         self._made: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
         self._connection: _Connection | None = None
         self._probed: Topology | None = None
-        self.refusals: dict[Topology, str] = {}  # why the ranks of a node do not reach each other's memory
+        self._refusals: dict[Topology, str] = {}
 
     def hold(self, team: Team, size: int) -> Any:
         """At least `size` bytes of the device, which other ranks need not open."""
@@ -165,6 +167,7 @@ class Workplace:
 
     def drain(self) -> None:
         """After a failure: let what is under way come to its end, so that the next product finds nothing of it."""
+        self.communicator.abort()  # first: what some rank never joined has no end
         for device in self._devices():
             with suppress(Exception):  # what failed has been said; a device beyond help will say so again
                 device.finish()
@@ -172,6 +175,7 @@ class Workplace:
     def leave(self) -> None:
         """Give everything back."""
         self.close()
+        self.communicator.leave()
         self.links = {}
         self.memory, self.board, self.held = None, None, 0
 
@@ -206,6 +210,15 @@ class Workplace:
             return Buffers(link, memory, plan.shares[rank], plan.problem)
 
         return self._for_plan("at links", plan, lambda: {rank: buffers(rank, link) for rank, link in self.links.items()})
+
+    def refusal(self, team: Team) -> str:
+        """Why the ranks of a node do not reach each other's memory, the same on all ranks; empty where they do."""
+        if team.topology not in self._refusals:
+            try:
+                self.probe(team)
+            except HybridError as error:  # the same on all ranks
+                self._refusals[team.topology] = str(error)
+        return self._refusals.get(team.topology, "")
 
     def probe(self, team: Team) -> None:
         """Let every rank fetch data from every other of its node. DeviceUnavailable on all ranks, with the reason, if one

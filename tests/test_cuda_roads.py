@@ -10,7 +10,9 @@ import pytest
 
 import hybrid
 from hybrid.devices.cuda import usable_gpus
-from hybrid.errors import DeviceUnavailable
+from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.nccl_library import load_nccl
+from hybrid.errors import DeviceUnavailable, RankFailed
 from hybrid.launcher import mpirun
 
 pytestmark = pytest.mark.gpu
@@ -20,6 +22,10 @@ WAYS = {
     "host": {"ROAD": "host"},
     "little memory": {"ROAD": "host", "GPU_MEMORY": "200k"},
     "a node a rank": {"RANKS_PER_NODE": "1"},
+    "nccl": {"ROAD": "nccl"},
+    "nccl in pieces": {"ROAD": "nccl", "CHUNK_ROWS": "33", "PANEL_COLUMNS": "40"},
+    "nccl, a node a rank": {"ROAD": "nccl", "RANKS_PER_NODE": "1", "PANEL_COLUMNS": "40"},
+    "nccl, nodes of two": {"ROAD": "nccl", "RANKS_PER_NODE": "2"},
 }
 
 
@@ -32,9 +38,29 @@ def gpus(monkeypatch):
         pytest.skip(str(missing))
 
 
+def why_no_nccl(gpus, ranks):
+    if not 1 < ranks <= len(gpus):
+        return f"{ranks} ranks and {len(gpus)} GPUs: NCCL joins several ranks with a GPU each"
+    try:
+        load_nccl()
+    except DeviceUnavailable as missing:
+        return str(missing)
+    return ""
+
+
+@pytest.fixture
+def nccl(comm, gpus):
+    """Skips on all ranks where one of them cannot be joined."""
+    for reason in comm.allgather(why_no_nccl(gpus, comm.size)):
+        if reason:
+            pytest.skip(reason)
+
+
 @pytest.fixture(params=WAYS, ids=str)
 def way(request, comm, monkeypatch):
     settings = WAYS[request.param]
+    if settings.get("ROAD") == "nccl":
+        request.getfixturevalue("nccl")
     # Peers also for small matrices: asked for, where there are two ranks on a node.
     if "ROAD" not in settings and "RANKS_PER_NODE" not in settings and comm.size > 1:
         settings = {**settings, "ROAD": "peers"}
@@ -114,6 +140,48 @@ def test_row_blocks(comm, way, dtype, on_gpu):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("work", ["copy_in", "gather_rows", "multiply", "copy_out"])
+def test_a_rank_that_fails_among_joined_gpus_keeps_nobody_waiting(comm, nccl, monkeypatch, work):
+    for name, value in {"ROAD": "nccl", "PANEL_COLUMNS": "128"}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((900, 500)), rng.standard_normal((500, 700))
+    operands = (a, b) if comm.rank == 0 else (None, None)
+    c = hybrid.multiply(*operands, comm=comm, device="cuda")
+    assert comm.rank != 0 or right(c, a, b)
+    original, calls = getattr(CudaDevice, work), []
+
+    def second(*arguments):
+        calls.append(work)
+        if len(calls) == 2:
+            raise RuntimeError("planted")
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        if comm.rank == comm.size - 1:
+            patch.setattr(CudaDevice, work, second)
+        with pytest.raises(RankFailed, match=rf"rank {comm.size - 1} .*planted"):
+            hybrid.multiply(*operands, comm=comm, device="cuda")
+    c = hybrid.multiply(*operands, comm=comm, device="cuda")
+    assert comm.rank != 0 or right(c, a, b)
+
+
+@pytest.mark.mpi
+def test_gpus_are_joined_once_and_again_after_they_were_left(comm, nccl, monkeypatch):
+    monkeypatch.setenv("HYBRID_ROAD", "nccl")
+    joins, original = [], CudaDevice.join
+    monkeypatch.setattr(CudaDevice, "join", lambda *these: (joins.append(these), original(*these))[1])
+    a = np.random.default_rng(0).random((300, 300))
+    for expected in (1, 2):
+        own = comm.Dup()
+        for _ in range(3):
+            c = hybrid.multiply(*((a, a) if own.rank == 0 else (None, None)), comm=own, device="cuda")
+            assert own.rank != 0 or right(c, a, a)
+        own.Free()
+        assert len(joins) == expected
+
+
+@pytest.mark.mpi
 def test_large_arrays_are_page_locked_and_unlocked_again(comm):
     from hybrid.devices.page_locks import page_locks
 
@@ -136,10 +204,23 @@ def run(*arguments, ranks, shell=""):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("road", ["auto", "host", "peers"])
-def test_the_command_with_two_ranks(road):
+@pytest.mark.parametrize("road", ["auto", "host", "peers", "nccl"])
+def test_the_command_with_two_ranks(road, gpus):
+    if road == "nccl" and why_no_nccl(gpus, 2):
+        pytest.skip(why_no_nccl(gpus, 2))
     done = run(1501, 1203, 1301, "--road", road, "--repeat", 2, ranks=2)
     assert done.returncode == 0, done.stderr
+    assert "check ok" in done.stdout
+
+
+@pytest.mark.launcher
+def test_with_one_rank_a_node_the_command_finds_that_nccl_works(gpus, monkeypatch):
+    if why_no_nccl(gpus, 2):
+        pytest.skip(why_no_nccl(gpus, 2))
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    done = run(1501, 1203, 1301, "--repeat", 2, ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert "road nccl (one rank a node" in done.stdout
     assert "check ok" in done.stdout
 
 

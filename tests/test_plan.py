@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hybrid.cut import choose_cut, layout_of
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.explain import explain, refuse_on_assumed_machine
+from hybrid.explain import explain, on_road_asked_for, refuse_on_assumed_machine
 from hybrid.kernels.catalogue import fastest
 from hybrid.memory import Room, refuse_what_does_not_fit
 from hybrid.partition import Span, Topology
@@ -69,6 +69,16 @@ def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
     assert [str(plan.c_rows_at_the_end(rank)) for rank in range(4)] == ["0:0", "0:0", "0:6", "6:12"]
     assert plan.bytes_of_windows(0) == 8 * (6 * 5 + 5 * 7 + 6 * 7)
     assert plan.bytes_of_windows(1) == 8 * (6 * 5 + 5 * 7 + 12 * 7)
+
+
+def test_on_the_road_nccl_every_rank_loads_its_rows_and_nodes_share_no_others():
+    plan = replace(make_plan(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), device="cuda", root=2), road="nccl")
+    assert [plan.b_rows_over_link(rank) for rank in range(4)] == [Span(0, 2), Span(2, 3), Span(3, 4), Span(4, 5)]
+    assert [plan.b_rows_on(node) for node in (0, 1)] == [Span(0, 3), Span(3, 5)]
+    assert plan.bytes_of_windows(0) == 8 * (6 * 5 + 3 * 7 + 6 * 7)
+    assert plan.bytes_of_windows(1) == 8 * (6 * 5 + 2 * 7 + 12 * 7)
+    assert plan.own_rows_suffice
+    assert replace(plan, road="host").b_rows_on(0) == Span(0, 5)
 
 
 @quick
@@ -289,8 +299,10 @@ def test_where_only_b_is_too_large_all_rows_stay():
 # In words
 
 
-def explained(plan, gpus_per_node=0):
-    return explain(plan, fastest(plan.device, plan.problem.dtype, plan.problem.m), Settings(), gpus_per_node)
+def explained(plan, gpus_per_node=0, road="auto"):
+    settings = Settings(road=road)
+    plan = on_road_asked_for(plan, settings, gpus_per_node)
+    return explain(plan, fastest(plan.device, plan.problem.dtype, plan.problem.m), settings, gpus_per_node)
 
 
 def test_a_large_machine_is_explained_in_its_bytes():
@@ -329,6 +341,30 @@ def test_of_many_ranks_the_first_are_shown():
 def test_gpus_of_a_node_are_dealt_to_its_ranks_in_turn():
     text = explained(make_plan(Problem(100, 100, 100), Topology.of_equal_nodes(4, 4), device="cuda"), gpus_per_node=2)
     assert [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("rank ")] == ["0", "1", "0", "1"]
+
+
+def test_on_the_road_nccl_nodes_hold_their_own_rows_of_b():
+    plan = make_plan(Problem(4000, 3000, 2000), Topology.of_equal_nodes(4, 2), device="cuda")
+    text = explained(plan, 2, "nccl")
+    of_node = (2000 * 3000 + 1500 * 2000 + 2000 * 2000) * 8 / MiB
+    assert f"rows 2000:4000 of A, rows 1500:3000 of B, rows 2000:4000 of C: {of_node:.1f} MiB shared" in text
+    assert "road nccl, if every rank has NCCL and a test shows that it brings all ranks' data: each link carries its " in text
+    assert "between nodes: B from GPU to GPU" in text
+    assert "else host" not in text
+
+
+def test_the_road_nccl_is_explained_where_it_would_be_tried_and_where_it_cannot_be_taken():
+    one_each = make_plan(Problem(4000, 3000, 2000), Topology.of_equal_nodes(4, 1), device="cuda")
+    text = explained(one_each, 1)
+    assert "road nccl, if every rank has NCCL" in text
+    assert "else host: each carries all of it" in text
+    assert "all of B" in text  # on the host road there must be room for it
+    assert "road host: one rank a node" in explained(one_each, 1, "peers")
+    together = make_plan(Problem(4000, 3000, 2000), Topology.of_equal_nodes(4, 4), device="cuda")
+    assert "the road nccl cannot be taken: ranks share a GPU" in explained(together, 2, "nccl")
+    assert "road nccl, if every rank has NCCL" in explained(together, 4, "nccl")
+    staged = make_plan(Problem(40, 30, 20), Topology.of_equal_nodes(4, 4), staged=True)
+    assert "the road nccl cannot be taken: NCCL joins GPUs only" in explained(staged, 0, "nccl")
 
 
 def test_an_assumed_machine_refuses_what_it_cannot_hold():

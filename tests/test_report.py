@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,6 +110,13 @@ def test_moved_bytes_of_every_phase():
     assert moved == {"fill": a + b, "place": 0, "copy in": a + 4 * b, "copy out": c, "gather": c // 2, "check": a + b + c}
     assert moved_bytes(plan_of(2, 10, 20, ranks=4), "copy in") == 8 * (2 * 10 + 2 * 200)  # two ranks have no rows
     assert moved_bytes(plan_of(2, 10, 20, ranks=4), "gather") == 0
+
+
+@pytest.mark.parametrize(("road", "loads"), [("peers", 2), ("nccl", 1)])
+def test_rows_of_b_cross_a_link_once_for_all_who_exchange_them(road, loads):
+    plan = replace(plan_of(100, 10, 20, ranks=4, per_node=2, dtype="float32"), road=road)
+    a, b = 4000, 800
+    assert [moved_bytes(plan, phase) for phase in ("copy in", "exchange")] == [a + loads * b, (4 - loads) * b]
 
 
 def station(rank, **more):

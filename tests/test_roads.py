@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from joined_by_files import stand_in
 
 import hybrid
 from hybrid import cut
@@ -76,7 +77,7 @@ def gpu_cut_for_small_matrices(monkeypatch):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("road", ["host", "peers"])
+@pytest.mark.parametrize("road", ["host", "peers", "nccl"])
 @pytest.mark.parametrize("shared", [False, True], ids=["the root's arrays", "shared arrays"])
 def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, road, shared):
     try:
@@ -85,17 +86,21 @@ def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, ro
         pytest.skip(str(missing))
     for name, value in {"ROAD": road, "DEVICE": "emulate", "KERNEL": "naive"}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
+    log = stand_in(monkeypatch)
+    own = comm.Dup()  # what joins its ranks goes with it
     for _ in range(3):
-        a, b, root = case(comm, rng, "float64", least=24)
+        a, b, root = case(own, rng, "float64", least=24)
         if not shared:
-            check_product(comm, a, b, root)
+            check_product(own, a, b, root)
             continue
-        shared_a, shared_b = (hybrid.empty(matrix.shape, comm=comm, root=root) for matrix in (a, b))
-        if comm.rank == root:
+        shared_a, shared_b = (hybrid.empty(matrix.shape, comm=own, root=root) for matrix in (a, b))
+        if own.rank == root:
             shared_a[...], shared_b[...] = a, b
-        comm.Barrier()
-        c = product(comm, shared_a, shared_b, root)
-        assert comm.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
+        own.Barrier()
+        c = product(own, shared_a, shared_b, root)
+        assert own.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
+    assert (("gather", 0) in log) == (road == "nccl")
+    own.Free()
 
 
 @pytest.mark.mpi(min_size=2)

@@ -36,7 +36,7 @@ OTHER = {
     "kernel": ("blas", "blas"),
     "check": ("no", False),
     "threads": ("7", 7),
-    "road": ("peers", "peers"),
+    "road": ("nccl", "nccl"),
     "poison": ("1", True),
     "stall": ("2.5", 2.5),
     "message_bytes": ("1M", 1 << 20),

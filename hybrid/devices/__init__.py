@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from hybrid.kernels.catalogue import Kernel
+from hybrid.partition import Span
 
 # Of each piece of work its phase and when it ran, on this rank's clock (perf_counter). To be asked for when there is time.
 Work = Iterable[tuple[str, float, float]]
@@ -78,3 +79,39 @@ class Neighbour(Device, Protocol):
 
     def open_announcements(self, handle: Any) -> list[Mark]:
         """Another rank's announcements."""
+
+
+class Joined(Protocol):
+    """One device's part in what joins the devices of all ranks."""
+
+    def check(self) -> None:
+        """DeviceUnavailable if what was handed over can no more come to its end."""
+
+    def leave(self) -> None:
+        """Give it back, with nothing under way. Every rank calls it."""
+
+    def abort(self) -> None:
+        """Give it back at once: what is under way ends, whatever the other ranks do."""
+
+
+class Collective(Device, Protocol):
+    """A device that can be joined with those of all ranks, on whichever nodes."""
+
+    def prepare_to_join(self) -> None:
+        """Load what joining takes. DeviceUnavailable, with what to do, where it is missing."""
+
+    def invitation(self) -> Any:
+        """Made on one rank: what the others join it with. It can be sent in a message, and serves once."""
+
+    def join(self, invitation: Any, rank: int, size: int) -> Joined:
+        """Waits, without an end, for all `size` ranks. DeviceUnavailable where they cannot be joined."""
+
+    def gather_rows(self, joined: Joined, matrix: Any, rows_of: Sequence[Span], after: list[Mark]) -> Mark:
+        """Bring the rows `rows_of[rank]` of each rank's matrix into those of all others, once `after` is done.
+
+        The matrix is alike on all ranks, and all hand over the same exchanges in the same order. It is not done before
+        every rank has handed it over.
+        """
+
+    def done(self, mark: Mark) -> bool:
+        """Whether the work is done."""

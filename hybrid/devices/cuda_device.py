@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, cycle
 from typing import Any
 
 from hybrid.devices import Mark, Work
 from hybrid.devices.cuda import Gpu
 from hybrid.devices.cuda_kernels import multiplication
+from hybrid.devices.nccl import NcclJoined, unique_id
+from hybrid.devices.nccl_library import load_nccl
 from hybrid.devices.page_locks import page_locks
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel
 from hybrid.memory import readable
+from hybrid.partition import Span
 from hybrid.problem import padded
 
 _DONE, _NOT_READY = 0, 600  # what CUDA answers about an event
 _REACHED_ALREADY = 704
 # Strips overlap on two streams, so that the multiprocessors a strip's last tiles leave idle take up the next strip's.
 _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "copy out": 1}
+_URGENT = -1  # a stream's priority; others have 0
 
 
 class CudaDevice:
@@ -36,6 +40,8 @@ class CudaDevice:
         self._device = cupy.cuda.Device(gpu.index)
         with self._device:
             streams = {phase: [cupy.cuda.Stream(non_blocking=True) for _ in range(count)] for phase, count in _STREAMS.items()}
+            # Before tiles that wait for a multiprocessor: the other ranks' GPUs wait for it as well.
+            streams["gather rows"] = [cupy.cuda.Stream(non_blocking=True, priority=_URGENT)]
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._announced: list[Any] = []
@@ -161,9 +167,28 @@ class CudaDevice:
         with self._device:
             return [_OpenedEvent(self._runtime, key) for key in handle]
 
-    def _do(self, phase: str, after: list[Mark], work: Callable[[Any], None]) -> Mark:
+    def prepare_to_join(self) -> None:
+        load_nccl()
+
+    def invitation(self) -> Any:
+        with self._device:
+            return unique_id()
+
+    def join(self, invitation: Any, rank: int, size: int) -> NcclJoined:
+        with self._device:
+            return NcclJoined(invitation, rank, size)
+
+    def gather_rows(self, joined: NcclJoined, matrix: Any, rows_of: Sequence[Span], after: list[Mark]) -> Mark:
+        # All on one stream, so that they run in the order in which all ranks hand them over.
+        def gather(stream: Any) -> None:
+            joined.gather_rows(self._address(matrix), _row_bytes(matrix), rows_of, stream.ptr)
+
+        return self._do("exchange", after, gather, on="gather rows")
+
+    def _do(self, phase: str, after: list[Mark], work: Callable[[Any], None], on: str = "") -> Mark:
+        """`on`: whose streams, if not the phase's."""
         with self._device:  # and the caller's again afterwards
-            stream = next(self._streams[phase])
+            stream = next(self._streams[on or phase])
             if self._zero is None:
                 self._zero = stream.record()
                 self._zero.synchronize()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hybrid.devices import Mark, Work
+from hybrid.partition import Span
 from hybrid.schedule import Arrival, Strip
 
 
@@ -13,12 +14,24 @@ from hybrid.schedule import Arrival, Strip
 class Ends:
     """Where a rank's share comes from and goes to: its row-block of A, all of B, its row-block of C.
 
-    In the host's memory, or a GPU's.
+    In the host's memory, or a GPU's. Of B there may be `SomeRows`, where the road reads no others.
     """
 
     a: Any
     b: Any
     c: Any
+
+
+class SomeRows:
+    """Rows of a matrix, asked for as rows of the whole."""
+
+    def __init__(self, array: Any, rows: Span) -> None:
+        self._array, self._rows = array, rows
+
+    def __getitem__(self, asked: tuple[slice, slice]) -> Any:
+        rows, columns = asked
+        lo, hi, _ = rows.indices(self._rows.hi)
+        return self._array[lo - self._rows.lo : hi - self._rows.lo, columns]
 
 
 class Road(Protocol):

@@ -1,0 +1,89 @@
+"""What stands for NCCL between CPUs: every rank lays its rows down as files, and takes the others'."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.board import pauses
+from hybrid.communicator import Communicator
+from hybrid.devices.cpu import CpuDevice
+from hybrid.partition import Span
+from hybrid.plan import Plan
+
+
+class Joint:
+    """One rank's part. `log`: what was asked of it, in order."""
+
+    team: Any = None  # of the communicator that was joined last
+
+    def __init__(self, folder: str, rank: int, log: list[Any]) -> None:
+        self.folder, self.rank, self.log = Path(folder), rank, log
+        self._serial = 0
+
+    def gather_rows(self, matrix: np.ndarray, rows_of: Sequence[Span]) -> Any:
+        serial, self._serial = self._serial, self._serial + 1
+        self.log.append(("gather", serial))
+        made = self.folder / f"making-{serial}-{self.rank}.npy"
+        np.save(made, matrix[rows_of[self.rank].slice])
+        made.rename(self._path(serial, self.rank))
+        for other, rows in enumerate(rows_of):
+            pause = pauses(self.team)
+            while not self._path(serial, other).exists():
+                next(pause)
+            matrix[rows.slice] = np.load(self._path(serial, other))
+        return ("gathered", serial)
+
+    def _path(self, serial: int, rank: int) -> Path:
+        return self.folder / f"{serial}-{rank}.npy"
+
+    def check(self) -> None:
+        self.log.append("check")
+
+    def leave(self) -> None:
+        self._end("leave")
+
+    def abort(self) -> None:
+        self._end("abort")
+
+    def _end(self, how: str) -> None:
+        self.log.append(how)
+        if self.rank == 0:
+            shutil.rmtree(self.folder, ignore_errors=True)  # others may be about to write
+
+
+def stand_in(monkeypatch: Any) -> list[Any]:
+    """CPUs can be joined from here on, and the road nccl taken; returns the log of what this rank's device is asked."""
+    log: list[Any] = []
+    joining, hindrance = Communicator.join, Plan.why_no_nccl.fget
+
+    def join(self: Communicator, team: Any) -> None:
+        monkeypatch.setattr(Joint, "team", team)
+        joining(self, team)
+
+    def joined(self: CpuDevice, invitation: str, rank: int, size: int) -> Joint:
+        log.append("join")
+        return Joint(invitation, rank, log)
+
+    def gather_rows(self: CpuDevice, joint: Joint, matrix: np.ndarray, rows_of: Sequence[Span], after: list[Any]) -> Any:
+        marks: list[Any] = []
+        self._do("exchange", lambda: marks.append(joint.gather_rows(matrix, rows_of)))
+        return marks[0]
+
+    ways = {
+        "prepare_to_join": lambda self: log.append("prepare"),
+        "invitation": lambda self: tempfile.mkdtemp(prefix="hybrid-joined-"),
+        "join": joined,
+        "gather_rows": gather_rows,
+    }
+    for name, way in ways.items():
+        monkeypatch.setattr(CpuDevice, name, way, raising=False)
+    monkeypatch.setattr(Communicator, "join", join)
+    monkeypatch.setattr(Plan, "why_no_nccl", property(lambda plan: hindrance(replace(plan, device="cuda"))))
+    return log
