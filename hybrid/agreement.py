@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hybrid.devices.cuda import Gpu, choose_gpu
+from hybrid.devices.cuda import Gpu, choose_gpus
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.facts import Facts, kernel_asked_for, room_of, threads_of_ranks
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, fastest, refusal
@@ -66,7 +66,7 @@ def agree(
     `besides[rank]`: bytes that the rank takes of the host's memory for other things.
     """
     kernel = kernel_asked_for(settings)
-    gpus, device_reason = _choose_device(team.topology, settings, kernel, facts)
+    gpus, device_reason = _choose_device(settings, kernel, facts)
     device = "cuda" if gpus else "emulate" if settings.device == "emulate" else "cpu"
     choice = choose_kernel(kernel, device, problem, min((gpu.capability for gpu in gpus), default=EMULATED_CAPABILITY))
     of_ranks: list[Gpu | None] = list(gpus) or [None] * team.size
@@ -168,9 +168,7 @@ def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capab
     return Choice(asked_for, "asked for")
 
 
-def _choose_device(
-    topology: Topology, settings: Settings, kernel: Kernel | None, facts: Sequence[Facts]
-) -> tuple[list[Gpu], str]:
+def _choose_device(settings: Settings, kernel: Kernel | None, facts: Sequence[Facts]) -> tuple[list[Gpu], str]:
     """Every rank's GPU, or none of them for the CPU; and why."""
     if settings.device == "cpu":
         return [], "asked for"
@@ -188,8 +186,5 @@ def _choose_device(
         who = "every rank" if len(without) == len(facts) else f"rank {without[0]}"
         reason = facts[without[0]].why_no_gpu
         raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or use --device {instead}")
-    chosen = []
-    for rank in ranks:
-        members = topology.nodes[topology.node_of(rank)]
-        chosen.append(choose_gpu(members.index(rank), [facts[member].gpus for member in members]))
+    chosen = choose_gpus([each.gpus for each in facts])
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"

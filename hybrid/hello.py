@@ -121,7 +121,7 @@ def _thread_level() -> str:
 
 def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
     """This rank's GPU, or why it has none. Every rank for itself: where one has no GPU, the others still use theirs."""
-    from hybrid.devices.cuda import choose_gpu, usable_gpus
+    from hybrid.devices.cuda import choose_gpus, usable_gpus
 
     if settings.device in ("cpu", "emulate"):
         return "asked for"
@@ -135,8 +135,8 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
     seen = looking.all[team.rank]
     if isinstance(seen, str):
         return seen
-    having = [rank for rank in team.node_ranks if not isinstance(looking.all[rank], str)]
-    return choose_gpu(having.index(team.rank), [looking.all[rank] for rank in having])
+    having = [rank for rank in range(team.size) if not isinstance(looking.all[rank], str)]
+    return choose_gpus([looking.all[rank] for rank in having])[having.index(team.rank)]
 
 
 def _prepare(team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, Place]:

@@ -550,7 +550,7 @@ def sees(*names):
 
 def judged(sights, nodes, trial=gpus.Trial(True, "", 64 << 20)):  # noqa: B008 (never changes)
     topology = of_nodes(*nodes)
-    chosen = gpus.choose(sights, topology)
+    chosen = gpus.choose(sights)
     return gpus.judge(sights, chosen, [trial if gpu else None for gpu in chosen], topology, ["a"] * len(sights))
 
 
@@ -924,7 +924,7 @@ def test_one_process_measures_all_gpus_that_it_sees(real_gpus):
 def test_ranks_measure_their_gpus_together(comm, real_gpus):
     team = Team(comm)
     sights = comm.allgather(gpus.Sight(tuple(real_gpus), None))
-    chosen = gpus.choose(sights, team.topology)
+    chosen = gpus.choose(sights)
     moved = traffic.look(team, chosen, [sight.usable for sight in sights])
     around = comm.allgather(traffic.surroundings(real_gpus))
     assert {link.uuid for link in moved.links} == {gpu.uuid for gpu in chosen}

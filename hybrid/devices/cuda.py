@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -72,17 +73,16 @@ def free_bytes(gpu: Gpu) -> int:
         return int(cupy.cuda.runtime.memGetInfo()[0]) + cupy.get_default_memory_pool().free_bytes()
 
 
-def choose_gpu(rank_on_node: int, gpus_of_node_ranks: Sequence[Sequence[Gpu]]) -> Gpu:
-    """The GPU for one rank of a node, given which GPUs each of the node's ranks sees.
+def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
+    """A GPU for each rank, given which ones each sees.
 
     Ranks take the GPU of those they see that fewest others took, those that see fewest GPUs first: all GPUs are used
     before one is shared, whether every rank sees all of them or each only its own. UUIDs tell them apart, since each
-    rank numbers what it sees from 0.
+    rank numbers what it sees from 0, and ranks of other nodes see others.
     """
-    users: dict[str, int] = {}
-    for rank in sorted(range(len(gpus_of_node_ranks)), key=lambda rank: len(gpus_of_node_ranks[rank])):
-        chosen = min(gpus_of_node_ranks[rank], key=lambda gpu: users.get(gpu.uuid, 0))
-        if rank == rank_on_node:
-            return chosen
-        users[chosen.uuid] = users.get(chosen.uuid, 0) + 1
-    raise IndexError(rank_on_node)
+    users: Counter[str] = Counter()
+    chosen: dict[int, Gpu] = {}
+    for rank in sorted(range(len(gpus_of_ranks)), key=lambda rank: len(gpus_of_ranks[rank])):
+        chosen[rank] = min(gpus_of_ranks[rank], key=lambda gpu: users[gpu.uuid])
+        users[chosen[rank].uuid] += 1
+    return [chosen[rank] for rank in range(len(gpus_of_ranks))]

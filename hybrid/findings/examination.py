@@ -79,7 +79,7 @@ class _Work:
 def _gpus_at_work(team: Team) -> _Work:
     with team.phase("gpus", timed=False) as seeing:
         seeing.mine = gpus.look()
-    chosen = gpus.choose(seeing.all, team.topology)
+    chosen = gpus.choose(seeing.all)
     mine = chosen[team.rank]
     with team.phase("gpus at work", timed=False) as working:
         working.mine = gpus.try_out(mine) if mine is not None else None

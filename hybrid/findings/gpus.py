@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid.devices.cuda import Gpu, choose_gpu
+from hybrid.devices.cuda import Gpu, choose_gpus
 from hybrid.findings import Finding, Unknown, alike, attempt
 from hybrid.findings.child import ask
 from hybrid.kernels.catalogue import LEAST_CAPABILITY
@@ -113,14 +113,11 @@ def interpret(said: Mapping[str, Any], ended: str, *, driver_loaded: bool, envir
     return Sight(gpus, None, about=about)
 
 
-def choose(sights: Sequence[Sight | Unknown], topology: Topology) -> list[Gpu | None]:
+def choose(sights: Sequence[Sight | Unknown]) -> list[Gpu | None]:
     """Each rank's GPU, as the other commands take it."""
-    chosen: list[Gpu | None] = [None] * len(sights)
-    for node in topology.nodes:
-        seen = {rank: sight.usable for rank in node if isinstance(sight := sights[rank], Sight) and sight.usable}
-        for place, rank in enumerate(seen):
-            chosen[rank] = choose_gpu(place, list(seen.values()))
-    return chosen
+    seen = {rank: sight.usable for rank, sight in enumerate(sights) if isinstance(sight, Sight) and sight.usable}
+    chosen = dict(zip(seen, choose_gpus(list(seen.values())), strict=True))
+    return [chosen.get(rank) for rank in range(len(sights))]
 
 
 def try_out(gpu: Gpu) -> Trial | Unknown:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import pytest
 from jobs import Job
 
-from hybrid.devices.cuda import Gpu, choose_gpu
+from hybrid.devices.cuda import Gpu, choose_gpus
 
 LOOK = 'echo "$SLURM_PROCID $(hostname) ${CUDA_VISIBLE_DEVICES-unset}"'
 UNSET = "unset"  # then CUDA shows all GPUs of the node
@@ -74,15 +72,8 @@ def by_rank(output):
 
 def gpus_taken(seen):
     """The node's number of the GPU that each rank takes, if the node's GPUs were real."""
-    nodes = defaultdict(list)
-    for node, visible in seen:
-        nodes[node].append([Gpu(index, f"{node} {number}", "") for index, number in enumerate(numbers(visible, node))])
-    order = defaultdict(int)
-    taken = []
-    for node, _ in seen:
-        taken.append(int(choose_gpu(order[node], nodes[node]).uuid.split()[1]))
-        order[node] += 1
-    return taken
+    gpus = [[Gpu(index, f"{node} {number}", "") for index, number in enumerate(numbers(visible, node))] for node, visible in seen]
+    return [int(gpu.uuid.split()[1]) for gpu in choose_gpus(gpus)]
 
 
 def numbers(visible, node):
