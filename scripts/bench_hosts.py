@@ -5,6 +5,7 @@
 For each number of GPUs it starts, round by round and each round in another order, with `mpirun -n P`:
   handwritten  Scatter, Bcast, CuPy, Gather; every buffer made before (scripts/hosts_handwritten.py)
   ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
+  wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow
   library      hybrid.multiply with rank 0's private arrays, with and without out=
   larger       ours with a third of the matrices' bytes as --gpu-memory, on one GPU
   wall         the whole command with default flags, from the second start on (fewest and most GPUs)

@@ -17,6 +17,7 @@ DRAWN = {  # name, colour, how the line is drawn
     "torch": ("PyTorch", "#dd8452", "-"),
     "library": ("ours, multiply(a, b, out=c)", "#4878a8", "--"),
     "ours": ("ours, the command", "#4878a8", "-"),
+    "wires": ("the copies alone", "#999999", ":"),
 }
 
 

@@ -16,11 +16,12 @@ Line = dict[str, Any]
 
 BENCHMARK = "hosts"  # says which lines of a file are ours
 YARDSTICK = "handwritten"
-NOT_COMPARED = (YARDSTICK, "resident")
+NOT_COMPARED = (YARDSTICK, "wires", "resident")
 PICTURED = 8000  # the size that the picture shows, and else the largest there is
 NAMES = {  # of what has a place in the table, in its order
     "handwritten": "written by hand",
     "ours": "ours, the command",
+    "wires": "the copies alone, nothing multiplied",
     "library": "ours, `multiply(a, b, out=c)`",
     "library, new C": "ours, `multiply(a, b)`",
     "jax": "JAX",
@@ -192,9 +193,9 @@ def _grid(results: Results, text: Callable[[Cell], str], title: str) -> Table:
     heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], []
     for n in results.sizes():
         for part, name in NAMES.items():
-            cells = [results.of(part, count, n) for count in gpus]
-            if any(cells):
-                rows.append([str(n), name, *(text(cell) if cell else "–" for cell in cells)])
+            texts = [text(cell) if (cell := results.of(part, count, n)) else "–" for count in gpus]
+            if set(texts) != {"–"}:
+                rows.append([str(n), name, *texts])
     return Table(heads, "rl" + "r" * len(gpus), rows, title)
 
 

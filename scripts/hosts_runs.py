@@ -24,8 +24,8 @@ from hybrid.launcher import mpirun
 from hybrid.problem import ITEM_SIZES
 
 SCRIPTS = Path(__file__).resolve().parent
-PARTS = ("handwritten", "ours", "library", "larger", "wall", "resident", "small", "jax", "torch")
-IN_TURN = ("handwritten", "ours", "library", "larger", "wall")
+PARTS = ("handwritten", "ours", "wires", "library", "larger", "wall", "resident", "small", "jax", "torch")
+IN_TURN = ("handwritten", "ours", "wires", "library", "larger", "wall")
 SMALL_SIZES, SMALL_REPEATS = (128, 256, 512), 5  # the latter for each repeat of the others
 TIMES_LARGER = 3  # than the memory that it is allowed
 GRACE = 5.0  # seconds a program may take to end when it is told to
@@ -146,6 +146,7 @@ def _wall(plan: Plan, gpus: int, number: int) -> Iterator[Start]:
 _STARTS: dict[str, Callable[[Plan, int, int], Iterator[Start]]] = {
     "handwritten": _by_mpi("handwritten"),
     "ours": _ours,
+    "wires": _by_mpi("wires"),
     "library": _by_mpi("library"),
     "larger": _larger,
     "wall": _wall,

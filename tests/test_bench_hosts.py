@@ -29,6 +29,7 @@ README = "# Readme\r\n\nbefore <!-- hosts --> in a line\n<!-- hosts -->\nold\n<!
 MS = {  # at 8000, by GPUs
     "handwritten": {1: 281.0, 2: 371.0, 4: 544.0, 8: 798.0},
     "ours": {1: 23.8, 2: 13.1, 4: 8.7, 8: 7.9},
+    "wires": {1: 20.0, 2: 11.0, 4: 8.0, 8: 7.0},
     "library": {1: 25.0, 2: 15.0, 4: 10.0, 8: 8.5},
     "library, new C": {1: 25.5, 2: 15.5, 4: 10.5, 8: 8.9},
     "jax": {1: 200.0, 2: 150.0, 4: 120.0, 8: 110.0},
@@ -277,7 +278,11 @@ def test_each_round_starts_every_part_in_another_order():
                 start.part for start in every if (start.gpus, start.round) == (gpus, number) and start.part in hosts_runs.IN_TURN
             ]
             orders.append(list(dict.fromkeys(of_round)))
-        parts = {"handwritten", "ours", "library"} | ({"larger"} if gpus == 1 else set()) | ({"wall"} if gpus != 2 else set())
+        parts = (
+            {"handwritten", "ours", "wires", "library"}
+            | ({"larger"} if gpus == 1 else set())
+            | ({"wall"} if gpus != 2 else set())
+        )
         assert all(set(order) == parts for order in orders)
         assert len({order[0] for order in orders}) == 3
     assert [start.part for start in every[-3:]] == ["small", "jax", "torch"]
@@ -353,7 +358,7 @@ def test_a_wrong_product_is_refused():
 
 # --- the whole script
 
-PARTS_OF_ALL = ("handwritten", "ours", "library", "library, new C", "resident")
+PARTS_OF_ALL = ("handwritten", "ours", "wires", "library", "library, new C", "resident")
 
 
 @pytest.fixture
