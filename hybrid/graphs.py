@@ -42,7 +42,9 @@ class Graph:
             return f"{what}, probabilities"
         edges, loops = _total(matrix), _total(np.diagonal(matrix))
         both_ways = bool((matrix == matrix.T).all())
-        return f"{what}, {(edges + loops) // 2} edges that go both ways" if both_ways else f"{what}, {edges} directed edges"
+        lines = (edges + loops) // 2 if both_ways else edges
+        noun, verb = ("edge", "goes") if lines == 1 else ("edges", "go")
+        return f"{what}, {lines} {noun} that {verb} both ways" if both_ways else f"{what}, {lines} directed {noun}"
 
 
 def _total(numbers: np.ndarray) -> int:

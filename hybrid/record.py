@@ -67,15 +67,22 @@ def write(record: Mapping[str, Any], path: str) -> None:
 
 def read(path: str) -> Iterator[dict[str, Any]]:
     """The records of a file, oldest first. UsageError with the line's number for what is not one."""
-    with open(path, encoding="utf-8") as lines:
+    with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UsageError(f"{path}, line {number}: not JSON ({error.msg})") from None
+                record = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"{path}, line {number}: not JSON ({why_not_json(error)})") from None
             if not isinstance(record, dict) or record.get("schema") != SCHEMA:
                 raise UsageError(f"{path}, line {number}: not a record of schema {SCHEMA}")
             yield record
+
+
+def why_not_json(error: Exception) -> str:
+    """In a few words."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "no UTF-8" if isinstance(error, UnicodeDecodeError) else f"{error}"[:80]
 
 
 def _plain(value: Any) -> Any:

@@ -61,7 +61,7 @@ def choose_threads(
     if quota is not None:
         share = min(share, quota / len(cores_of_node_ranks))
     sharing = max(users[core] for core in mine)
-    reason = f"{len(mine)} cores" if sharing == 1 else f"{len(mine)} cores ÷ {sharing} ranks"
+    reason = f"{len(mine)} {'core' if len(mine) == 1 else 'cores'}" + (f" ÷ {sharing} ranks" if sharing > 1 else "")
     return Threads(max(1, int(share + 1e-9)), reason)
 
 

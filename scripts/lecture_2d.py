@@ -19,7 +19,21 @@ from statistics import fmean
 
 import lecture_picture
 import lecture_roofline
-from lecture_common import Line, at_least_1, caption, command, lines_of, number, of_gpu, on, parser_for, present, shown, spread
+from lecture_common import (
+    Line,
+    at_least_1,
+    caption,
+    command,
+    lines_of,
+    number,
+    of_gpu,
+    on,
+    parser_for,
+    present,
+    refuse_too_large,
+    shown,
+    spread,
+)
 from lecture_places import Place, place_for
 from lecture_roofline import Point, point
 from lecture_timing import kernel_of, kernel_seconds, loops_seconds, matrices, whole_seconds, with_block
@@ -170,6 +184,7 @@ def _measured(options: argparse.Namespace) -> Iterator[Line]:
     place = place_for(options.device)
     width = options.width or (QUICK_WIDTHS if options.quick else WIDTHS)[place.device]
     cpu = options.width or (QUICK_WIDTHS["cuda"] if options.quick else LECTURE_WIDTH)
+    refuse_too_large(*[max(cpu, width)] * 3)
     yield from measured(place, cpu, width, QUICK_RAGGED if options.quick else RAGGED_WIDTH)
 
 

@@ -14,8 +14,8 @@ import lecture_picture
 from lecture_places import Place
 from tqdm import tqdm
 
-from hybrid import files, record
-from hybrid.errors import HybridError, UsageError, one_line
+from hybrid import files, memory, record
+from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 
 Line = dict[str, Any]
 Item = TypeVar("Item")
@@ -58,9 +58,16 @@ def command(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace]
         if options.picture:
             lecture_picture.refuse(options.picture)
         return work(options)
-    except (HybridError, OSError) as error:
+    except (HybridError, OSError, KeyboardInterrupt) as error:
         print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
+
+
+def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
+    """DoesNotFit where the host cannot hold its own copies of the matrices."""
+    needed, free = item * (n * l + l * m + n * m), memory.available_host_bytes()
+    if needed > free:
+        raise DoesNotFit(f"A, B and C take {memory.readable(needed)} of the host's memory, which has {memory.readable(free)}")
 
 
 def present(
@@ -98,17 +105,22 @@ def lines_of(options: argparse.Namespace, script: str, measured: Iterable[Line])
 
 
 def recorded(path: str, script: str) -> list[Line]:
-    """The last run of this script in a file that came to its end. UsageError when there is none."""
+    """The last run of this script in a file that came to its end. UsageError when there is none, and for lines not its own."""
+    from report_shapes import SHAPES, fault  # takes its names from the scripts that this is for
+
     lines = last_run([line for line in record.read(path) if line.get("script") == script])
     if not lines:
         raise UsageError(f"{path} has no run of scripts/{script}.py that came to its end")
+    for line in lines if script in SHAPES else []:
+        if reason := fault(script, line):
+            raise UsageError(f"{path}, a line of {script}: {reason}")
     return lines
 
 
 def last_run(lines: Sequence[Line]) -> list[Line]:
     """Of one script's lines those of the last run that came to its end; empty where none did."""
-    ended = [line["run"] for line in lines if line["part"] == END]
-    return [line for line in lines if ended and line["run"] == ended[-1] and line["part"] != END]
+    ended = [line.get("run") for line in lines if line.get("part") == END]
+    return [line for line in lines if ended and line.get("run") == ended[-1] and line.get("part") != END]
 
 
 def _now(precision: str) -> str:
@@ -125,7 +137,9 @@ def of_gpu(lines: Sequence[Line]) -> bool:
 
 
 def machine_of(lines: Sequence[Line]) -> str:
-    return lines[-1]["gpu"] or f"{processor_of(lines[-1])}, no GPU"
+    """The processor too: some times are its own, and those of whole programs depend on it."""
+    last = lines[-1]
+    return f"{last['gpu']}, {processor_of(last)}" if last["gpu"] else f"{processor_of(last)}, no GPU"
 
 
 def processor_of(line: Line) -> str:

@@ -11,6 +11,7 @@ from hybrid.errors import UsageError
 
 MOST_THREADS = 1024  # of a block, on every GPU
 WARP = 32
+MOST_BLOCKS = {"x": 2**31 - 1, "y": 65_535}  # of a grid, on every GPU
 PIECE_BYTES = 32  # what global memory hands out at least
 
 
@@ -124,6 +125,9 @@ def explained(covering: Covering) -> Iterator[str]:
         ("pass the bounds test", f"{one.passing:,}", f"{one.rows} · {one.columns}"),
         ("have nothing to do", f"{one.threads - one.passing:,}", ""),
     )
+    for side, blocks in zip("xy", one.grid, strict=True):
+        if blocks > MOST_BLOCKS[side]:
+            yield f"CUDA takes at most {MOST_BLOCKS[side]:,} blocks in {side}: several launches, or several elements a thread"
     if one.x == one.y:
         phase = TilePhase(one.x)
         yield f"with tiles of {one.x}×{one.x} in shared memory, a block and a pair of tiles:"

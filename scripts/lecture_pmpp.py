@@ -16,7 +16,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 import lecture_picture
 import numpy as np
-from lecture_common import Line, at_least_1, caption, command, lines_of, of_gpu, on, parser_for, present, readable, shown, spread
+from lecture_common import (
+    Line,
+    at_least_1,
+    caption,
+    command,
+    lines_of,
+    of_gpu,
+    on,
+    parser_for,
+    present,
+    readable,
+    refuse_too_large,
+    shown,
+    spread,
+)
 from lecture_launch import Covering, compared, explained, pieces_of_warp, threads_at_work
 from lecture_places import Place, place_for
 from lecture_timing import kernel_of, kernel_seconds, matrices, refuse_wrong
@@ -200,6 +214,8 @@ def _measured(options: argparse.Namespace) -> Iterator[Line]:
     size = options.size or (QUICK if options.quick else SIZES)[place.device]
     if size % 4:
         raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
+    for shape in shapes(size).values():
+        refuse_too_large(*shape)
     yield from measured(place, size, VECTOR[place.device] // (4 if options.quick else 1))
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import numpy as np
+from lecture_common import refuse_too_large
 from lecture_places import CallFailed, Place
 from lecture_timing import kernel_of, matrices, refuse_wrong
 
-from hybrid.errors import DoesNotFit
-from hybrid.memory import available_host_bytes, readable
 from hybrid.report import top_left
 
 KERNELS = {"multNoShare": "naive", "multShare": "tiled"}
@@ -36,7 +35,7 @@ def run_program(
     """
     out = out or sys.stdout
     a1, a2, b2 = sizes
-    _refuse_too_large(place, a1, a2, b2)
+    refuse_too_large(a1, a2, b2)
     a, b = matrices("lecture", DTYPE, a1, a2, b2, secrets.randbits(63) if seed is None else seed)
     c = np.full((a1, b2), np.nan, DTYPE)
 
@@ -69,10 +68,3 @@ def run_program(
         out.write(top_left(matrix[:PRINTED, :PRINTED]))
     if check:
         refuse_wrong(program, a, b, c)
-
-
-def _refuse_too_large(place: Place, a1: int, a2: int, b2: int) -> None:
-    """DoesNotFit where the host cannot hold its own copies of the matrices."""
-    needed, free = 4 * (a1 * a2 + a2 * b2 + a1 * b2), available_host_bytes()
-    if needed > free:
-        raise DoesNotFit(f"A, B and C take {readable(needed)} of the host's memory, which has {readable(free)}")

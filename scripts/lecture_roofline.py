@@ -143,9 +143,8 @@ def draw(panel: Any, roof: Roof, points: Sequence[Point], lecture: Sequence[Poin
         for each in reached:
             where = (each.intensity, each.operations / 1e9)
             panel.plot(*where, "o", color=color)
-            side = (
-                {"xytext": (-6, 5), "ha": "right"} if each.intensity < 1 else {"xytext": (6, 5), "ha": "left"}
-            )  # off the slopes
+            above = each.operations > one.bound(each.intensity)  # the texts keep off the slope
+            side = {"xytext": (-6, 5), "ha": "right"} if above else {"xytext": (6, 5), "ha": "left"}
             panel.annotate(each.program, where, textcoords="offset points", color=color, fontsize=8, **side)
     panel.axvline(1 / ITEM, color=lecture_picture.GREY, linewidth=0.8, linestyle=":")
     panel.set_xscale("log", base=2)

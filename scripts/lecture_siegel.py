@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from ladder import count_loads
-from lecture_common import Line, at_least_1, command, lines_of, on, parser_for, present, shown, spread
+from lecture_common import Line, at_least_1, command, lines_of, on, parser_for, present, refuse_too_large, shown, spread
 from lecture_places import Place, place_for
 from lecture_several import by_one_process, by_ranks, counts_up_to, places_like
 from lecture_siegel_results import COUNTED, DTYPE, ORDERS, PROGRAMS, N, Results, draw, table
@@ -93,6 +93,7 @@ def work(options: argparse.Namespace) -> int:
 def _measured(options: argparse.Namespace) -> Iterator[Line]:
     place = place_for(options.device)
     n = options.size or (QUICK if options.quick else SIZES)[place.device]
+    refuse_too_large(n, n, n, 8)
     yield from measured(place, n, SEQ_QUICK if options.quick else SEQ_SIZES)
 
 

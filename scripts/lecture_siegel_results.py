@@ -166,14 +166,14 @@ def _draw_reads(panel: Any) -> None:
 def _draw_several(panel: Any, results: Results) -> None:
     n = next(iter(results.several.values()))["n"]
     lecture_picture.plain(panel, f"matmul2 at {n} by number of GPUs")
-    for way, what, color in (
-        ("one process", "one process", lecture_picture.HERE),
-        ("ranks", "ranks, multiply", lecture_picture.OTHER),
+    for way, what, color, size in (  # of two points at one place both are seen
+        ("one process", "one process", lecture_picture.HERE, 7),
+        ("ranks", "ranks, multiply", lecture_picture.OTHER, 4),
     ):
         points = [(devices, line["seconds"]["median"]) for (named, devices), line in results.several.items() if named == way]
-        panel.plot(*zip(*points, strict=True), marker="o", markersize=4, color=color, label=what)
+        panel.plot(*zip(*points, strict=True), marker="o", markersize=size, color=color, label=what)
     panel.set_xticks(sorted({devices for _, devices in results.several}))
     panel.set_xlabel("GPUs")
     panel.set_ylabel("seconds")
-    panel.set_ylim(bottom=0)
-    panel.legend(frameon=False, fontsize=8)
+    panel.set_ylim(0, 1.15 * max(line["seconds"]["median"] for line in results.several.values()))
+    panel.legend(frameon=False, fontsize=8, loc="lower left")

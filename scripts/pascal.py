@@ -17,9 +17,13 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from itertools import count
 
+import lecture_picture
 import numpy as np
+import pascal_picture
+from lecture_common import machine_of, processor_of
 from report_table import Block, Remarks, Table, printed
 from tqdm import tqdm
 
@@ -156,11 +160,13 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> Result:
     return Result(dtype, fit, exact, right, kernel, (why_fit, why_exact, why))
 
 
-def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> str:
-    """What the runner will take, and on what."""
+def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str, str | None]:
+    """What the runner will take, and on what; the GPU's name."""
     settings, team = Settings.gather({"device": options.device, "kernel": options.kernel}), Team()
-    agreement = agree(team, Problem(size, size, size, dtype), settings, [look_around(team, settings)])
-    return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})"
+    facts = look_around(team, settings)
+    agreement = agree(team, Problem(size, size, size, dtype), settings, [facts])
+    gpu = facts.gpus[0].name if agreement.plan.device == "cuda" else None
+    return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})", gpu
 
 
 def blocks(results: Sequence[Result]) -> Iterator[Block]:
@@ -195,11 +201,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
     parser.add_argument("--json", metavar="FILE", help="append a line for each type")
+    parser.add_argument("--picture", metavar="FILE", help="draw the largest N of each type, as .png or .svg")
     options = parser.parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return run(options)
-    except (HybridError, OSError) as error:
+    except (HybridError, OSError, KeyboardInterrupt) as error:
         print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
 
@@ -207,6 +214,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     if options.json:
         files.refuse_unwritable(options.json)
+    if options.picture:
+        if options.size:
+            raise UsageError("--picture draws the largest sizes: not with --size")
+        lecture_picture.refuse(options.picture)
 
     def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return hybrid.multiply(a, b, device=options.device, kernel=options.kernel)
@@ -224,14 +235,21 @@ def run(options: argparse.Namespace) -> int:
         if not verdicts:
             raise UsageError("the runner multiplies float32 and float64: --dtype one of these")
         return 0 if all(verdicts.values()) else 1
-    results = []
+    results, gpu = [], None
     for dtype in options.dtype:
-        kernel = kernel_for(dtype, largest_that_fits(dtype), options) if dtype in MULTIPLIED else ""
+        kernel = ""
+        if dtype in MULTIPLIED:
+            kernel, used = kernel_for(dtype, largest_that_fits(dtype), options)
+            gpu = used or gpu
         results.append(assess(dtype, multiply, kernel, options.quick))
     print(*printed(blocks(results)), sep="\n", flush=True)
     if options.json:
         for one in results:
-            record.write({"command": "pascal", **chosen, **asdict(one)}, options.json)
+            record.write({"command": "pascal", **chosen, "gpu": gpu, **asdict(one)}, options.json)
+    if options.picture:
+        here = {"machine": record.machine(), "gpu": gpu}
+        machine = machine_of([here]) if gpu else processor_of(here)
+        pascal_picture.draw(results, options.picture, f"{machine}; {datetime.now(timezone.utc):%Y-%m-%d}")
     return 0
 
 

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         return make(options, shlex.join(["python", "scripts/report.py", *words]))
-    except (HybridError, OSError) as error:
+    except (HybridError, OSError, KeyboardInterrupt) as error:
         print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import report_shapes
 from lecture_common import Line
@@ -82,7 +82,7 @@ def _parsed(raw: bytes) -> Line:
     try:
         line = json.loads(raw.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON ({_short(error)})") from None
+        raise ValueError(f"not JSON ({record.why_not_json(error)})") from None
     if not isinstance(line, dict) or line.get("schema") != record.SCHEMA:
         raise ValueError(f"not a record of schema {record.SCHEMA}")
     return line
@@ -90,9 +90,3 @@ def _parsed(raw: bytes) -> Line:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number there")
-
-
-def _short(error: Exception) -> Any:
-    if isinstance(error, json.JSONDecodeError):
-        return error.msg
-    return "no UTF-8" if isinstance(error, UnicodeDecodeError) else f"{error}"[:80]

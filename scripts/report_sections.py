@@ -23,6 +23,8 @@ import lecture_pmpp
 import lecture_siegel
 import lecture_siegel_results
 import pascal
+import pascal_picture
+import report_shapes
 from lecture_common import Line, dates_of, last_run, machine_of, processor_of
 from report_html import Figure, Section
 from report_picture import drawn
@@ -132,8 +134,13 @@ def _pascal(lines: Lines) -> Iterator[Figure]:
     blocks: list[Block] = []
     newest = {(line["dtype"], line["kernel"]): line for line in lines if "size" not in line}
     fields = ("dtype", "fit", "exact", "right", "kernel", "reasons")
+    picture = ""
     if newest:
-        blocks += pascal.blocks([pascal.Result(**{key: line[key] for key in fields}) for line in newest.values()])
+        results = {id(line): pascal.Result(**{key: line[key] for key in fields}) for line in newest.values()}
+        blocks += pascal.blocks(list(results.values()))
+        last = [results[id(line)] for line in {line["dtype"]: line for line in lines if "size" not in line}.values()]
+        about = f"{_pascals_machine(list(newest.values()))}; {dates_of(list(newest.values()))}"
+        picture = drawn(lambda path: pascal_picture.draw(last, path, about), "pascal", "the largest N of each type")
     one_size = {(line["dtype"], line["size"]): line for line in lines if "size" in line}
     if one_size:
         verdicts = (
@@ -143,7 +150,13 @@ def _pascal(lines: Lines) -> Iterator[Figure]:
         blocks.append(Remarks(list(verdicts), "of one size"))
     shown = [*newest.values(), *one_size.values()]
     commands = dict.fromkeys(_started(line, "scripts/pascal.py") for line in shown)
-    yield Figure(blocks, processor_of(shown[-1]), dates_of(shown), list(commands))
+    yield Figure(blocks, _pascals_machine(shown), dates_of(shown), list(commands), picture)
+
+
+def _pascals_machine(lines: Lines) -> str:
+    """Older lines do not say the GPU, and those of integers have none."""
+    gpus = [line["gpu"] for line in lines if report_shapes.name(line.get("gpu"))]
+    return machine_of([{**lines[-1], "gpu": gpus[-1]}]) if gpus else processor_of(lines[-1])
 
 
 def _paths(lines: Lines) -> Iterator[Figure]:

@@ -130,6 +130,15 @@ def test_the_picture(tmp_path, gpu):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_program_s_name_keeps_off_the_slope_of_its_roof(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    panel = figure.subplots()
+    roof = lecture_roofline.Roof("a CPU", 20e9, 60e9)
+    below, above = (lecture_roofline.Point(name, 0.25, speed) for name, speed in (("below", 1e9), ("above", 30e9)))
+    lecture_roofline.draw(panel, roof, [below, above], [])
+    assert {text.get_text(): text.get_ha() for text in panel.texts} == {"below": "left", "above": "right"}
+
+
 @pytest.mark.gpu
 def test_measured_on_a_gpu(tmp_path):
     needs_gpu()

@@ -7,8 +7,10 @@ import re
 import sys
 from pathlib import Path
 
+import lecture_2d
 import lecture_common
 import lecture_pmpp
+import lecture_siegel
 import lecture_timing
 import numpy as np
 import pytest
@@ -164,10 +166,42 @@ def test_the_last_run_that_came_to_its_end_counts(tmp_path):
         lecture_common.recorded(path, "lecture_y")
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seconds": None}, "what it has as seconds cannot be"),
+        ({"part": "exercise 9"}, "it has no part that the script writes"),
+        ({"machine": 5}, "what it has as machine cannot be"),
+    ],
+)
+def test_a_line_that_the_script_does_not_write_is_refused(change, said, tmp_path, capsys):
+    path = tmp_path / "l.jsonl"
+    written_run(path, "lecture_pmpp", [{"part": "exercise 2", "kernel": "matvec", "n": 9, "seconds": spread(1.0)}])
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(first), **change}), *others]))
+    assert lecture_pmpp.main(["--from", str(path)]) == 2
+    assert capsys.readouterr().err.endswith(f"{path}, a line of lecture_pmpp: {said}\n")
+
+
+@pytest.mark.parametrize(("script", "option"), [(lecture_pmpp, "--size"), (lecture_2d, "--width"), (lecture_siegel, "--size")])
+def test_matrices_that_the_host_cannot_hold_are_refused(place, script, option, capsys):
+    assert script.main(["--device", "emulate", option, "4000000"]) == 1
+    assert "A, B and C take " in capsys.readouterr().err
+
+
+def test_an_interrupted_script_says_so_in_one_line(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lecture_pmpp, "work", interrupted)
+    assert lecture_pmpp.main([]) == 1
+    assert capsys.readouterr().err.endswith(": interrupted\n")
+
+
 def test_the_caption_names_machine_and_date():
     line = {"gpu": None, "machine": {"processor": "A CPU", "cores": 4}, "date": "2026-11-21T10:00:00+00:00"}
     assert lecture_common.caption([line, line]) == "A CPU, 4 cores, no GPU; 2026-11-21"
-    assert lecture_common.caption([line, {**line, "gpu": "NVIDIA H200"}]) == "NVIDIA H200; 2026-11-21"
+    assert lecture_common.caption([line, {**line, "gpu": "NVIDIA H200"}]) == "NVIDIA H200, A CPU, 4 cores; 2026-11-21"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_copy_that_multshare_does_not_print_is_said_when_it_fails(monkeypatch)
 
 
 def test_matrices_that_the_host_cannot_hold(monkeypatch):
-    monkeypatch.setattr("lecture_programs.available_host_bytes", lambda: 1000)
+    monkeypatch.setattr("hybrid.memory.available_host_bytes", lambda: 1000)
     with pytest.raises(DoesNotFit, match=r"A, B and C take 1\.2 KiB of the host's memory, which has 1000 B"):
         run_program("multShare", EmulatedPlace(1 << 20), (10, 10, 10))
 

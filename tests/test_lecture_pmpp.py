@@ -67,6 +67,13 @@ def test_a_block_that_no_gpu_takes(capsys):
     assert lecture_pmpp.main(["--launch", "9", "9", "64", "32"]) == 2
 
 
+def test_a_grid_that_no_gpu_takes(capsys):
+    too_many = "CUDA takes at most 65,535 blocks in y: several launches, or several elements a thread"
+    for rows, said in ((65_535 * 32, False), (65_535 * 32 + 1, True)):
+        assert lecture_pmpp.main(["--launch", str(rows), "9", "16", "32"]) == 0
+        assert (too_many in capsys.readouterr().out) is said
+
+
 # --- exercise 1
 
 
@@ -95,7 +102,7 @@ def test_pros_and_cons_from_recorded_lines(tmp_path, capsys):
     assert "columns 2 × as fast as rows, elements 4 × as fast as the better of them" in out
     assert "tall: 16,384 threads by rows, 256 by columns" in out
     assert "1 ms, 1074 GB/s of the matrix" in out
-    assert "NVIDIA H200; " in out
+    assert "NVIDIA H200, " in out
 
 
 def test_without_a_gpu_no_speed_is_said(tmp_path, capsys):
@@ -134,7 +141,7 @@ def test_the_picture(tmp_path, gpu, panels):
     text = text_of(picture)
     assert all(words in text for words in ("pieces of 32 bytes", "threads", *lecture_pmpp.DESIGNS, "load of A", "tall"))
     assert ("GF/s" in text) is (panels == 3)
-    assert ("NVIDIA H200; " in text) is (gpu is not None)
+    assert ("NVIDIA H200, " in text) is (gpu is not None)
 
 
 @pytest.mark.gpu

@@ -141,6 +141,16 @@ def test_the_picture(tmp_path, gpu):
     assert ("matmul2 at 8000 by number of GPUs" in text) is (gpu is not None)
 
 
+def test_all_points_of_the_picture_lie_inside_of_it(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    panel = figure.subplots()
+    path = written_run(tmp_path / "l.jsonl", "lecture_siegel", [line for line in lines() if line.get("devices", 1) == 1])
+    results = lecture_siegel_results.Results(list(record.read(path))[:-1])
+    lecture_siegel_results._draw_several(panel, results)
+    assert [list(curve.get_ydata()) for curve in panel.lines] == [[0.18], [0.2]]
+    assert panel.get_ylim()[1] > 1.1 * 0.2
+
+
 @pytest.mark.gpu
 def test_measured_on_a_gpu(tmp_path):
     needs_gpu()

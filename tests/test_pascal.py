@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pascal
 import pytest
+from test_lecture_common import text_of
 
 from hybrid import record
 from hybrid.errors import UsageError
@@ -133,6 +134,20 @@ def test_the_table_and_its_record(tmp_path):
         )
 
 
+@pytest.mark.parametrize("ending", [".svg", ".png"])
+def test_the_picture(tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / f"p{ending}"
+    done = run("--quick", "--device", "cpu", "--picture", picture)
+    assert done.returncode == 0, done.stderr
+    if ending == ".png":
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        return
+    said = text_of(picture)
+    assert all(words in said for words in ("34", "67", "17", "36", "int32", "float64", "(a) fit", "(c) right", "N, rows"))
+    assert "core" in said  # of the machine
+
+
 def test_one_size(tmp_path):
     done = run("--size", 17, "--device", "cpu", "--json", tmp_path / "one.jsonl")
     assert (done.returncode, done.stdout) == (0, "float32  N = 17: the identity\nfloat64  N = 17: the identity\n")
@@ -150,6 +165,8 @@ def test_one_size(tmp_path):
         (["--size", "1100"], "entries beyond the largest float32"),
         (["--kernel", "blass"], "unknown kernel 'blass': did you mean 'blas'?"),
         (["--json", "none/x.jsonl"], "there is no folder"),
+        (["--picture", "none/x.svg"], "there is no folder"),
+        (["--picture", "x.svg", "--size", "8"], "not with --size"),
     ],
 )
 def test_wrong_usage_is_refused(arguments, said, tmp_path):

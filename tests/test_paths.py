@@ -240,6 +240,8 @@ def test_directed_edges_go_one_way(tmp_path):
     graph = read(tmp_path, "A B\nB A\n", directed=True)
     assert graph.adjacency.tolist() == [[0, 1], [1, 0]]
     assert str(read(tmp_path, EDGES, directed=True)) == "3 vertices, 2 directed edges"
+    assert str(read(tmp_path, "A B\n", directed=True)) == "2 vertices, 1 directed edge"
+    assert str(read(tmp_path, "A B\n")) == "2 vertices, 1 edge that goes both ways"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,9 @@ def test_a_dash_prints_the_line(path, capsys):
         ("", "not JSON"),
         ("[1, 2]", "not a record of schema 1"),
         ("5", "not a record of schema 1"),
+        ("\udcff", r"not JSON \(no UTF-8\)"),
+        ("[" * 100_000, "not JSON"),
+        ("1" * 5000, "not"),
         ('{"n": 5}', "not a record of schema 1"),
         ('{"schema": 2}', "not a record of schema 1"),
     ],
@@ -67,7 +70,7 @@ def test_a_dash_prints_the_line(path, capsys):
 def test_a_line_that_is_no_record_is_named_by_its_number(path, line, message):
     record.write({"n": 1}, path)
     record.write({"n": 2}, path)
-    with open(path, "a") as file:
+    with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(line + "\n")
     reading = record.read(path)
     assert [next(reading)["n"], next(reading)["n"]] == [1, 2]

@@ -36,7 +36,7 @@ from hybrid import record
 pytest.importorskip("matplotlib")
 
 NAMES = [source.name for source in report_sections.SOURCES]
-PICTURED = {"lecture_pmpp", "lecture_2d", "lecture_hochberg", "lecture_siegel", "largest", "ladder", "hosts"}
+PICTURED = {"lecture_pmpp", "lecture_2d", "lecture_hochberg", "lecture_siegel", "largest", "pascal", "ladder", "hosts"}
 LECTURES = {
     "lecture_pmpp": test_lecture_pmpp.gpu_lines,
     "lecture_2d": test_lecture_2d.lines,
@@ -323,8 +323,22 @@ def test_texts_of_good_lines_are_escaped(tmp_path):
     assert not {"script", "img"} & {tag for tag, _ in parsed.tags}
     assert not any(name.startswith("on") for _, attributes in parsed.tags for name in attributes)
     assert [["from\\to", QUOTES], [SCRIPT, "&amp;"]] in parsed.tables
-    (picture,) = pictures_of(out.read_text())
-    assert any(SCRIPT in (element.text or "") for element in picture.iter())
+    (_, about_triangles) = pictures = pictures_of(out.read_text())
+    assert any(SCRIPT in (element.text or "") for element in pictures[0].iter())
+    assert any("float32" in (element.text or "") for element in about_triangles.iter())
+
+
+def test_the_gpu_that_multiplied_the_triangles_is_named(tmp_path):
+    path, out = str(tmp_path / "l.jsonl"), tmp_path / "report.html"
+    for gpu in ("A GPU", 5):  # the lines may hold anything
+        record.write({**PASCAL, "gpu": gpu}, path)
+    assert report.main([path, "--out", str(out)]) == 0
+    (caption,) = Parsed(out.read_text()).captions
+    assert "A GPU" not in caption["machine"]  # the newest line counts
+    record.write({**PASCAL, "gpu": "A GPU"}, path)
+    assert report.main([path, "--out", str(out)]) == 0
+    (caption,) = Parsed(out.read_text()).captions
+    assert caption["machine"].startswith("A GPU, ")
 
 
 def test_a_wrong_element_of_a_triangle(tmp_path):

@@ -49,7 +49,7 @@ def test_ranks_bound_to_cores_of_their_own_use_all_of_them():
     assert [choose_threads(0, rank, cores, {}) for rank in range(3)] == [
         Threads(3, "3 cores"),
         Threads(2, "2 cores"),
-        Threads(1, "1 cores"),
+        Threads(1, "1 core"),
     ]
 
 
