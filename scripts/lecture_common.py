@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from hybrid import files, memory, record
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.launcher import launched, rank_by_launcher
 
 Line = dict[str, Any]
 Item = TypeVar("Item")
@@ -53,14 +54,27 @@ def command(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace]
     options = parser.parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _refuse_ranks()
         if options.json:
             files.refuse_unwritable(options.json)
         if options.picture:
             lecture_picture.refuse(options.picture)
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:
-        print(f"{parser.prog}: {one_line(error)}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
+        said, code = one_line(error), getattr(error, "exit_code", 1)
+    except (LookupError, RuntimeError) as missing:  # lines of a run are looked for one by one
+        if not options.source:
+            raise
+        said, code = f"{options.source} lacks lines that a whole run has ({one_line(missing)})", UsageError.exit_code
+    if rank_by_launcher() == 0:
+        print(f"{parser.prog}: {said}", file=sys.stderr)
+    return code
+
+
+def _refuse_ranks() -> None:
+    launch = launched()
+    if launch is not None and launch.size > 1:
+        raise UsageError(f"{launch.name} started this {launch.size} times, and each would do all of it: start it alone")
 
 
 def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:

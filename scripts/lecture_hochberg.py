@@ -183,7 +183,7 @@ def _draw_ratios(panel: Any, results: Results, part: str, sizes: range) -> None:
         if sizes[0] <= one.size <= sizes[-1]:
             panel.plot(one.size, one.factor, "D", color=lecture_picture.LECTURE)
             inwards, side = (8, "left") if one.size == sizes[0] else (-8, "right")
-            where = {"xytext": (inwards, 2), "textcoords": "offset points", "ha": side, "va": "center"}
+            where = {"xytext": (inwards, 6), "textcoords": "offset points", "ha": side, "va": "center"}
             text = f"{one.gpu}: {one.wording}"
             panel.annotate(text, (one.size, one.factor), fontsize=8, color=lecture_picture.LECTURE, **where)
     panel.axhline(1, color=lecture_picture.GREY, linewidth=0.8)
@@ -201,6 +201,8 @@ def _draw_ratios(panel: Any, results: Results, part: str, sizes: range) -> None:
 def work(options: argparse.Namespace) -> int:
     memory = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
     if options.program:
+        if options.picture or options.json or options.source:
+            raise UsageError("one of the programs records and draws nothing: --picture, --json and --from are for the figure")
         program, *sizes = options.program
         if program not in KERNELS or len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):
             raise UsageError(

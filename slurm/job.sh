@@ -5,7 +5,6 @@
 #   launch      starts a command on all ranks of the job
 
 ROOT=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
-SIZE=${HYBRID_SIZE:-8000}
 
 fail() {
     printf '%s: %s\n' "${SLURM_JOB_NAME:-slurm}" "$1" >&2
@@ -65,7 +64,8 @@ has_kernel() {
     [[ $'\n'$catalogue == *$'\n'"$1 "* ]]
 }
 
-[[ $SIZE =~ ^[1-9][0-9]*$ ]] || fail "HYBRID_SIZE=$SIZE is no size"
 source_site
+SIZE=${HYBRID_SIZE:-8000}
+[[ $SIZE =~ ^[1-9][0-9]*$ ]] || fail "HYBRID_SIZE=$SIZE is no size"
 find_python
 choose_protocol

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import largest
 import lecture_2d
 import lecture_common
 import lecture_pmpp
@@ -196,6 +197,28 @@ def test_an_interrupted_script_says_so_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(lecture_pmpp, "work", interrupted)
     assert lecture_pmpp.main([]) == 1
     assert capsys.readouterr().err.endswith(": interrupted\n")
+
+
+def test_a_script_that_a_launcher_starts_several_times_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert lecture_pmpp.main(["--launch", "1", "1", "1", "1"]) == 2
+    assert "started this 2 times, and each would do all of it: start it alone" in capsys.readouterr().err
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert lecture_pmpp.main(["--launch", "1", "1", "1", "1"]) == 2
+    assert not capsys.readouterr().err, "rank 0 says it for all"
+
+
+@pytest.mark.parametrize("script", [lecture_pmpp, largest])
+def test_a_run_that_lacks_lines_is_refused(script, monkeypatch, tmp_path, capsys):
+    needs_compiler()
+    path = tmp_path / "lines.jsonl"
+    assert script.main(["--quick", "--device", "emulate", "--json", str(path)]) == 0
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[2:]))
+    capsys.readouterr()
+    assert script.main(["--from", str(path)]) == 2
+    assert f"{path} lacks lines that a whole run has" in capsys.readouterr().err
 
 
 def test_the_caption_names_machine_and_date():

@@ -109,6 +109,7 @@ def test_matrices_that_the_host_cannot_hold(monkeypatch):
         (["multShare", "3", "4"], 2, "the programs are multNoShare and multShare, each with three sizes"),
         (["multshare", "3", "4", "5"], 2, "the programs are multNoShare and multShare"),
         (["multShare", "3", "0", "5"], 2, "the programs are"),
+        (["multShare", "3", "3", "3", "--picture", "x.svg"], 2, "one of the programs records and draws nothing"),
         (["multShare", "3", "3", "3", "--gpu-memory", "much"], 2, "'much' is not a number of bytes"),
     ],
 )
