@@ -10,7 +10,7 @@ from hybrid.guard import busy
 from hybrid.partition import Span
 from hybrid.placing import pass_to_all_nodes
 from hybrid.plan import Plan
-from hybrid.row_block import as_rows, await_callers_work, empty_like, on_host
+from hybrid.row_block import as_rows, await_callers_work, empty_like, on_host, where_lies
 from hybrid.runner import Runner
 from hybrid.settings import Settings
 from hybrid.team import Team
@@ -36,12 +36,16 @@ def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, sett
         with team.phase("place", timed=False):
             runner.make_ready()
         runner.run()
-        if not settings.check:
-            return c, None
-        with team.phase("check", timed=False), busy():
-            rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
-            window_a, window_b, window_c = (Window(on_host(array), span) for array, span in rows)
-        return c, verify(team, plan, window_a, window_b, window_c, threads)
+        check = None
+        if settings.check:
+            with team.phase("check", timed=False), busy():
+                rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
+                window_a, window_b, window_c = (Window(on_host(array), span) for array, span in rows)
+            check = verify(team, plan, window_a, window_b, window_c, threads)
+        if plan.device != "cuda":
+            with team.phase("place"):
+                c = where_lies(a, c)
+        return c, check
 
 
 def _gathered(team: Team, plan: Plan, own_b: Any, settings: Settings) -> Any:

@@ -93,6 +93,16 @@ def on_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def where_lies(other: Any, array: np.ndarray) -> Any:
+    """The array, on the GPU that `other` lies on if it does."""
+    if not on_gpu(other):
+        return array
+    import cupy
+
+    with cupy.asarray(other).device:
+        return cupy.asarray(array)
+
+
 def await_callers_work(*arrays: Any) -> None:
     """What the caller has handed to its stream may still write the arrays, or use the memory they were given."""
     for array in arrays:

@@ -70,3 +70,11 @@ def test_shapes_that_do_not_fit_are_refused(comm, cupy):
     a, b = OnGpu(np.ones((3, 4))), OnGpu(np.ones((3, 4)))
     with pytest.raises(UsageError, match="a has 4 columns and b 3 rows"):
         hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm, device="cpu")
+
+
+@pytest.mark.mpi
+def test_row_blocks_on_a_gpu_come_back_to_it(comm, cupy):
+    a, b = np.random.default_rng(comm.rank).random((5, 4 * comm.size)), np.random.default_rng(-comm.rank % 7).random((4, 9))
+    c = hybrid.multiply(hybrid.RowBlock(OnGpu(a)), hybrid.RowBlock(OnGpu(b)), comm=comm, device="cpu").array
+    assert isinstance(c, OnGpu)
+    np.testing.assert_allclose(c.array, a @ np.concatenate(comm.allgather(b)))
