@@ -111,7 +111,8 @@ def test_nothing_stays_behind_in_shared_memory():
         pytest.skip("no /dev/shm here")
     before = set(folder.glob("hybrid-*"))
     run(2, [str(FAULTY), "1", "multiply", "SIGKILL", "300", "300", "300"])
-    assert set(folder.glob("hybrid-*")) <= before
+    # Other programs may run meanwhile: their names go before they do.
+    assert not [path for path in set(folder.glob("hybrid-*")) - before if not Path("/proc", path.name.split("-")[1]).exists()]
 
 
 def test_a_long_multiplication_is_no_standstill(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import hybrid
 from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
 from hybrid.partition import Span
+from hybrid.window import window_folder
 
 pytestmark = pytest.mark.mpi
 
@@ -108,11 +109,10 @@ def test_a_result_outlives_later_products(comm):
 
 
 def test_no_names_stay_in_shared_memory(comm):
-    before = {name for name in os.listdir("/dev/shm") if name.startswith("hybrid-")} if os.path.isdir("/dev/shm") else set()
     hybrid.multiply(*at(comm, 0, np.ones((5, 5)), np.ones((5, 5))), comm=comm)
     comm.Barrier()
-    after = {name for name in os.listdir("/dev/shm") if name.startswith("hybrid-")} if os.path.isdir("/dev/shm") else set()
-    assert after <= before
+    ours = tuple(f"hybrid-{pid}-" for pid in comm.allgather(os.getpid()))
+    assert not [name for name in os.listdir(window_folder()) if name.startswith(ours)]
 
 
 def test_messages_of_the_program_are_left_alone(comm):
