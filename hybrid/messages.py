@@ -22,7 +22,26 @@ if TYPE_CHECKING:
 
 _NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
 _POLLS_BETWEEN_LOOKS = 100
-let_others_run: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+_CROWDED = 5e-4  # seconds without the core that was left to others: they do not rest
+_CROWDED_FOR, _MOMENT = 0.02, 1e-5  # seconds: then it is left to them again; of a sleep until then
+_crowded_until = 0.0
+
+
+def let_others_run() -> None:
+    """Between two looks for what another rank does.
+
+    Beside threads that never rest, as BLAS' own for a while after each call, the core would come back after a time slice of
+    milliseconds only. Whoever sleeps is woken at once.
+    """
+    global _crowded_until
+    began = time.perf_counter()
+    if began < _crowded_until:
+        time.sleep(_MOMENT)
+        return
+    _give_way()
+    if time.perf_counter() - began > _CROWDED:
+        _crowded_until = began + _CROWDED_FOR
 
 
 class PhaseEnded(BaseException):
