@@ -34,6 +34,7 @@ from lecture_common import (
     shown,
     spread,
 )
+from lecture_names import PROGRAMS_2D
 from lecture_places import Place, place_for
 from lecture_roofline import Point, point
 from lecture_timing import kernel_of, kernel_seconds, loops_seconds, matrices, whole_seconds, with_block
@@ -44,7 +45,6 @@ from hybrid.kernels.catalogue import Kernel
 
 NAME, DTYPE, RUNS = "lecture_2d", "float32", 5
 SIDE = 32  # of a block
-PROGRAMS = {"MM-CPU": "loops", "MM-GPU-GM": "naive", "MM-GPU-SM": "tiled32"}
 LECTURE_WIDTH, RAGGED_WIDTH = 1024, 1000
 WIDTHS = {"cuda": 1024, "emulate": 256}
 QUICK_WIDTHS, QUICK_RAGGED = {"cuda": 256, "emulate": 128}, 72
@@ -58,7 +58,7 @@ LECTURE_TIMES_FASTER = {"MM-GPU-GM": 772, "MM-GPU-SM": 1664}
 
 
 def kernel_for(program: str) -> Kernel:
-    return with_block("naive", SIDE) if program == "MM-GPU-GM" else kernel_of(PROGRAMS[program])
+    return with_block("naive", SIDE) if program == "MM-GPU-GM" else kernel_of(PROGRAMS_2D[program])
 
 
 def left_out(width: int, side: int = SIDE) -> int:
@@ -159,7 +159,7 @@ def _about_ragged(line: Line) -> str:
 def draw(results: Results, path: str) -> None:
     """The averages beside the lecture's, and both roofs."""
     rows = []
-    for program in PROGRAMS:
+    for program in PROGRAMS_2D:
         rows.append((f"{program}, lecture", LECTURE_MEAN_MS[program], lecture_picture.LECTURE))
         line = results.programs.get(program)
         if line and (program == "MM-CPU" or results.speeds):
@@ -172,7 +172,7 @@ def draw(results: Results, path: str) -> None:
         lecture_picture.plain(left, "average of five runs" + ("" if results.speeds else " (no GPU here)"))
         lecture_picture.bars(left, names, values, [number(value) for value in values], colors)
         left.set_xlabel("ms")
-        told = [point(program, LECTURE_WIDTH, LECTURE_MEAN_MS[program] / 1e3) for program in PROGRAMS if "GPU" in program]
+        told = [point(program, LECTURE_WIDTH, LECTURE_MEAN_MS[program] / 1e3) for program in PROGRAMS_2D if "GPU" in program]
         lecture_roofline.draw(right, lecture_roofline.roof_of(results.lines), results.points(), told)
 
 

@@ -8,21 +8,20 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lecture_picture
+from lecture_names import END, Line
 from lecture_places import Place
+from report_shapes import SHAPES, fault
 from tqdm import tqdm
 
 from hybrid import files, memory, record
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.launcher import launched, rank_by_launcher
 
-Line = dict[str, Any]
 Item = TypeVar("Item")
 Results = TypeVar("Results")
-
-END = "end"  # the part of a run's last line
 
 
 # --- options
@@ -120,8 +119,6 @@ def lines_of(options: argparse.Namespace, script: str, measured: Iterable[Line])
 
 def recorded(path: str, script: str) -> list[Line]:
     """The last run of this script in a file that came to its end. UsageError when there is none, and for lines not its own."""
-    from report_shapes import SHAPES, fault  # takes its names from the scripts that this is for
-
     lines = last_run([line for line in record.read(path) if line.get("script") == script])
     if not lines:
         raise UsageError(f"{path} has no run of scripts/{script}.py that came to its end")

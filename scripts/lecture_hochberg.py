@@ -24,8 +24,9 @@ from typing import Any
 
 import lecture_picture
 from lecture_common import Line, at_least_1, caption, command, lines_of, number, of_gpu, on, parser_for, present, shown, spread
+from lecture_names import MODULE_PROGRAMS
 from lecture_places import Place, place_for
-from lecture_programs import DTYPE, KERNELS, run_program
+from lecture_programs import DTYPE, run_program
 from lecture_timing import kernel_of, kernel_seconds, matrices
 from report_table import Block, Remarks, Table, printed
 
@@ -38,7 +39,7 @@ WALL_SIZES = (100, 500, 1000, 2000, 4000, 8000)
 QUICK_SIZES = (200, 1000, 2000)
 EMULATED_SIZES, EMULATED_QUICK = (64, 100, 130), (64,)
 REPEAT, WALL_REPEAT = 7, 3
-WITHOUT, WITH = KERNELS  # shared memory
+WITHOUT, WITH = MODULE_PROGRAMS  # shared memory
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,17 @@ def wall_seconds(program: str, size: int) -> float:
 def measured(place: Place, sizes: Sequence[int], wall_sizes: Sequence[int]) -> Iterator[Line]:
     for size in shown(sizes, "kernels"):
         a, b = matrices("lecture", DTYPE, size, size, size)
-        for program, kernel in KERNELS.items():
+        for program, kernel in MODULE_PROGRAMS.items():
             seconds = spread(kernel_seconds(place, kernel_of(kernel), a, b, REPEAT))
             yield {**on(place), "part": "kernel", "program": program, "size": size, "seconds": seconds}
     for size in shown(wall_sizes, "whole programs"):
-        times: dict[str, list[float]] = {program: [] for program in KERNELS}
+        times: dict[str, list[float]] = {program: [] for program in MODULE_PROGRAMS}
         for index in range(-1, WALL_REPEAT):  # the first one finds nothing in any cache
-            for program in KERNELS:
+            for program in MODULE_PROGRAMS:
                 seconds_once = wall_seconds(program, size)
                 if index >= 0:
                     times[program].append(seconds_once)
-        for program in KERNELS:
+        for program in MODULE_PROGRAMS:
             yield {**on(place), "part": "wall", "program": program, "size": size, "seconds": spread(times[program])}
 
 
@@ -137,7 +138,7 @@ def blocks(results: Results) -> Iterator[Block]:
 def _times_at(size: int, results: Results) -> list[str]:
     cells = [str(size)]
     for part, scale in (("kernel", 1e3), ("wall", 1.0)):
-        times = [results.seconds(part, program, size) for program in KERNELS]
+        times = [results.seconds(part, program, size) for program in MODULE_PROGRAMS]
         ratio = results.ratio(part, size)
         both = " / ".join(number(scale * seconds) for seconds in times if seconds)
         cells += [both or "–", "–" if ratio is None else f"{ratio:.2f}"]
@@ -204,9 +205,9 @@ def work(options: argparse.Namespace) -> int:
         if options.picture or options.json or options.source:
             raise UsageError("one of the programs records and draws nothing: --picture, --json and --from are for the figure")
         program, *sizes = options.program
-        if program not in KERNELS or len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):
+        if program not in MODULE_PROGRAMS or len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):
             raise UsageError(
-                f"the programs are {' and '.join(KERNELS)}, each with three sizes: A's rows, its columns, B's columns"
+                f"the programs are {' and '.join(MODULE_PROGRAMS)}, each with three sizes: A's rows, its columns, B's columns"
             )
         a1, a2, b2 = map(int, sizes)
         run_program(program, place_for(options.device, memory), (a1, a2, b2), options.seed, check=not options.no_check)

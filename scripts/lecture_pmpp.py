@@ -32,6 +32,7 @@ from lecture_common import (
     spread,
 )
 from lecture_launch import Covering, compared, explained, pieces_of_warp, threads_at_work
+from lecture_names import DESIGNS, FORMS
 from lecture_places import Place, place_for
 from lecture_timing import kernel_of, kernel_seconds, matrices, refuse_wrong
 from report_table import Block, Remarks, Table, printed
@@ -39,7 +40,6 @@ from report_table import Block, Remarks, Table, printed
 from hybrid.errors import UsageError
 
 NAME, DTYPE, ITEM = "lecture_pmpp", "float32", 4
-DESIGNS = ("naive", "row_per_thread", "column_per_thread")
 SIZES = {"cuda": 1024, "emulate": 96}
 QUICK = {"cuda": 256, "emulate": 48}
 VECTOR = {"cuda": 16384, "emulate": 512}
@@ -53,11 +53,8 @@ Stub = Callable[[np.ndarray, np.ndarray, np.ndarray, int], None]
 def shapes(size: int) -> dict[str, Shape]:
     """n, l, m of the same work: n threads or m threads, many or few."""
     quarter = size // 4
-    return {
-        "square": (size, size, size),
-        "tall": (SLENDER * size, quarter, quarter),
-        "wide": (quarter, quarter, SLENDER * size),
-    }
+    sides = (size, size, size), (SLENDER * size, quarter, quarter), (quarter, quarter, SLENDER * size)
+    return dict(zip(FORMS, sides, strict=True))
 
 
 def stub_on(place: Place) -> Stub:

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 
 from ladder import count_loads
 from lecture_common import Line, at_least_1, command, lines_of, on, parser_for, present, refuse_too_large, shown, spread
+from lecture_names import ORDERS, SIEGEL_PROGRAMS
 from lecture_places import Place, place_for
 from lecture_several import by_one_process, by_ranks, counts_up_to, places_like
-from lecture_siegel_results import COUNTED, DTYPE, ORDERS, PROGRAMS, N, Results, draw, table
+from lecture_siegel_results import COUNTED, DTYPE, N, Results, draw, table
 from lecture_timing import kernel_of, kernel_seconds, loops_seconds, matrices, whole_seconds
 
 from hybrid.errors import DeviceUnavailable
@@ -53,7 +54,7 @@ def _seq(sizes: Sequence[int]) -> Iterator[Line]:
 
 def _kernels(place: Place, n: int) -> Iterator[Line]:
     a, b = matrices("uniform", DTYPE, n, n, n)
-    for program, kernel in shown(list(PROGRAMS.items()), "kernels"):
+    for program, kernel in shown(list(SIEGEL_PROGRAMS.items()), "kernels"):
         seconds = spread(kernel_seconds(place, kernel_of(kernel), a, b, REPEAT))
         repeat = WHOLE_REPEAT if place.device == "cuda" else 1
         whole = spread(whole_seconds(place, kernel_of(kernel), a, b, repeat))
@@ -61,7 +62,7 @@ def _kernels(place: Place, n: int) -> Iterator[Line]:
 
 
 def _loads() -> Iterator[Line]:
-    for program, kernel in PROGRAMS.items():
+    for program, kernel in SIEGEL_PROGRAMS.items():
         try:
             loads = count_loads(kernel_of(kernel), DTYPE, COUNTED)
         except DeviceUnavailable as missing:
@@ -71,7 +72,7 @@ def _loads() -> Iterator[Line]:
 
 
 def _several(place: Place, n: int) -> Iterator[Line]:
-    kernel = PROGRAMS["matmul2"]
+    kernel = SIEGEL_PROGRAMS["matmul2"]
     places = places_like(place)
     a, b = matrices("uniform", DTYPE, n, n, n)
     for count in shown(counts_up_to(len(places)), "one process"):

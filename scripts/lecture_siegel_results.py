@@ -8,6 +8,7 @@ from typing import Any
 import lecture_picture
 from ladder_table import form_of, loads_of_elements
 from lecture_common import Line, caption, of_gpu, readable
+from lecture_names import ORDERS, SIEGEL_PROGRAMS
 from lecture_timing import kernel_of
 from report_table import Block, Remarks, Table, printed
 
@@ -15,10 +16,8 @@ from hybrid.kernels.catalogue import EMULATED_CAPABILITY
 
 DTYPE = "float64"
 N = 8000  # of the lecture
-PROGRAMS = {"matmul1": "naive", "matmul2": "tiled"}
 LECTURE_SECONDS = {"matmul1": 13.8, "matmul2": 4.8}  # on a K40c
 LECTURE_SEQ_LEAST = 3600.0
-ORDERS = {"loops": "i j k", "loops_ikj": "i k j"}
 COUNTED = (100, 60, 90)  # n, l, m: of no tile a multiple
 
 
@@ -40,15 +39,15 @@ class Results:
 
 def formulas(program: str) -> tuple[str, str]:
     """Reads of each element of a and of b."""
-    if PROGRAMS[program] == "naive":
+    if SIEGEL_PROGRAMS[program] == "naive":
         return "m", "n"
-    rows, columns = form_of(kernel_of(PROGRAMS[program]), DTYPE, EMULATED_CAPABILITY).tile
+    rows, columns = form_of(kernel_of(SIEGEL_PROGRAMS[program]), DTYPE, EMULATED_CAPABILITY).tile
     return f"ceil(m / {columns})", f"ceil(n / {rows})"
 
 
 def reads(program: str, shape: tuple[int, int, int] = (N, N, N)) -> tuple[int, int]:
     """The same in numbers."""
-    kernel = kernel_of(PROGRAMS[program])
+    kernel = kernel_of(SIEGEL_PROGRAMS[program])
     return loads_of_elements(kernel.name, form_of(kernel, DTYPE, EMULATED_CAPABILITY).tile, shape)
 
 
@@ -74,8 +73,8 @@ def _time_rows(results: Results) -> Iterator[list[str]]:
         if results.speeds:
             here = f"{readable(line['seconds']['median'])}{size}, {readable(line['whole']['median'])} with allocation and copies"
         yield [program, f"{seconds:.1f} s", here]
-    if results.speeds and len(results.programs) == len(PROGRAMS):
-        one, two = (results.programs[program]["seconds"]["median"] for program in PROGRAMS)
+    if results.speeds and len(results.programs) == len(SIEGEL_PROGRAMS):
+        one, two = (results.programs[program]["seconds"]["median"] for program in SIEGEL_PROGRAMS)
         ratio = LECTURE_SECONDS["matmul1"] / LECTURE_SECONDS["matmul2"]
         yield ["ratio", f"{ratio:.1f}", f"{one / two:.2f}"]
 
@@ -90,7 +89,7 @@ def _seq_here(results: Results, kernel: str) -> str:
 
 def _memory_table(results: Results) -> Table:
     rows = []
-    for program in PROGRAMS:
+    for program in SIEGEL_PROGRAMS:
         a, b = formulas(program)
         counted = results.loads.get(program)
         least_and_most = [{counted[matrix][0], counted[matrix][1]} for matrix in "ab"] if counted else []
@@ -152,12 +151,12 @@ def _draw_seconds(panel: Any, results: Results) -> None:
 
 def _draw_reads(panel: Any) -> None:
     lecture_picture.plain(panel, "reads of each element")
-    counts = [reads(program) for program in PROGRAMS]
+    counts = [reads(program) for program in SIEGEL_PROGRAMS]
     for place, (matrix, color) in enumerate((("a", lecture_picture.HERE), ("b", lecture_picture.OTHER))):
         across = [group + 0.36 * place - 0.18 for group in range(len(counts))]
         drawn = panel.bar(across, [count[place] for count in counts], 0.34, color=color, label=f"of {matrix}")
         panel.bar_label(drawn, fontsize=8, padding=2)
-    panel.set_xticks(range(len(PROGRAMS)), list(PROGRAMS))
+    panel.set_xticks(range(len(SIEGEL_PROGRAMS)), list(SIEGEL_PROGRAMS))
     panel.set_ylabel("reads from global memory")
     panel.margins(y=0.1)
     panel.legend(frameon=False, fontsize=8)

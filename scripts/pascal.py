@@ -24,6 +24,7 @@ import lecture_picture
 import numpy as np
 import pascal_picture
 from lecture_common import machine_of, processor_of
+from lecture_names import TYPES
 from report_table import Block, Remarks, Table, printed
 from tqdm import tqdm
 
@@ -36,7 +37,6 @@ from hybrid.problem import Problem
 from hybrid.settings import Settings
 from hybrid.team import Team
 
-TYPES = ("int32", "int64", "float32", "float64")
 MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import lecture_picture
 
-if TYPE_CHECKING:
-    from pascal import Result
+
+class Result(Protocol):
+    """Of one type; None where nothing multiplies it."""
+
+    dtype: str
+    fit: int
+    exact: int
+    right: int | None
 
 
 def draw(results: Sequence[Result], path: str, caption: str) -> None:

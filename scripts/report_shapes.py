@@ -11,12 +11,7 @@ from typing import Any
 
 from hosts_results import NAMES
 from ladder_table import YARDSTICK, rungs
-from lecture_2d import PROGRAMS as PROGRAMS_2D
-from lecture_common import END, Line
-from lecture_pmpp import DESIGNS, shapes
-from lecture_programs import KERNELS
-from lecture_siegel_results import ORDERS, PROGRAMS
-from pascal import TYPES
+from lecture_names import DESIGNS, END, FORMS, MODULE_PROGRAMS, ORDERS, PROGRAMS_2D, SIEGEL_PROGRAMS, TYPES, Line
 
 from hybrid.kernels.catalogue import BOTH
 
@@ -108,7 +103,7 @@ _TIMED: Shape = {"n": count, "seconds": spread}
 _PROGRAM_2D: Shape = {
     **_DEVICE, "program": among(*PROGRAMS_2D), "width": count, "runs": several(positive), "kernel_seconds": or_none(spread)
 }  # fmt: skip
-_HOCHBERG: Shape = {**_DEVICE, "program": among(*KERNELS), "size": count, "seconds": spread}
+_HOCHBERG: Shape = {**_DEVICE, "program": among(*MODULE_PROGRAMS), "size": count, "seconds": spread}
 _SEVERAL: Shape = {**_DEVICE, **_TIMED, "devices": count}
 _MULTIPLIED: Shape = {
     **_DEVICE, "dtype": among(*BOTH), "memory": count, "n": count, "kernel": name, "seconds": positive
@@ -126,7 +121,7 @@ _PASCAL: Shape = {**_RECORDED, "arguments": several(text, 0), "dtype": among(*TY
 
 SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "lecture_pmpp": {
-        "exercise 1": {**_DEVICE, **_SIDES, "kernel": among(*DESIGNS), "form": among(*shapes(4)), "seconds": spread},
+        "exercise 1": {**_DEVICE, **_SIDES, "kernel": among(*DESIGNS), "form": among(*FORMS), "seconds": spread},
         "exercise 2": {**_DEVICE, **_TIMED, "kernel": among("matvec", "matvec_warp")},
         END: _LECTURE,
     },
@@ -139,8 +134,8 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "lecture_hochberg": {"kernel": _HOCHBERG, "wall": _HOCHBERG, END: _LECTURE},
     "lecture_siegel": {
         "seq": {**_DEVICE, **_TIMED, "kernel": among(*ORDERS)},
-        "kernel": {**_DEVICE, **_TIMED, "program": among(*PROGRAMS), "whole": spread},
-        "loads": {**_DEVICE, "program": among(*PROGRAMS), "a": several(positive, 3, 3), "b": several(positive, 3, 3)},
+        "kernel": {**_DEVICE, **_TIMED, "program": among(*SIEGEL_PROGRAMS), "whole": spread},
+        "loads": {**_DEVICE, "program": among(*SIEGEL_PROGRAMS), "a": several(positive, 3, 3), "b": several(positive, 3, 3)},
         "one process": _SEVERAL,
         "ranks": {**_SEVERAL, "total": spread},
         END: _LECTURE,

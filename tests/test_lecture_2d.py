@@ -79,7 +79,7 @@ def test_times_faster(tmp_path, capsys):
 def test_no_factor_without_a_gpu_or_for_another_width(tmp_path, gpu, width):
     path = written_run(tmp_path / "l.jsonl", "lecture_2d", lines(width), gpu=gpu)
     results = lecture_2d.Results(list(record.read(path))[:-1])
-    assert [results.times_faster(program) for program in lecture_2d.PROGRAMS] == [None] * 3
+    assert [results.times_faster(program) for program in lecture_2d.PROGRAMS_2D] == [None] * 3
     if gpu is None:
         table = "\n".join(lecture_2d.table(results))
         assert table.count("right, on the CPU's CUDA runtime") == 2
@@ -105,7 +105,7 @@ def test_measured_without_a_gpu(monkeypatch, capsys):
         ("MM-CPU", 40), ("MM-GPU-GM", 50), ("MM-GPU-SM", 50), ("MM-GPU-GM", 72), ("MM-GPU-SM", 72), (None, None)
     ]  # fmt: skip
     assert len(found[0]["runs"]) == 5
-    assert set(lecture_2d.Results(found).programs) == set(lecture_2d.PROGRAMS)
+    assert set(lecture_2d.Results(found).programs) == set(lecture_2d.PROGRAMS_2D)
     assert found[-1]["roof"].startswith("one core of ")
     monkeypatch.setenv("CC", "no-such")
     compiled_loops.cache_clear()
