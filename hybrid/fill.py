@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hybrid.parallel import on_threads, rows_of_about
+from hybrid.parallel import CALL_BYTES, on_threads, rows_of_about
 from hybrid.partition import Span
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
-_BYTES_AT_ONCE = 1 << 20  # of random words: they stay in the cache until they are numbers
 
 
 def fill_rows(
@@ -38,7 +37,7 @@ def fill_rows(
         return len(group)
 
     done = 0
-    for count in on_threads(threads, make, rows_of_about(_BYTES_AT_ONCE, rows, into.shape[1] * 8)):
+    for count in on_threads(threads, make, rows_of_about(CALL_BYTES, rows, into.shape[1] * 8)):
         done += count
         progress(done)
 

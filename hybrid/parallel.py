@@ -10,10 +10,13 @@ from hybrid.partition import Span, pieces
 
 Result = TypeVar("Result")
 
+CALL_BYTES = 4 << 20  # of the operands of one NumPy call: between calls one thread at a time runs, and smaller ones are too short
+_MOST_THREADS = 16  # more wait for each other between their calls, and each has memory of its own
+
 
 def on_threads(threads: int, work: Callable[[Span], Result], parts: Iterable[Span]) -> Iterator[Result]:
     """`work(part)` for each part, in order, by `threads` threads."""
-    parts = list(parts)
+    parts, threads = list(parts), min(threads, _MOST_THREADS)
     if threads <= 1 or len(parts) <= 1:
         yield from map(work, parts)
         return

@@ -6,13 +6,11 @@ import numpy as np
 
 from hybrid.errors import CheckFailed
 from hybrid.operands import FromRoot
-from hybrid.parallel import on_threads, rows_of_about
+from hybrid.parallel import CALL_BYTES, on_threads, rows_of_about
 from hybrid.partition import Span
 from hybrid.plan import Plan
 from hybrid.team import Team
 from hybrid.window import Window
-
-_BYTES_AT_ONCE = 2 << 20
 
 
 def verify_placed(team: Team, plan: Plan, key: str, operand: FromRoot, window: Window, threads: int) -> None:
@@ -44,6 +42,6 @@ def _sums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
         part = np.ascontiguousarray(matrix[rows.slice], dtype).view(bits)
         np.sum(part * weights, axis=1, out=sums[rows.slice])
 
-    for _ in on_threads(threads, add, rows_of_about(_BYTES_AT_ONCE, Span(0, len(matrix)), 8 * matrix.shape[1])):
+    for _ in on_threads(threads, add, rows_of_about(CALL_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1])):
         pass
     return sums

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from hybrid.guard import busy
-from hybrid.parallel import on_threads, rows_of_about
+from hybrid.parallel import CALL_BYTES, on_threads, rows_of_about
 from hybrid.partition import Span, even_pieces
 from hybrid.plan import Plan, column_groups
 from hybrid.team import Team
@@ -30,7 +30,6 @@ Result = TypeVar("Result")
 LAMBDA = 8.0  # 2·exp(-32) = 3e-14 for a sum
 _LARGEST_WEIGHT = 1.0625  # x is ±[1, this): at least 1, so that every element's error shows whole
 _LARGEST_X = 1 << 16  # of the exact check's integers
-_BYTES_AT_ONCE = 2 << 20
 _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}
 
 
@@ -95,8 +94,8 @@ def _stack(plan: Plan, parts: list[np.ndarray], by: str) -> np.ndarray:
 
 
 def _over_rows(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray], Result]) -> Iterator[Result]:
-    """`work(where, rows)` for some rows at a time, few enough to stay in the cache."""
-    parts = rows_of_about(_BYTES_AT_ONCE, Span(0, len(matrix)), matrix.shape[1] * matrix.itemsize)
+    """`work(where, rows)` for some rows at a time."""
+    parts = rows_of_about(CALL_BYTES, Span(0, len(matrix)), matrix.shape[1] * matrix.itemsize)
     return on_threads(threads, lambda rows: work(rows.slice, matrix[rows.slice]), parts)
 
 
