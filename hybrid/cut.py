@@ -1,16 +1,13 @@
 """How the operands are cut for the devices: the size of chunks and panels, and how many of them one device holds.
 
-Everything is held at once where there is room. Where there is not, the largest square of C whose operands fit beside it
-is worked on: the longer its sides, the more is computed for each byte that crosses the link.
+Everything is held at once where there is room; how it is cut where there is not is `tight`'s.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isqrt
-
-from hybrid.partition import Span, even_pieces, pieces
-from hybrid.problem import Problem, padded
+from hybrid.layout import TILE, Cut, layout_of
+from hybrid.problem import Problem
+from hybrid.tight import TightCut
 
 STRIP_WORK = 500_000_000_000  # multiply-adds of one strip on a CPU: progress shows now and then, and BLAS packs B seldom
 MOST_STRIPS = 512
@@ -21,33 +18,6 @@ CHUNK_ROWS = 512  # with a GPU; fewer leave its multiprocessors idle in the kern
 PANEL_ROW_BYTES = 8 << 10  # narrower panels for a GPU are copied at less than two thirds of the link's rate while a kernel runs
 LEAD_ROW_BYTES = 48 << 10  # of a first panel: from 32 KiB on nothing of the rate is lost
 FEW_LINKS = 2  # more fill the host's memory: work must begin with less, and each rank has fewer strips
-TILE = 128  # panels and chunks for a GPU are multiples of it where they can be: kernels work in such tiles
-ALIGNMENT = 256  # bytes; as CUDA's own allocations
-CHUNKS_AT_LEAST, PANELS_AT_LEAST = 2, 4  # held at once where not everything fits: while some are used, others arrive
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The same on every rank. `chunks` and `panels` are held at a time; the pieces of a dimension may be fewer."""
-
-    chunk_rows: int
-    panel_columns: int
-    chunks: int
-    panels: int
-    lead_columns: int = 0  # of the first panel, where it is wider than the others: then all are held
-    apart: bool = False  # every panel is a matrix of its own, also where all are held: then its rows follow each other
-
-    def chunks_of(self, rows: int, device: str) -> tuple[Span, ...]:
-        return _pieces(Span(0, rows), self.chunk_rows, device)
-
-    def panels_in(self, columns: int) -> int:
-        lead = min(self.lead_columns, columns)
-        return (lead > 0) + -(-(columns - lead) // self.panel_columns)
-
-    def panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
-        lead = Span(0, min(self.lead_columns, columns))
-        rest = _pieces(Span(lead.hi, columns), self.panel_columns, device)
-        return (lead, *rest) if len(lead) else rest
 
 
 def choose_cut(
@@ -72,90 +42,7 @@ def choose_cut(
     whole = Cut(height, width, _count(rows, height), _count(problem.m - lead, width) + (lead > 0), lead)
     if not memory or layout_of(problem, rows, whole, device).bytes <= memory:
         return whole
-    side = _side_of_square(problem, memory)
-    if not chunk_rows:
-        height = _tiles(min(-(-rows // CHUNKS_AT_LEAST) + TILE - 1, side // CHUNKS_AT_LEAST))
-    if not panel_columns:
-        width = _tiles(min(-(-problem.m // PANELS_AT_LEAST) + TILE - 1, side // PANELS_AT_LEAST))
-    return _largest(problem, rows, height, width, device, memory)
-
-
-@dataclass(frozen=True)
-class Region:
-    """Matrices that follow each other in a block of memory: the first as wide as the first slot, the others alike."""
-
-    start: int  # bytes, as all here
-    first: int
-    each: int
-
-    def begin_of(self, slot: int) -> int:
-        return self.start + (self.first + (slot - 1) * self.each if slot else 0)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a share's buffers lie in one block of memory: A (rows×l), then the slots for panels of B (each l×its width), then
-    for each slot the part of C (rows×width) below it. Where everything is held, side by side, there is one as wide as B."""
-
-    rows: int
-    slots: int
-    lead: int  # columns of the first slot, which is the widest
-    width: int  # of the others
-    b: Region
-    c: Region
-    bytes: int
-
-    def width_of(self, slot: int) -> int:
-        return self.width if slot else self.lead
-
-
-def layout_of(problem: Problem, rows: int, cut: Cut, device: str) -> Layout:
-    """For a row-block of `rows` rows; nothing where there are none."""
-    if not rows:
-        return Layout(0, 0, 0, 0, Region(0, 0, 0), Region(0, 0, 0), 0)
-    height, width = min(rows, cut.chunk_rows * cut.chunks), min(problem.m, cut.panel_columns)
-    lead = min(problem.m, cut.lead_columns) or width
-    slots = min(cut.panels, cut.panels_in(problem.m))
-    if height == rows and slots == cut.panels_in(problem.m) and not cut.apart:
-        slots, lead = 1, problem.m
-
-    def size(height: int, columns: int) -> int:
-        return _aligned(problem.bytes(height, columns if device == "cpu" else padded(columns, problem.item_size)))
-
-    def region(start: int, height: int) -> Region:
-        return Region(start, size(height, lead), size(height, width))
-
-    b = region(size(height, problem.l), problem.l)
-    c = region(b.begin_of(slots), height)
-    return Layout(height, slots, lead, width, b, c, c.begin_of(slots))
-
-
-def _largest(problem: Problem, rows: int, height: int, width: int, device: str, memory: int) -> Cut:
-    """As many chunks and panels of this size as fit, about a square of them; smaller ones where one of each does not."""
-
-    def fits(cut: Cut) -> bool:
-        return layout_of(problem, rows, cut, device).bytes <= memory
-
-    while not fits(Cut(height, width, 1, 1)) and height * width > 1:
-        if height >= width:
-            height = max(1, height // 2)
-        else:
-            width = max(1, width // 2)
-    cut = Cut(height, width, 1, 1)
-    while True:
-        more_rows = Cut(height, width, cut.chunks + 1, cut.panels) if cut.chunks * height < rows else None
-        more_columns = Cut(height, width, cut.chunks, cut.panels + 1) if cut.panels * width < problem.m else None
-        wanted = [more_rows, more_columns] if cut.chunks * height < cut.panels * width else [more_columns, more_rows]
-        larger = next((larger for larger in wanted if larger is not None and fits(larger)), None)
-        if larger is None:
-            return cut
-        cut = larger
-
-
-def _side_of_square(problem: Problem, memory: int) -> int:
-    """s with s·l + l·s + s·s elements in `memory`."""
-    elements = memory // problem.item_size
-    return max(1, isqrt(problem.l**2 + elements) - problem.l)
+    return TightCut(problem, rows, device, memory, chunk_rows, panel_columns).choose()
 
 
 def _chunk_rows(problem: Problem, rows: int, device: str, links: int) -> int:
@@ -198,19 +85,5 @@ def _side(at_least: int, bytes_of_line: int) -> int:
     return -(-max(at_least, PIECE_BYTES // max(1, bytes_of_line)) // TILE) * TILE
 
 
-def _pieces(span: Span, size: int, device: str) -> tuple[Span, ...]:
-    """For a CPU as equal as can be; a GPU's kernels work in tiles, of which only the last piece shall have a broken one."""
-    return even_pieces(span, size) if device == "cpu" else tuple(pieces(span, size))
-
-
-def _tiles(size: int) -> int:
-    """Whole tiles, but for less than one."""
-    return size // TILE * TILE or max(1, size)
-
-
 def _count(length: int, size: int) -> int:
     return max(1, -(-length // size))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

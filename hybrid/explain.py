@@ -6,7 +6,7 @@ from itertools import islice
 
 from hybrid.kernels.catalogue import Choice
 from hybrid.memory import Room, readable, refuse_what_does_not_fit
-from hybrid.plan import PROCESS_BYTES, Plan
+from hybrid.plan import PROCESS_BYTES, Plan, Share
 from hybrid.report import moved_bytes
 from hybrid.settings import Settings
 
@@ -44,6 +44,7 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
         lines.append(f"… and {plan.topology.size - _RANKS_SHOWN} ranks more")
     if plan.staged:
         lines.append(_road(plan, settings, gpus_per_node))
+    lines += _what_stays(plan.shares[0])
     order = " ".join(f"{arrival.operand}{arrival.span}" for arrival in islice(plan.shares[0].arrivals(), 50))
     lines.append(f"order of arrival on rank 0: {order if len(order) < 400 else order[:400] + ' …'}")
     nodes = len(plan.topology.nodes)
@@ -54,6 +55,17 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
             f"in messages of at most {readable(settings.message_bytes)}"
         )
     return "\n".join(lines)
+
+
+def _what_stays(share: Share) -> list[str]:
+    if share.holds_all:
+        return []
+    a, b = ("A", "chunks", len(share.chunks), share.cut.chunks), ("B", "panels", len(share.panels), share.cut.panels)
+    (stays, *of_stay), (passes, *of_pass) = (a, b) if share.cut.staying == "A" else (b, a)
+    return [
+        f"rank {share.rank} cannot hold all: {of_stay[2]} of {of_stay[1]} {of_stay[0]} of {stays} stay at a time, "
+        f"while {of_pass[1]} {of_pass[0]} of {passes} pass, {of_pass[2]} at a time"
+    ]
 
 
 def on_road_asked_for(plan: Plan, settings: Settings, gpus_per_node: int) -> Plan:

@@ -7,7 +7,9 @@ hears of its progress.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import Generic, TypeVar
 
 from hybrid.devices import Device, Mark, Work
 from hybrid.devices.buffers import Buffers
@@ -49,20 +51,16 @@ class _Run:
         self._overwritten = last_uses(self._arrivals)
         self._buffers, self._road, self._device, self._entering = buffers, road, device, entering
         self._loaded = 0
-        self._stay = -1
-        self._chunks: list[tuple[Span, Mark]] = []  # of the stay, by the rows that hold them
-        self._multiplied: list[Mark] = []  # of the stay
-        # Of each slot, by its columns:
-        self._panels: dict[int, list[tuple[Span, Mark]]] = {}  # what has to be there
-        self._readers: dict[int, list[tuple[Span, Mark]]] = {}  # what has to be done before they are overwritten
-        self._taken: dict[int, list[tuple[Strip, Mark]]] = {}  # strips on their way home
+        self._held: Held[_Piece] = Held()
+        self._taken: dict[int, list[tuple[Strip, Mark]]] = {}  # by the panels' slot: strips on their way home
 
     def hand_over(self) -> None:
         for index, arrival in enumerate(self._arrivals):
             self._load_ahead(index)
             if arrival.operand == "B":
                 fetched = self._road.complete(arrival, self._buffers.place(arrival))
-                self._panels[arrival.slot] += [(arrival.held, mark) for mark in fetched]
+                for piece in self._held.under(arrival):
+                    piece.loaded += fetched
             for strip in arrival.releases:
                 self._multiply(strip)
 
@@ -72,54 +70,78 @@ class _Run:
             arrival = self._arrivals[self._loaded]
             if self._loaded > index and not self._road.ready(arrival):
                 return
-            self._load(arrival)
+            self._entering("copy in")
+            readers = [mark for piece in self._held.under(arrival) for mark in piece.readers]
+            mark = self._road.bring(arrival, self._buffers.place(arrival), readers)
+            self._held.put(arrival, _Piece([mark], []))
             self._loaded += 1
-
-    def _load(self, arrival: Arrival) -> None:
-        self._entering("copy in")
-        place = self._buffers.place(arrival)
-        if arrival.operand == "B":
-            here, readers = self._panels.setdefault(arrival.slot, []), self._readers.setdefault(arrival.slot, [])
-            here[:] = [entry for entry in here if not entry[0].meets(arrival.held)]
-            here.append((arrival.held, self._road.bring(arrival, place, _over(arrival.held, readers))))
-            readers[:] = [entry for entry in readers if not entry[0].lies_in(arrival.held)]
-            return
-        before: list[Mark] = []
-        if arrival.stay != self._stay:  # its chunks overwrite those of the stay before; copies in keep their order
-            self._stay, before = arrival.stay, self._multiplied
-            self._chunks, self._multiplied = [], []
-        self._chunks.append((arrival.held, self._road.bring(arrival, place, before)))
 
     def _multiply(self, strip: Strip) -> None:
         a, b, c = self._buffers.operands(strip)
-        chunks, panels = _over(strip.held, self._chunks), _over(strip.within, self._panels[strip.slot])
+        pieces = self._held.read_by(strip)
         taken = self._taken.setdefault(strip.slot, [])
-        overwritten = [mark for other, mark in taken if other.held.meets(strip.held) and other.within.meets(strip.within)]
+        overwritten = [mark for other, mark in taken if _meet(other, strip)]
         self._entering("multiply")
-        mark = self._device.multiply(a, b, c, chunks + panels + overwritten)
-        self._multiplied.append(mark)
-        self._readers.setdefault(strip.slot, []).append((strip.within, mark))
+        mark = self._device.multiply(a, b, c, [mark for piece in pieces for mark in piece.loaded] + overwritten)
+        for piece in pieces:
+            piece.readers.append(mark)
         self._entering("copy out")
         # Copies out keep their order.
-        taken[:] = [entry for entry in taken if not (entry[0].held.lies_in(strip.held) and entry[0].within.lies_in(strip.within))]
+        taken[:] = [entry for entry in taken if not _covers(strip, entry[0])]
         taken.append((strip, self._road.take(strip, c, [mark])))
 
 
-def _over(rows: Span, marked: list[tuple[Span, Mark]]) -> list[Mark]:
-    return [mark for span, mark in marked if span.meets(rows)]
+@dataclass
+class _Piece:
+    """A chunk or panel on the device."""
+
+    loaded: list[Mark]  # what has to be done before it is read
+    readers: list[Mark]  # what has to be done before it is overwritten
+
+
+Of = TypeVar("Of")
+
+
+class Held(Generic[Of]):
+    """What is known of the pieces in a device's buffers, by where they lie."""
+
+    def __init__(self) -> None:
+        self._by_buffer: dict[tuple[str, int], list[tuple[Span, Of]]] = {}
+
+    def under(self, arrival: Arrival) -> list[Of]:
+        """Of what lies, or lay, where the piece goes."""
+        return self._over(arrival.operand, arrival.slot, arrival.held)
+
+    def read_by(self, strip: Strip) -> list[Of]:
+        """Of the chunks and panels that the strip is computed from."""
+        return self._over("A", 0, strip.held_rows) + self._over("B", strip.slot, strip.held_columns)
+
+    def put(self, arrival: Arrival, known: Of) -> None:
+        """In the place of what was known there."""
+        buffer = self._by_buffer.setdefault((arrival.operand, arrival.slot), [])
+        buffer[:] = [entry for entry in buffer if not entry[0].meets(arrival.held)]
+        buffer.append((arrival.held, known))
+
+    def _over(self, operand: str, slot: int, span: Span) -> list[Of]:
+        return [known for held, known in self._by_buffer.get((operand, slot), []) if held.meets(span)]
+
+
+def _meet(one: Strip, other: Strip) -> bool:
+    return one.held_rows.meets(other.held_rows) and one.held_columns.meets(other.held_columns)
+
+
+def _covers(strip: Strip, other: Strip) -> bool:
+    return other.held_rows.lies_in(strip.held_rows) and other.held_columns.lies_in(strip.held_columns)
 
 
 def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
     """For each arrival the last one before it whose strips use what it overwrites; -1 where it overwrites nothing."""
     uses: list[int] = []
-    by_slot: dict[int, list[tuple[Span, int]]] = {}
-    stay, last_of_stay = 0, -1
+    held: Held[list[int]] = Held()
     for index, arrival in enumerate(arrivals):
-        if arrival.stay != stay:
-            stay, last_of_stay = arrival.stay, index - 1
-        readers = (use for columns, use in by_slot.get(arrival.slot, []) if columns.meets(arrival.held))
-        uses.append(last_of_stay if arrival.operand == "A" else max(readers, default=-1))
+        uses.append(max((use for used in held.under(arrival) for use in used), default=-1))
+        held.put(arrival, [])
         for strip in arrival.releases:
-            of_slot = by_slot.setdefault(strip.slot, [])
-            of_slot[:] = [use for use in of_slot if not use[0].lies_in(strip.within)] + [(strip.within, index)]
+            for used in held.read_by(strip):
+                used[:] = [index]
     return uses

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from hybrid.cut import Cut, Layout, choose_cut, layout_of
+from hybrid.cut import choose_cut
 from hybrid.errors import UsageError
+from hybrid.layout import Cut, Layout, layout_of
 from hybrid.partition import Span, Topology, block
 from hybrid.problem import Problem
 from hybrid.schedule import Arrival, Strip, arrivals
@@ -44,9 +45,8 @@ class Share:
         return len(self.chunks) <= self.cut.chunks and len(self.panels) <= self.cut.panels
 
     def arrivals(self) -> Iterator[Arrival]:
-        return arrivals(
-            self.chunks, self.panels, self.cut.chunks, self.cut.panels, side_by_side=self.holds_all and not self.cut.apart
-        )
+        cut = self.cut
+        return arrivals(self.chunks, self.panels, cut.chunks, cut.panels, staying=cut.staying, apart=cut.apart)
 
     def strips(self) -> Iterator[Strip]:
         return (strip for arrival in self.arrivals() for strip in arrival.releases)

@@ -1,9 +1,9 @@
 """The order in which chunks of A and panels of B reach a device, and the strips of C that each arrival releases.
 
-A device has room for some chunks, side by side in one buffer, and for some panels, each in a slot of its own. The chunks
-that are there together are a stay. Every panel visits each stay; the sweeps go there and back, so that the panels at a
-turn are loaded once for both. Where there is room for all, the panels lie side by side in one slot, and a chunk meets all
-that are there in one strip.
+A device holds some chunks and some panels. Where it cannot hold all of both, one operand stays, as many pieces at a time
+as it has room for, while the other passes by: there, and back for the next stay, so that what is held at a turn is loaded
+once for both. Pieces lie side by side in a buffer of their operand, each in a place of its own, and strips reach over all
+that lie so, or over as many as make room together.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hybrid.partition import Span
 
 @dataclass(frozen=True)
 class Strip:
-    """A part of C that can be computed: all its columns lie in one slot."""
+    """A part of C that can be computed."""
 
     rows: Span  # within the rank's block
     columns: Span
-    held: Span  # the same rows within the device's buffer of chunks
-    slot: int  # of the panels, and of the part of C below them
-    within: Span  # the same columns within the slot
+    held_rows: Span  # the same rows within the device's buffer of chunks
+    held_columns: Span  # the same columns within its buffer of panels
+    slot: int = 0  # of the panel, where each is a matrix of its own
 
 
 @dataclass(frozen=True)
@@ -31,58 +31,106 @@ class Arrival:
 
     operand: str  # "A" or "B"
     index: int  # of the chunk or panel
-    stay: int  # a chunk's, or the one that the panel visits
     span: Span  # rows within the rank's block, or columns
-    held: Span  # of a chunk: its rows within the device's buffer; of a panel: its columns within the slot
-    slot: int  # of a panel
+    held: Span  # the same within the device's buffer
+    slot: int  # of a panel, where each is a matrix of its own
     releases: tuple[Strip, ...]
 
 
-def stays(chunks: Sequence[Span], together: int) -> list[Sequence[Span]]:
-    """The chunks in groups of those that a device holds at the same time."""
-    return [chunks[first : first + together] for first in range(0, len(chunks), together)]
-
-
 def arrivals(
-    chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, panels_held: int, *, side_by_side: bool = False
+    chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, panels_held: int, *, staying: str = "A", apart: bool = False
 ) -> Iterator[Arrival]:
-    """Every chunk once, and panels as often as they are needed.
+    """Every piece of the operand that stays once, and of the other as often as it is needed.
 
-    A new chunk multiplies all panels that are there, a new panel all chunks of the stay. What is overwritten has met all it
-    shall meet. `side_by_side`: all are held, and the panels lie in one slot.
+    A piece that arrives meets all of the other operand that it can meet for the first time. What it overwrites has met all it
+    shall meet. `staying`: "A" or "B", where not all fits. `apart`: every panel is a matrix of its own; then all are held.
+    Pieces are of one size, but the last, which is smaller; and the first, where all are held.
     """
-
-    def place(panel: int) -> tuple[int, Span]:
-        """Its slot, and its columns there."""
-        return (0, panels[panel]) if side_by_side else (panel % panels_held, panels[panel].within(panels[panel]))
-
-    def strip(rows: Span, first_row: int, panel: int, last_panel: int) -> Strip:
-        slot, within = place(panel)
-        columns = Span(panels[panel].lo, panels[last_panel].hi)
-        return Strip(rows, columns, rows.within(Span(first_row, first_row)), slot, Span(within.lo, within.lo + len(columns)))
-
-    here: list[int] = []  # the panels in the slots, in the order in which they came
-    room = sum(map(len, panels[:panels_held]))
-    for number, stay in enumerate(stays(chunks, chunks_held)):
-        sweep = range(len(panels)) if number % 2 == 0 else range(len(panels) - 1, -1, -1)
-        coming = [panel for panel in sweep if panel not in here]
-        first, came = stay[0].lo, 0
-        fill = min(panels_held, len(panels))
-        while came < len(stay) or coming:
-            # Whichever operand is behind, by the share of it that has arrived, comes next; with all slots taken, chunks.
-            # A chunk is the last, since its strips are small: few of them are still to be computed and brought home then.
-            rows = Span(first, stay[came - 1].hi if came else first)
-            columns = sum(len(panels[panel]) for panel in here)
-            full = len(here) == fill or not coming
-            if came < len(stay) and (full or not came or len(rows) * room < columns * (stay[-1].hi - first)):
-                chunk, index = stay[came], number * chunks_held + came
-                came += 1
-                together = [(here[0], here[-1])] if side_by_side and here else [(panel, panel) for panel in here]
-                met = tuple(strip(chunk, first, *ends) for ends in together)
-                yield Arrival("A", index, number, chunk, chunk.within(Span(first, first)), 0, met)
+    a, b = _Operand("A", chunks, chunks_held), _Operand("B", panels, panels_held, apart=apart)
+    stays, passes = (a, b) if staying == "A" else (b, a)
+    if passes.most < len(passes.pieces):
+        passes.together = stays.most  # it makes room one strip after the other
+    for first in range(0, len(stays.pieces), stays.most):
+        stays.here, stays.coming = range(first, first), range(first, min(first + stays.most, len(stays.pieces)))
+        passes.turn()
+        while stays.coming or passes.coming:
+            if not stays.coming:
+                comes = passes
+            elif passes.full or not passes.coming:
+                comes = stays
             else:
-                panel = coming.pop(0)
-                slot, within = place(panel)
-                here = [other for other in here if other % panels_held != panel % panels_held] + [panel]
-                met = (strip(rows, first, panel, panel),) if len(rows) else ()
-                yield Arrival("B", panel, number, panels[panel], within, slot, met)
+                # Whichever is behind, by the share of it that has arrived. A chunk is the last, since its strips are small:
+                # few of them are still to be computed and brought home then.
+                comes = a if not a.here or a.share < b.share else b
+            run = comes.take_next()
+            if comes is a:
+                releases = tuple(_strip(run, columns) for columns in b.runs())
+            else:
+                releases = tuple(_strip(rows, run) for rows in a.runs())
+            yield Arrival(comes.name, run.first, run.span, run.held, run.slot, releases)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Pieces that lie side by side."""
+
+    first: int  # piece
+    span: Span
+    held: Span  # the same within the buffer
+    slot: int
+
+
+def _strip(rows: _Run, columns: _Run) -> Strip:
+    return Strip(rows.span, columns.span, rows.held, columns.held, columns.slot)
+
+
+class _Operand:
+    """The pieces of one operand, and which of them are on the device."""
+
+    def __init__(self, name: str, pieces: Sequence[Span], most: int, *, apart: bool = False) -> None:
+        self.name, self.pieces, self.most = name, pieces, most
+        self.here = range(0)  # as they came: the first makes room for the next
+        self.coming = range(len(pieces))
+        self.together = 1 if apart else most  # may belong to one strip
+        self._apart = apart
+        self._room = sum(map(len, pieces[:most]))
+
+    @property
+    def full(self) -> bool:
+        return len(self.here) == min(self.most, len(self.pieces))
+
+    @property
+    def share(self) -> float:
+        return len(self._run(self.here).span) / self._room if self.here else 0.0
+
+    def turn(self) -> None:
+        """Go back: the last that met the stay before is the first to meet the next one, and to make room."""
+        if self.here:
+            step = -self.here.step
+            self.here = self.here[::-1]
+            self.coming = range(self.here[-1] + step, len(self.pieces) if step > 0 else -1, step)
+
+    def take_next(self) -> _Run:
+        piece, step = self.coming[0], self.coming.step
+        self.coming = self.coming[1:]
+        self.here = range(self.here[0] if self.here else piece, piece + step, step)[-self.most :]
+        return self._run(range(piece, piece + 1))
+
+    def runs(self) -> Iterator[_Run]:
+        """What is here, as far as it lies side by side and may belong to one strip."""
+        rest = self.here
+        while rest:
+            lap = rest[0] // self.most
+            count = next((i for i, piece in enumerate(rest[: self.together]) if piece // self.most != lap), self.together)
+            yield self._run(rest[:count])
+            rest = rest[count:]
+
+    def _run(self, pieces: range) -> _Run:
+        first, last = sorted((pieces[0], pieces[-1]))
+        span = Span(self.pieces[first].lo, self.pieces[last].hi)
+        if self._apart:
+            return _Run(first, span, span.within(span), first)
+        if len(self.pieces) <= self.most:
+            return _Run(first, span, span, 0)
+        place = first % self.most * len(self.pieces[0])
+        return _Run(first, span, Span(place, place + len(span)), 0)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.cut import choose_cut, layout_of
+from hybrid.cut import choose_cut
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.explain import explain, on_road_asked_for, refuse_on_assumed_machine
 from hybrid.kernels.catalogue import fastest
+from hybrid.layout import layout_of
 from hybrid.memory import Room, refuse_what_does_not_fit
 from hybrid.partition import Span, Topology
 from hybrid.plan import PROCESS_BYTES, make_plan
@@ -278,22 +279,37 @@ def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device,
     assert layout_of(problem, rows, cut, device).bytes <= memory or smallest
 
 
-def test_where_memory_is_short_about_a_square_of_c_is_held():
-    problem = Problem(40_000, 40_000, 40_000)
-    cut = choose_cut(problem, 40_000, device="cuda", nodes=1, links=1, memory=16 << 30, chunk_rows=0, panel_columns=0)
-    rows, columns = cut.chunk_rows * cut.chunks, cut.panel_columns * cut.panels
-    assert 0.7 < rows / columns < 1.5
-    assert 0.75 * (16 << 30) < layout_of(problem, 40_000, cut, "cuda").bytes <= 16 << 30
-    assert cut.chunks >= 2
-    assert cut.panels >= 4
+def tight(problem, rows, memory):
+    cut = choose_cut(problem, rows, device="cuda", nodes=1, links=1, memory=memory, chunk_rows=0, panel_columns=0)
+    assert 0.75 * memory < layout_of(problem, rows, cut, "cuda").bytes <= memory
     assert cut.chunk_rows % 128 == cut.panel_columns % 128 == 0
+    return cut
+
+
+def test_where_memory_is_short_half_of_b_stays_while_chunks_of_a_pass():
+    cut = tight(Problem(8000, 8000, 8000), 8000, 8 * 8000**2)
+    assert cut.staying == "B"
+    assert 4000 <= cut.panels * cut.panel_columns < 4500
+    assert cut.chunks >= 3
+
+
+def test_where_memory_is_very_short_less_stays_but_what_passes_is_not_smaller():
+    cut = tight(Problem(40_000, 40_000, 40_000), 40_000, 4 << 30)
+    assert cut.chunk_rows * cut.panels * cut.panel_columns >= 2_000_000
 
 
 def test_where_only_b_is_too_large_all_rows_stay():
-    problem = Problem(20_000, 40_000, 40_000)
-    cut = choose_cut(problem, 5000, device="cuda", nodes=1, links=1, memory=8 << 30, chunk_rows=0, panel_columns=0)
-    assert cut.chunk_rows * cut.chunks >= 5000
-    assert cut.chunks == 2
+    cut = tight(Problem(8000, 40_000, 40_000), 2000, 8 << 30)
+    assert cut.staying == "A"
+    assert cut.chunk_rows * cut.chunks >= 2000
+    assert cut.panels >= 3
+    assert cut.panel_columns * 8 >= 8 << 10
+
+
+def test_where_only_a_is_too_large_all_of_b_stays():
+    cut = tight(Problem(100_000, 20_000, 10_000), 100_000, 8 << 30)
+    assert cut.staying == "B"
+    assert cut.panel_columns * cut.panels >= 10_000
 
 
 # In words
@@ -351,6 +367,13 @@ def test_on_the_road_nccl_nodes_hold_their_own_rows_of_b():
     assert "road nccl, if every rank has NCCL and a test shows that it brings all ranks' data: each link carries its " in text
     assert "between nodes: B from GPU to GPU" in text
     assert "else host" not in text
+
+
+def test_what_stays_is_explained_where_not_all_fits():
+    problem = Problem(8000, 8000, 8000)
+    plan = make_plan(problem, Topology.of_equal_nodes(1, 1), device="cuda", device_memory=8 * 8000**2)
+    assert "rank 0 cannot hold all: 1 of 2 panels of B stay at a time, while 16 chunks of A pass, 5 at a time" in explained(plan)
+    assert "cannot hold all" not in explained(make_plan(problem, Topology.of_equal_nodes(1, 1), device="cuda"))
 
 
 def test_the_road_nccl_is_explained_where_it_would_be_tried_and_where_it_cannot_be_taken():

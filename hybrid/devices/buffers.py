@@ -1,11 +1,11 @@
-"""What a share holds on its device: chunks side by side, panels in slots, and C where they meet."""
+"""What a share holds on its device: chunks and panels side by side, and C where they meet."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hybrid.cut import Region
 from hybrid.devices import Device
+from hybrid.layout import Region
 from hybrid.plan import Share
 from hybrid.problem import Problem
 from hybrid.schedule import Arrival, Strip
@@ -37,6 +37,6 @@ class Buffers:
         if strip not in self._operands:
             if len(self._operands) >= _MOST_KEPT:
                 self._operands.clear()
-            rows, columns = strip.held.slice, strip.within.slice
+            rows, columns = strip.held_rows.slice, strip.held_columns.slice
             self._operands[strip] = self._a[rows], self._b[strip.slot][:, columns], self._c[strip.slot][rows, columns]
         return self._operands[strip]

@@ -1,0 +1,118 @@
+"""The cut where a device cannot hold all: one operand stays, a part at a time, while the other passes by in small pieces.
+
+Of all such cuts that fit, the one with the least to copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from hybrid.layout import TILE, Cut, layout_of
+from hybrid.problem import Problem
+
+STRIP = 2 << 20  # elements of C; with fewer some of a GPU's multiprocessors have nothing to do
+PANEL_ROW_BYTES = 24 << 10  # at least, where there is a choice: nearly nothing of the link's rate is lost
+ROW_COSTS = 4 << 10  # bytes that the link could copy instead, at each row of a panel
+STAYING_PIECES = 4  # after a turn the first is multiplied while the others are on their way
+PASSING_AT_LEAST = 3  # held at once: one is multiplied, one waits, one is on its way
+_STEPS = 8  # parts are tried that differ by an eighth
+
+
+@dataclass(frozen=True)
+class TightCut:
+    """For row-blocks of up to `rows` rows in `memory` bytes. `chunk_rows`, `panel_columns`: asked for, or 0."""
+
+    problem: Problem
+    rows: int
+    device: str
+    memory: int
+    chunk_rows: int
+    panel_columns: int
+
+    def choose(self) -> Cut:
+        """What does not fit even in the smallest pieces is cut into these; sizes asked for are halved where they must be."""
+        for at_least in range(PASSING_AT_LEAST, 0, -1):
+            for halvings in range(STRIP.bit_length()):
+                fitting = [cut for cut, passing in self._cuts(halvings) if passing >= at_least]
+                if fitting:
+                    return min(fitting, key=self._copied)
+        if max(self.chunk_rows, self.panel_columns) > 1:
+            return replace(self, chunk_rows=-(-self.chunk_rows // 2), panel_columns=-(-self.panel_columns // 2)).choose()
+        return Cut(1, 1, 1, 1)
+
+    def _cuts(self, halvings: int) -> Iterator[tuple[Cut, int]]:
+        """Cuts that may fit, and how many passing pieces do; these are the smaller the more `halvings`."""
+        for part in _parts(self.problem.m):
+            yield self._b_staying(part, halvings)
+        for part in _parts(self.rows):
+            yield self._a_staying(part, halvings)
+
+    def _b_staying(self, part: int, halvings: int) -> tuple[Cut, int]:
+        width, panels = _pieces(part, self.panel_columns, self._panel_columns)
+        height = min(self.rows, self.chunk_rows or _smaller(-(-STRIP // (panels * width)), halvings))
+        return self._with_most(
+            panels * width, height, self.rows, lambda chunks: Cut(height, width, max(1, chunks), panels, staying="B")
+        )
+
+    def _a_staying(self, part: int, halvings: int) -> tuple[Cut, int]:
+        height, chunks = _pieces(part, self.chunk_rows, TILE)
+        width = self.panel_columns or _smaller(max(-(-STRIP // (chunks * height)), self._panel_columns), halvings)
+        width = max(1, min(self.problem.m, width))
+        return self._with_most(
+            chunks * height, width, self.problem.m, lambda panels: Cut(height, width, chunks, max(1, panels), staying="A")
+        )
+
+    @property
+    def _panel_columns(self) -> int:
+        return PANEL_ROW_BYTES // self.problem.item_size
+
+    def _with_most(self, stay: int, piece: int, length: int, cut_with: Callable[[int], Cut]) -> tuple[Cut, int]:
+        """The cut that holds beside `stay` lines as many passing pieces as fit, of `piece` of `length` lines; and how many.
+
+        Not all of them: what is held whole had better stay.
+        """
+        p = self.problem
+        fitting = (self.memory // p.item_size - stay * p.l) // (piece * (p.l + stay))  # padding left aside
+        fitting = max(0, min(fitting, -(-length // piece) - 1))
+        while fitting and layout_of(p, self.rows, cut_with(fitting), self.device).bytes > self.memory:
+            fitting -= 1
+        return cut_with(fitting), fitting
+
+    def _copied(self, cut: Cut) -> float:
+        """Rows of A and columns of B, more of these where narrow panels take longer; and what is waited for at each turn."""
+        rows, columns = self.rows, self.problem.m
+        a, b = min(rows, cut.chunks * cut.chunk_rows), max(1, min(columns, cut.panels * cut.panel_columns))
+        if cut.staying == "A":
+            turns, piece = -(-rows // a) - 1, cut.chunk_rows
+            columns += turns * (columns - b)
+        else:
+            turns, piece = -(-columns // b) - 1, cut.panel_columns
+            rows += turns * (rows - a)
+        return rows + columns * (1 + ROW_COSTS / (cut.panel_columns * self.problem.item_size)) + turns * piece
+
+
+def _parts(length: int) -> Iterator[int]:
+    """Parts of an operand that may stay: all, a half, a third, …"""
+    stays = 1
+    while stays < length:
+        yield _tiles(-(-length // stays))
+        stays += -(-stays // _STEPS)
+    yield 1
+
+
+def _pieces(part: int, asked: int, at_least: int) -> tuple[int, int]:
+    """The size of the pieces of what stays, and how many there are."""
+    if asked:
+        return asked, max(1, part // asked)
+    count = max(1, min(STAYING_PIECES, part // at_least))
+    return _tiles(-(-part // count)), count
+
+
+def _tiles(size: int) -> int:
+    """As many whole tiles, where it is no less than one."""
+    return -(-size // TILE) * TILE if size > TILE else size
+
+
+def _smaller(size: int, halvings: int) -> int:
+    return max(1, _tiles(size) >> halvings)
