@@ -126,11 +126,12 @@ class FromRoot:
         return self._array
 
 
-def copy_rows(into: np.ndarray, source: np.ndarray, threads: int) -> None:
-    """`into[...] = source`, converted, by several threads: one alone does not fill the memory's bandwidth."""
+def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
+    """`into[...] = source`, converted, by several threads: one alone does not fill the memory's bandwidth, and far less so
+    where memory is touched for the first time."""
 
     def copy(part: Span) -> None:
-        into[part.slice] = source[part.slice]
+        into[part.slice] = source[part.slice] if isinstance(source, np.ndarray) else source
 
     rows = Span(0, len(into))
     for _ in on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads)))):

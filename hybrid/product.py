@@ -10,7 +10,7 @@ import numpy as np
 from hybrid.agreement import Agreement
 from hybrid.exchange import Ends, SomeRows
 from hybrid.guard import asked_to_end, busy, finish_when_asked
-from hybrid.operands import FromRoot, Operand, Shared
+from hybrid.operands import FromRoot, Operand, Shared, copy_rows
 from hybrid.partition import Span, Topology
 from hybrid.placed import verify_placed
 from hybrid.placing import gather, passing_of_b, place
@@ -77,7 +77,7 @@ def make_product(
                 # What is not computed shall show, also where the product before left what is right.
                 if settings.poison or (not plan.at_root and repeat + warmup > 1):
                     own = windows["C"].rows if plan.at_root else plan.c_rows_at_the_end(team.rank)
-                    windows["C"][own][...] = np.nan
+                    copy_rows(windows["C"][own], np.nan, threads)
                 runner.make_ready()
             began = time.perf_counter()
             if not plan.at_root:

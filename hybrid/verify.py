@@ -6,6 +6,8 @@ each c[i,j] is off by at most l·u·(|A||B|)[i,j], and the random signs add thes
 with probability 2·exp(-λ²/2) only. The x differ in size as well, so that two equal errors do not cancel. The columns are
 checked in groups, each with its own part of x: the fewer columns share a sum, the smaller the error in one element that
 shows.
+
+Products are np.dot's: with a vector, @ keeps all other Python threads waiting.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ class _Exact:
         product = np.empty(len(matrix), self._kind)
 
         def multiply(where: slice, rows: np.ndarray) -> None:
-            product[where] = rows.astype(self._kind, copy=False) @ vector
+            product[where] = np.dot(rows.astype(self._kind, copy=False), vector)
 
         for _ in _over_rows(matrix, self._threads, multiply):
             pass
@@ -200,7 +202,7 @@ class _Rounded:
         def sums_and_norms(where: slice, rows: np.ndarray) -> None:
             for index, columns in enumerate(self._groups):
                 part = rows[:, columns].astype(np.float64, copy=False)
-                found[where, 0, index] = part @ self._x[columns]
+                found[where, 0, index] = np.dot(part, self._x[columns])
                 found[where, 1, index] = _norms(part)
 
         self._run(b, sums_and_norms)
@@ -216,8 +218,8 @@ class _Rounded:
         def expect(where: slice, rows: np.ndarray) -> None:
             wide = rows.astype(np.float64, copy=False)
             sizes = np.abs(wide)
-            found[where, 0] = wide @ sums
-            found[where, 1] = sizes @ norms
+            found[where, 0] = np.dot(wide, sums)
+            found[where, 1] = np.dot(sizes, norms)
             flushed = self._root_width * (sizes.sum(axis=1, keepdims=True) + self._inner)
             found[where, 2] = self._tiny * (all_norms + flushed)
 
@@ -230,7 +232,7 @@ class _Rounded:
         def look(where: slice, rows: np.ndarray) -> tuple[float, int]:
             wide = rows.astype(np.float64, copy=False)
             wanted, scale, absolute = expected[where].transpose(1, 0, 2)
-            got = np.stack([wide[:, columns] @ self._x[columns] for columns in self._groups], axis=1)
+            got = np.stack([np.dot(wide[:, columns], self._x[columns]) for columns in self._groups], axis=1)
             # Overflow, infinities and NaN in A or B may rightly make anything non-finite: nothing to compare there.
             usable = np.isfinite(wanted) & (scale < self._overflow)
             error = np.abs(got - wanted) / (scale + absolute / self._relative)
