@@ -19,6 +19,8 @@ from hybrid.partition import Span
 from hybrid.plan import Share
 from hybrid.schedule import Arrival, Strip
 
+LOADS_AHEAD = 4  # enough to keep a link busy; more, and the first strip is handed over late
+
 Entering = Callable[[str], None]  # told the phase of each piece of work before it is handed to the device
 
 
@@ -66,7 +68,8 @@ class _Run:
 
     def _load_ahead(self, index: int) -> None:
         """Load what arrival `index` needs, and further arrivals whose places nothing uses after it but what is handed over."""
-        while self._loaded < len(self._arrivals) and self._overwritten[self._loaded] < index:
+        until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
+        while self._loaded < until and self._overwritten[self._loaded] < index:
             arrival = self._arrivals[self._loaded]
             if self._loaded > index and not self._road.ready(arrival):
                 return
