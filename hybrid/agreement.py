@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hybrid.devices.cuda import Gpu, choose_gpus
@@ -14,7 +15,7 @@ from hybrid.memory import Room, refuse_what_does_not_fit
 from hybrid.partition import Span, Topology
 from hybrid.plan import Plan, make_plan
 from hybrid.problem import Problem
-from hybrid.roads import choose_road, give_back, root_can_drive
+from hybrid.roads import RoadChoice, choose_road, give_back, root_can_drive
 from hybrid.settings import Settings
 from hybrid.team import Team
 from hybrid.threads import Threads
@@ -70,22 +71,32 @@ def agree(
     device = "cuda" if gpus else "emulate" if settings.device == "emulate" else "cpu"
     choice = choose_kernel(kernel, device, problem, min((gpu.capability for gpu in gpus), default=EMULATED_CAPABILITY))
     of_ranks: list[Gpu | None] = list(gpus) or [None] * team.size
-    rooms = _rooms(team, settings, facts, of_ranks)
-    plan = _plan_that_fits(team.topology, problem, settings, device, root, rooms, resident_rows)
-    if resident_rows and gpus and team.kept is not None and _c_is_short_of_room(plan, rooms):
-        give_back(team)
-    road = choose_road(team, plan, settings, of_ranks, choice.kernel)
-    plan = plan.on_road(road.name)
-    if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
-        plan = replace(plan, at_root=True)
-    there = already_there if plan.at_root or shared else 0
-    try:
+
+    def settle_in(rooms: Sequence[Room]) -> tuple[Plan, RoadChoice]:
+        """DoesNotFit, on all ranks, where these rooms do not hold the product or are not known to."""
+        _refuse_unknown_gpus(rooms, of_ranks)
+        plan = _plan_that_fits(team.topology, problem, settings, device, root, rooms, resident_rows)
+        _refuse_more_than_is_known(plan, rooms)
+        if gpus and plan.resident and team.kept is not None and _c_is_short_of_room(plan, rooms):
+            give_back(team)
+        road = choose_road(team, plan, settings, of_ranks, choice.kernel)
+        plan = plan.on_road(road.name)
+        _refuse_more_than_is_known(plan, rooms)  # a road may take larger buffers
+        if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
+            plan = replace(plan, at_root=True)
+        there = already_there if plan.at_root or shared else 0
         refuse_what_does_not_fit(plan, rooms, already_there=there, besides=besides)
-    except DoesNotFit:  # memory may have been given back since it was looked at
+        return plan, road
+
+    rooms, settled = [each.room for each in facts], None
+    with suppress(DoesNotFit):
+        settled = settle_in(rooms)
+    if settled is None:  # as far as is known: the GPUs may not have been asked, and memory may have been given back meanwhile
         with team.phase("agree", timed=False) as looking:
             looking.mine = room_of(team, settings, of_ranks[team.rank], now=True)
         rooms = looking.all
-        refuse_what_does_not_fit(plan, rooms, already_there=there, besides=besides)
+        settled = settle_in(rooms)
+    plan, road = settled
     threads = threads_of_ranks(team.topology, settings, [each.processor for each in facts])
     stations = tuple(
         Station(
@@ -101,13 +112,23 @@ def agree(
     return Agreement(plan, choice.kernel, choice.reason, device_reason, road.reason, stations)
 
 
-def _rooms(team: Team, settings: Settings, facts: Sequence[Facts], gpus: Sequence[Gpu | None]) -> list[Room]:
-    """With what is free on the GPUs that were chosen: asked again where that is not known yet."""
-    if all(each.room.gpu_id == (gpu.uuid if gpu else "") for each, gpu in zip(facts, gpus, strict=True)):
-        return [each.room for each in facts]
-    with team.phase("agree", timed=False) as looking:
-        looking.mine = room_of(team, settings, gpus[team.rank])
-    return looking.all
+def _refuse_unknown_gpus(rooms: Sequence[Room], gpus: Sequence[Gpu | None]) -> None:
+    """DoesNotFit if the rooms are of other GPUs than those that were chosen."""
+    if any(room.gpu_id != (gpu.uuid if gpu else "") for room, gpu in zip(rooms, gpus, strict=True)):
+        raise DoesNotFit("nobody has worked on these GPUs yet")
+
+
+def _refuse_more_than_is_known(plan: Plan, rooms: Sequence[Room]) -> None:
+    """DoesNotFit if some rank needs more of a GPU than it holds already, and has not asked how much is free.
+
+    So the usual product, which is like the one before, asks no GPU.
+    """
+    if plan.device != "cuda":
+        return
+    for rank, room in enumerate(rooms):
+        has_it = plan.bytes_on_gpu(rank) <= room.gpu_held and _bytes_of_resident_c(plan, rank) <= room.gpu_pooled
+        if not (room.gpu_asked or has_it):
+            raise DoesNotFit(f"rank {rank} needs more of its GPU than it has")
 
 
 def _plan_that_fits(
@@ -144,9 +165,13 @@ def _plan_that_fits(
 
 
 def _c_is_short_of_room(plan: Plan, rooms: Sequence[Room]) -> bool:
-    """Of resident rows: whether C fits on the GPUs only without what is held there for the next product."""
-    of_c = (plan.problem.bytes(len(share.rows), plan.problem.m) for share in plan.shares)
-    return any(need > room.gpu_bytes - room.gpu_held for need, room in zip(of_c, rooms, strict=True))
+    """Whether C fits on the GPUs only without what is held there for the next product."""
+    return any(_bytes_of_resident_c(plan, rank) > room.gpu_bytes - room.gpu_held for rank, room in enumerate(rooms))
+
+
+def _bytes_of_resident_c(plan: Plan, rank: int) -> int:
+    """What the rank's GPU needs beside its buffers."""
+    return plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.resident else 0
 
 
 def _device_memory(rooms: Sequence[Room]) -> int:

@@ -105,7 +105,7 @@ def _empty(team: Team, shape: tuple[int, int], dtype: str, root: int) -> np.ndar
 
 
 def _asked(settings: Settings, **more: Any) -> dict[str, Any]:
-    return {**more, **settings.as_dict()}
+    return more | settings.as_dict()
 
 
 def _refuse_wrong(check: Check | None) -> None:

@@ -79,9 +79,11 @@ def run(
     answer: Callable[[Any, Settings], bool],
     work: Callable[[Team, Any, Settings], int],
     unstarted: Callable[[StartError, Any, Settings], int] | None = None,
+    meanwhile: Callable[[Settings], None] = lambda settings: None,
 ) -> int:
     """Run a command: `parse` its options, `answer` what needs no job (True if that was all), or `work` on every rank.
 
+    `meanwhile`: begins what goes on in the background while MPI starts, and does not fail.
     `unstarted`: what rank 0 does instead of failing where the ranks were not started together; also where MPI's start ended
     the process, when it runs in the guard.
     Returns the exit code. Wrong usage is agreed on by all ranks like any other error, so that a rank started differently
@@ -103,10 +105,15 @@ def run(
                 return 0
         except Exception as error:
             return _answer_failed(name, error)
-    if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
+
+    def worker() -> int:
+        meanwhile(settings)
         return _work(name, usage, options, settings, work, unstarted)
+
+    if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
+        return worker()
     instead = partial(_stillborn, name, options, settings, unstarted) if unstarted and usage is None and launched() else None
-    return guard.guarded(lambda: _work(name, usage, options, settings, work, unstarted), settings.stall, instead)
+    return guard.guarded(worker, settings.stall, instead)
 
 
 def _open_streams() -> None:

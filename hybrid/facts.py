@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid.devices.cuda import Gpu, free_bytes, usable_gpus
+from hybrid.devices.cuda import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, Kernel, named
+from hybrid.lately import lately
 from hybrid.memory import Room, available_host_bytes, shared_bytes
 from hybrid.partition import Topology
 from hybrid.settings import Settings, one_of
@@ -43,7 +45,7 @@ class Facts:
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
     """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`, for all ranks."""
     first = asked[0]
-    for rank, other in enumerate(asked):
+    for rank, other in enumerate(asked[1:], 1):
         for key in first:
             if other.get(key) != first[key]:
                 raise UsageError(
@@ -51,14 +53,25 @@ def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
                 )
 
 
+def may_use_gpus(settings: Settings) -> bool:
+    kernel = named(settings.kernel)
+    return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
+
+
+def wake_gpus(settings: Settings) -> None:
+    """In the background, where they may be used."""
+    if may_use_gpus(settings):
+        wake_driver()
+
+
 def look_around(team: Team, settings: Settings) -> Facts:
     """This rank's facts. Raises what makes it unable to take part; to be called within a phase."""
     gpus: tuple[Gpu, ...] = ()
     why_no_gpu = ""
-    kernel = kernel_asked_for(settings)
+    kernel_asked_for(settings)
     if settings.device == "emulate":
         compiler()
-    elif settings.device != "cpu" and (kernel is None or kernel.device == "cuda"):
+    elif may_use_gpus(settings):
         try:
             gpus = tuple(usable_gpus())
         except DeviceUnavailable as missing:
@@ -68,19 +81,31 @@ def look_around(team: Team, settings: Settings) -> Facts:
 
 
 def room_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> Room:
-    """`now`: the host's memory is looked at anew."""
+    """As it was a moment ago, and without asking the GPU, which takes as long as a small product; `now`: looked at anew."""
     # What is held for earlier products serves this one, or is given back before.
     held = team.kept.held if team.kept is not None and team.kept.gpu == gpu else 0
-    free_on_gpu = free_bytes(gpu) + held if gpu else 0
-    free_on_gpu -= min(SPARE_GPU_BYTES, free_on_gpu // 8)
+    on_gpu = settings.gpu_memory or sys.maxsize
+    if gpu and now:
+        free = free_bytes(gpu) + held
+        on_gpu = min(on_gpu, free - min(SPARE_GPU_BYTES, free // 8))
     return Room(
         host=team.host,
         host_bytes=settings.host_memory or available_host_bytes(now=now),
-        shared_bytes=shared_bytes(window_folder()),
-        gpu_bytes=min(settings.gpu_memory or free_on_gpu, free_on_gpu),
+        shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
+        gpu_bytes=on_gpu if gpu else 0,
         gpu_id=gpu.uuid if gpu else "",
         gpu_held=held,
+        gpu_pooled=pooled_bytes(gpu) if gpu else 0,
+        gpu_asked=now,
     )
+
+
+def _shared_bytes() -> int:
+    return shared_bytes(window_folder())
+
+
+_shared_bytes_lately = lately(_shared_bytes)
+_core_quota_lately = lately(core_quota)
 
 
 def kernel_asked_for(settings: Settings) -> Kernel | None:
@@ -114,4 +139,4 @@ def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequenc
 
 
 def _processor() -> Processor:
-    return Processor(usable_cores(), core_quota(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
+    return Processor(usable_cores(), _core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})

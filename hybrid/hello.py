@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.commandline import Parser, at_least, run
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
+from hybrid.facts import wake_gpus
 from hybrid.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
 from hybrid.launcher import launched
 from hybrid.mpi_library import library_in_use
@@ -192,7 +193,7 @@ def _show(team: Team, text: bytes, sizes: list[int], seconds: float) -> None:
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, lambda options, settings: False, work)
+    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.commandline import run
 from hybrid.errors import UsageError
+from hybrid.facts import wake_gpus
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.launcher import launched, rank_by_launcher
 from hybrid.options import parse
@@ -202,7 +203,7 @@ def answer(options: argparse.Namespace, settings: Settings) -> bool:
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, answer, work)
+    return run(NAME, parse, answer, work, meanwhile=wake_gpus)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from hybrid.errors import DoesNotFit
+from hybrid.lately import lately
 from hybrid.plan import Plan
 
 
 @dataclass(frozen=True)
 class Room:
-    """Memory a rank sees free. `gpu_id` tells which ranks share a GPU."""
+    """Memory a rank sees free. `gpu_id` tells which ranks share a GPU.
+
+    Not `gpu_asked`: `gpu_bytes` are what may be used, whether they are free or not; only what is held is there for certain.
+    """
 
     host: str
     host_bytes: int
@@ -23,19 +25,20 @@ class Room:
     gpu_bytes: int = 0
     gpu_id: str = ""
     gpu_held: int = 0  # of gpu_bytes: by this project, for the next product
-
-
-_LOOK_AGAIN = 0.1  # seconds; looking takes as long as a small product
+    gpu_pooled: int = 0  # of gpu_bytes: by this process, for arrays such as resident rows of C
+    gpu_asked: bool = True
 
 
 def available_host_bytes(*, now: bool = False) -> int:
     """`host_bytes_in` of this machine, a moment ago at most; `now`: looked at anew."""
-    return host_bytes_in(Path("/")) if now else _lately(int(time.monotonic() / _LOOK_AGAIN))
+    return _host_bytes() if now else _host_bytes_lately()
 
 
-@lru_cache(maxsize=1)
-def _lately(moment: int) -> int:
+def _host_bytes() -> int:
     return host_bytes_in(Path("/"))
+
+
+_host_bytes_lately = lately(_host_bytes)
 
 
 def host_bytes_in(root: Path) -> int:

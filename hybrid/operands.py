@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -173,6 +174,7 @@ def on_gpu(value: Any) -> bool:
     return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) in (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
+@lru_cache(maxsize=16)
 def common_dtype(a: np.dtype, b: np.dtype) -> str:
     """float32 or float64, where NumPy's promotion of the two types lands; UsageError elsewhere."""
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.commandline import run
 from hybrid.errors import DoesNotFit
+from hybrid.facts import wake_gpus
 from hybrid.paths_options import parse
 from hybrid.settings import Settings
 from hybrid.team import Team
@@ -192,7 +193,7 @@ def _report(options: argparse.Namespace, task: Task, held: Held, found: np.ndarr
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, lambda options, settings: False, work)
+    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)
 
 
 if __name__ == "__main__":

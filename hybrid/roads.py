@@ -102,7 +102,10 @@ def settled_workplace(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel
     """This rank's, kept with the team and made anew for other devices; ready for the kernel. Every rank calls it."""
     if team.kept is not None and team.kept.key != _key(plan, gpus):
         give_back(team)
-    kept = team.kept
+    kept, known_as = team.kept, (kernel.name, plan.problem.dtype)
+    if isinstance(kept, Workplace) and known_as in kept.ready_for:
+        kept.device.take_kernel(kernel, plan.problem.dtype)
+        return kept
     try:
         with team.phase("prepare", timed=False), busy():
             place = kept
@@ -113,6 +116,7 @@ def settled_workplace(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel
     except BaseException:
         team.kept = kept  # on all ranks, also on those that could make theirs
         raise
+    place.ready_for.add(known_as)
     return place
 
 

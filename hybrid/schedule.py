@@ -40,7 +40,7 @@ class Arrival:
 def arrivals(
     chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, panels_held: int, *, staying: str = "A", apart: bool = False
 ) -> Iterator[Arrival]:
-    """Every piece of the operand that stays once, and of the other as often as it is needed.
+    """Every piece of the operand that stays once, and of the other as often as it is needed; nothing where C is empty.
 
     A piece that arrives meets all of the other operand that it can meet for the first time. What it overwrites has met all it
     shall meet. `staying`: "A" or "B", where not all fits. `apart`: every panel is a matrix of its own; then all are held.
@@ -48,6 +48,8 @@ def arrivals(
     """
     a, b = _Operand("A", chunks, chunks_held), _Operand("B", panels, panels_held, apart=apart)
     stays, passes = (a, b) if staying == "A" else (b, a)
+    if not (chunks and panels):
+        return
     if passes.most < len(passes.pieces):
         passes.together = stays.most  # it makes room one strip after the other
     for first in range(0, len(stays.pieces), stays.most):

@@ -6,12 +6,15 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from hybrid.errors import UsageError
 
 MiB = 1 << 20
+
+
+_NAMES = {"device": ("auto", "cpu", "cuda", "emulate"), "road": ("auto", "host", "peers", "nccl")}
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -40,32 +43,35 @@ class Settings:
     @classmethod
     def gather(cls, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:
         """Flags that are not None win over the environment, which wins over the defaults."""
-        chosen: dict[str, object] = {}
-        for known in fields(cls):
-            text = environment.get(f"HYBRID_{known.name.upper()}", "")
+        chosen: dict[str, Any] = {}
+        for variable, known in _VARIABLES:
+            text = environment.get(variable, "")
             if text:
-                chosen[known.name] = _parse(f"HYBRID_{known.name.upper()}", text, type(known.default))
+                chosen[known.name] = _parse(variable, text, type(known.default))
             if flags.get(known.name) is not None:
                 chosen[known.name] = flags[known.name]
-        settings = cls(**chosen)  # type: ignore[arg-type]
-        settings._validate()
-        return settings
-
-    def _validate(self) -> None:
-        for known in fields(self):
-            value, kind = getattr(self, known.name), type(known.default)
-            accepted = (float, int) if kind is float else (kind,)
-            if type(value) not in accepted:
-                raise UsageError(f"{known.name} must be {_KINDS[kind]}, not {value!r}")
-            if kind in (int, float) and not value >= 0:
-                raise UsageError(f"{known.name} must not be negative, not {value}")
-        one_of("device", self.device, ("auto", "cpu", "cuda", "emulate"))
-        one_of("road", self.road, ("auto", "host", "peers", "nccl"))
-        if self.message_bytes == 0:
-            raise UsageError("message_bytes must be at least 1")
+            if known.name in chosen:
+                _refuse_wrong(known, chosen[known.name])
+        return cls(**chosen)
 
     def as_dict(self) -> dict[str, object]:
-        return {known.name: getattr(self, known.name) for known in fields(self)}
+        return dict(vars(self))
+
+
+_VARIABLES = tuple((f"HYBRID_{known.name.upper()}", known) for known in fields(Settings))
+
+
+def _refuse_wrong(known: Field[Any], value: Any) -> None:
+    kind = type(known.default)
+    accepted = (float, int) if kind is float else (kind,)
+    if type(value) not in accepted:
+        raise UsageError(f"{known.name} must be {_KINDS[kind]}, not {value!r}")
+    if kind in (int, float) and not value >= 0:
+        raise UsageError(f"{known.name} must not be negative, not {value}")
+    if known.name in _NAMES:
+        one_of(known.name, value, _NAMES[known.name])
+    if known.name == "message_bytes" and value == 0:
+        raise UsageError("message_bytes must be at least 1")
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid import guard
@@ -37,9 +38,22 @@ class Kept(Protocol):
 class Phase:
     """One rank's side of a phase: `mine` is handed in at its end, `all` then holds what every rank handed in."""
 
-    def __init__(self) -> None:
+    def __init__(self, team: Team, name: str, timed: bool) -> None:
         self.mine: Any = None
         self.all: list[Any] = []
+        self._team, self._name, self._timed = team, name, timed
+        self._began = 0.0
+
+    def __enter__(self) -> Phase:
+        self._team._begin_phase(self._name)
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None) -> None:
+        if self._timed:
+            self._team.timeline.add(self._name, self._began, time.perf_counter())
+        # SystemExit and KeyboardInterrupt are failures too: they would leave the others waiting.
+        self._team._end_phase(self, None if isinstance(failure, PhaseEnded) else failure)
 
 
 class Team:
@@ -103,28 +117,13 @@ class Team:
         self.doing = activity
         guard.beat(activity)
 
-    @contextmanager
-    def phase(self, name: str, *, timed: bool = True) -> Iterator[Phase]:
+    def phase(self, name: str, *, timed: bool = True) -> Phase:
         """Do something on every rank and agree on how it went.
 
         Raises on all ranks if the body raised on any: the same HybridError where ranks raised one of those, else
         RankFailed; either names the rank, host and activity. The ranks leave the phase together.
         """
-        phase = Phase()
-        if self._messages is not None:
-            self._messages.begin_phase()
-        failure: BaseException | None = None
-        began = time.perf_counter()
-        try:
-            self.enter(name)
-            yield phase
-        except PhaseEnded:
-            pass
-        except BaseException as error:  # SystemExit and KeyboardInterrupt too: they would leave the others waiting
-            failure = error
-        if timed:
-            self.timeline.add(name, began, time.perf_counter())
-        self._end_phase(phase, failure)
+        return Phase(self, name, timed)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -137,10 +136,13 @@ class Team:
             with self.phase(self.doing, timed=False):
                 raise
 
+    def _begin_phase(self, name: str) -> None:
+        if self._messages is not None:
+            self._messages.begin_phase()
+        self.enter(name)
+
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
-        if self._messages is None:
-            if failure is not None:
-                raise failure
+        if self._messages is None:  # a failure goes on by itself
             phase.all = [phase.mine]
             return
         if failure is None:

@@ -85,7 +85,10 @@ def limited_threads(count: int) -> AbstractContextManager[object]:
     """Within this context every BLAS library of this process uses `count` threads."""
     if all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES):
         return nullcontext()  # already announced: looking through the loaded libraries would cost start-up time
-    return _blas_libraries(len(sys.modules)).limit(limits=count, user_api="blas")
+    libraries = _blas_libraries(len(sys.modules))
+    if all(library.num_threads == count for library in libraries.lib_controllers):
+        return nullcontext()
+    return libraries.limit(limits=count)
 
 
 @lru_cache(maxsize=1)
@@ -93,4 +96,4 @@ def _blas_libraries(modules_loaded: int) -> ThreadpoolController:
     """The libraries of this process: looked for anew when more modules have been loaded, since that takes a millisecond."""
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")

@@ -54,6 +54,7 @@ class Workplace:
         self._loaded: dict[int, list[Mark]] = {}
         self._multiplied: dict[int, list[Mark]] = {}
         self.held = 0  # bytes of `memory`
+        self.ready_for: set[tuple[str, str]] = set()  # kernels, and for which type, that the devices of all ranks have taken
         self._made: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
         self._connection: _Connection | None = None
         self._probed: Topology | None = None

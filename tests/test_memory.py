@@ -9,6 +9,7 @@ import pytest
 
 import hybrid
 from hybrid import memory
+from hybrid.lately import lately
 from hybrid.memory import available_host_bytes, host_bytes_in, readable, shared_bytes
 
 MiB = 1 << 20
@@ -88,18 +89,17 @@ def test_a_system_that_does_not_tell_what_is_available_still_gives_a_number(tmp_
 
 
 def test_memory_given_back_a_moment_ago_is_seen_before_a_product_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "_lately", lambda moment: 1)
+    monkeypatch.setattr(memory, "_host_bytes_lately", lambda: 1)
     np.testing.assert_array_equal(hybrid.multiply(np.ones((3, 3)), np.ones((3, 3)), device="cpu"), np.full((3, 3), 3.0))
 
 
 def test_memory_is_looked_at_again(monkeypatch):
     looks = []
     monkeypatch.setattr(memory, "host_bytes_in", lambda root: looks.append(root) or 1)
-    memory._lately.cache_clear()
-    monkeypatch.setattr(memory.time, "monotonic", iter([10.0, 10.01, 11.0]).__next__)
+    monkeypatch.setattr(memory, "_host_bytes_lately", lately(memory._host_bytes))
+    monkeypatch.setattr("time.monotonic", iter([10.0, 10.01, 11.0]).__next__)
     for _ in range(3):
         available_host_bytes()
-    memory._lately.cache_clear()
     assert len(looks) == 2
     available_host_bytes(now=True)
     assert len(looks) == 3

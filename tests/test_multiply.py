@@ -20,6 +20,7 @@ from hybrid import facts
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.plan import PROCESS_BYTES
 from hybrid.settings import Settings
+from hybrid.team import Team
 
 ROOT = Path(__file__).parents[1]
 KiB, MiB = 1 << 10, 1 << 20
@@ -591,3 +592,16 @@ def test_calls_from_several_threads_leave_blas_as_it_was():
         for c in pool.map(lambda _: hybrid.multiply(a, a), range(12)):
             np.testing.assert_allclose(c, a @ a)
     assert [pool["num_threads"] for pool in threadpool_info()] == before
+
+
+def test_ranks_agree_but_once_that_their_devices_have_a_kernel(monkeypatch):
+    entered = []
+    phase = Team.phase
+    monkeypatch.setattr(Team, "phase", lambda team, name, **more: entered.append(name) or phase(team, name, **more))
+    matrices = [uniform(3, 3, dtype=dtype) for dtype in ("float64", "float32")]
+    for _ in range(2):
+        entered.clear()
+        for a in matrices:
+            assert_is_numpys(hybrid.multiply(a, a, device="cpu", kernel="blas", check=False), a, a)
+    assert "multiply" in entered
+    assert "prepare" not in entered

@@ -45,12 +45,9 @@ def test_strips_cover_the_block_once_and_read_only_what_is_there(rows, columns, 
             assert [columns_there[column] for column in range(*bounds(strip.held_columns))] == list(range(*bounds(strip.columns)))
             computed[strip.rows.slice, strip.columns.slice] += 1
     assert (computed == 1).all()
-    if rows and columns:
-        assert came[staying] == list(range(len(came[staying])))
-        assert {operand: set(indices) for operand, indices in came.items()} == {
-            "A": set(range(len(chunks))),
-            "B": set(range(len(panels))),
-        }
+    assert came[staying] == list(range(len(came[staying])))
+    all_pieces = {"A": set(range(len(chunks))), "B": set(range(len(panels)))} if rows and columns else {"A": set(), "B": set()}
+    assert {operand: set(indices) for operand, indices in came.items()} == all_pieces
     for (operand, _), of_buffer in there.items():
         assert max(of_buffer) < (chunk * chunks_held if operand == "A" else panel * panels_held)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from threading import Thread
 
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -47,8 +49,18 @@ def usable_gpus() -> list[Gpu]:
 
 
 @cache
-def _load_driver() -> None:
-    ctypes.CDLL("libcuda.so.1")
+def _load_driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def wake_driver() -> None:
+    """Let CUDA's driver, where there is one, start in the background: it takes a quarter of a second, and no context is made."""
+
+    def start() -> None:
+        with suppress(OSError):  # who uses it will say so
+            _load_driver().cuInit(0)
+
+    Thread(target=start, daemon=True).start()
 
 
 @cache
@@ -70,7 +82,15 @@ def free_bytes(gpu: Gpu) -> int:
     import cupy
 
     with cupy.cuda.Device(gpu.index):
-        return int(cupy.cuda.runtime.memGetInfo()[0]) + cupy.get_default_memory_pool().free_bytes()
+        return int(cupy.cuda.runtime.memGetInfo()[0]) + pooled_bytes(gpu)
+
+
+def pooled_bytes(gpu: Gpu) -> int:
+    """Memory of the GPU that CuPy's pool holds for this process and nothing uses."""
+    import cupy
+
+    with cupy.cuda.Device(gpu.index):
+        return int(cupy.get_default_memory_pool().free_bytes())
 
 
 def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:

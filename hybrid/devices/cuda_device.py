@@ -190,8 +190,9 @@ class CudaDevice:
         with self._device:  # and the caller's again afterwards
             stream = next(self._streams[on or phase])
             if self._zero is None:
+                # Not waited for, which takes longer than a small copy: nothing is under way, so it is reached within
+                # microseconds, and only the trace wants to know.
                 self._zero = stream.record()
-                self._zero.synchronize()
                 self._host_zero = time.perf_counter()
             awaited = self._awaited.setdefault(stream.ptr, set())
             for mark in after:

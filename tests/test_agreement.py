@@ -1,0 +1,127 @@
+"""When a GPU is asked for its free memory: for what is more than the ranks hold of it, and by all ranks together."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from hybrid import agreement, facts
+from hybrid.agreement import agree
+from hybrid.devices.cuda import Gpu
+from hybrid.errors import DoesNotFit
+from hybrid.facts import look_around
+from hybrid.problem import Problem
+from hybrid.settings import Settings
+from hybrid.team import Team
+
+MiB = 1 << 20
+SMALL, LARGE = Problem(100, 100, 100), Problem(1000, 1000, 1000)
+
+
+class Machine:
+    """Made-up GPUs, one a rank, that count how often they are asked."""
+
+    def __init__(self, monkeypatch, team=None):
+        self.team = team or Team()
+        self.free, self.pooled, self.asked = 1000 * MiB, 0, 0
+        self.gpu = Gpu(0, f"GPU-{self.team.rank}", "made up")
+        monkeypatch.setattr(facts, "usable_gpus", lambda: [self.gpu])
+        monkeypatch.setattr(facts, "free_bytes", self._ask)
+        monkeypatch.setattr(facts, "pooled_bytes", lambda gpu: self.pooled)
+
+    def _ask(self, gpu):
+        self.asked += 1
+        return self.free
+
+    def hold(self, size):
+        """From the product before."""
+        self.team.kept = SimpleNamespace(gpu=self.gpu, held=size, key=None)
+
+    def plan(self, problem, resident=False, **settings):
+        with self.team.phase("agree", timed=False) as looking:
+            looking.mine = look_around(self.team, Settings(**settings))
+        ranks = range(self.team.size)
+        rows = tuple(tuple(self.team.topology.rows_of_rank(rank, length) for rank in ranks) for length in (problem.n, problem.l))
+        plan = agree(self.team, problem, Settings(**settings), looking.all, resident_rows=rows if resident else None).plan
+        assert plan.device == "cuda"
+        return plan
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+def test_a_product_like_the_one_before_asks_no_gpu(machine):
+    first = machine.plan(LARGE)
+    assert machine.asked == 1
+    machine.hold(first.bytes_on_gpu(0))
+    machine.free = 0
+    assert machine.plan(LARGE) == first
+    assert machine.plan(SMALL).shares[0].holds_all
+    assert machine.asked == 1
+
+
+def test_a_larger_product_is_cut_to_what_is_free_by_then(machine):
+    machine.hold(machine.plan(SMALL).bytes_on_gpu(0))
+    machine.free = 10 * MiB
+    assert 5 * MiB < machine.plan(LARGE).bytes_on_gpu(0) < 10 * MiB
+    assert machine.asked == 2
+    machine.free = 0
+    machine.hold(0)
+    with pytest.raises(DoesNotFit, match="on the GPU of rank 0") as refused:
+        machine.plan(LARGE)
+    assert refused.value.__context__ is None
+
+
+def test_what_is_held_does_not_keep_a_cut_product_from_what_has_become_free(machine):
+    machine.free = 10 * MiB
+    cut = machine.plan(LARGE)
+    machine.hold(cut.bytes_on_gpu(0))
+    machine.free = 1000 * MiB
+    assert machine.plan(LARGE).shares[0].holds_all
+
+
+def test_no_more_is_used_than_the_settings_allow_though_more_is_held(machine):
+    machine.hold(1000 * MiB)
+    assert machine.plan(LARGE, gpu_memory=5 * MiB).bytes_on_gpu(0) <= 5 * MiB
+    assert machine.asked == 0
+
+
+def test_c_that_stays_on_the_gpu_comes_from_what_its_pool_has(machine):
+    machine.hold(machine.plan(LARGE, resident=True).bytes_on_gpu(0))
+    machine.pooled = LARGE.bytes(1000, 1000)
+    machine.plan(LARGE, resident=True)
+    assert machine.asked == 1
+    machine.pooled -= 1
+    machine.plan(LARGE, resident=True)
+    assert machine.asked == 2
+
+
+def test_what_is_held_is_given_back_for_c_once_the_gpu_has_been_asked(machine, monkeypatch):
+    given_back = []
+    monkeypatch.setattr(agreement, "give_back", lambda team: given_back.append(machine.asked))
+    machine.hold(machine.plan(LARGE, resident=True).bytes_on_gpu(0))
+    machine.free = 2 * MiB
+    machine.plan(LARGE, resident=True)
+    assert given_back == [2]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_all_ranks_ask_when_one_holds_too_little(comm, monkeypatch):
+    own = comm.Dup()
+    machine = Machine(monkeypatch, Team(own))
+    try:
+        sizes = comm.allgather(machine.plan(LARGE).bytes_on_gpu(comm.rank))
+        machine.hold(max(sizes))
+        machine.plan(LARGE)
+        assert machine.asked == 1
+        machine.hold(max(sizes) if comm.rank else 0)
+        machine.free = 1000 * MiB if comm.rank else 2 * MiB
+        assert len(set(comm.allgather(machine.plan(LARGE)))) == 1
+        assert machine.asked == 2
+    finally:
+        machine.team.kept = None
+        machine.team.free()
+        own.Free()
