@@ -50,7 +50,7 @@ def _chunk_rows(problem: Problem, rows: int, device: str, links: int) -> int:
         return max(1, STRIP_WORK // max(1, problem.l * problem.m), -(-rows // MOST_STRIPS))
     if not links:
         return max(1, rows)
-    side = CHUNK_ROWS if links <= FEW_LINKS else 2 * CHUNK_ROWS
+    side = CHUNK_ROWS if links <= FEW_LINKS else min(2 * CHUNK_ROWS, max(CHUNK_ROWS, rows // 2))
     return max(1, min(rows, _side(side, problem.bytes(1, problem.l + problem.m))))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable
 from itertools import accumulate, pairwise
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 _NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
 _POLLS_BETWEEN_LOOKS = 100
+_SLOT, _LENGTH = 256, 8  # bytes of an object that its size brings along, and of the size: mostly that is all
 _give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _CROWDED = 5e-4  # seconds without the core that was left to others: they do not rest
 _CROWDED_FOR, _MOMENT = 0.02, 1e-5  # seconds: then it is left to them again; of a sleep until then
@@ -106,14 +106,20 @@ class Messages:
         """
         deadline = None if patience is None else time.monotonic() + patience
         packed = pickle.dumps(mine, protocol=5)
-        sizes = array("q", [0] * self._size)
-        self._poll(self._comm.Iallgather(array("q", [len(packed)]), sizes), deadline=deadline)
-        starts = [0, *accumulate(sizes)]
-        everything = bytearray(starts[-1])
-        into = [everything, sizes.tolist(), starts[:-1], self._byte]
-        self._poll(self._comm.Iallgatherv([packed, self._byte], into), deadline=deadline)
-        view = memoryview(everything)
-        return [pickle.loads(view[lo:hi]) for lo, hi in pairwise(starts)]
+        slot = len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]
+        slots = memoryview(bytearray(_SLOT * self._size))
+        self._poll(self._comm.Iallgather([slot.ljust(_SLOT), self._byte], [slots, self._byte]), deadline=deadline)
+        begins = range(0, len(slots), _SLOT)
+        sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
+        if max(sizes) <= _SLOT - _LENGTH:
+            parts = [slots[begin + _LENGTH :][:size] for begin, size in zip(begins, sizes, strict=True)]
+        else:
+            starts = [0, *accumulate(sizes)]
+            everything = memoryview(bytearray(starts[-1]))
+            into = [everything, sizes, starts[:-1], self._byte]
+            self._poll(self._comm.Iallgatherv([packed, self._byte], into), deadline=deadline)
+            parts = [everything[lo:hi] for lo, hi in pairwise(starts)]
+        return [pickle.loads(part) for part in parts]
 
     def notify_others(self) -> None:
         """Tell every other rank that this one has failed: it must not wait for messages any more."""
