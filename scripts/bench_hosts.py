@@ -8,7 +8,7 @@ For each number of GPUs it starts, round by round and each round in another orde
   wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow
   library      hybrid.multiply with rank 0's private arrays, with and without out=
   larger       ours with a third of the matrices' bytes as --gpu-memory, on one GPU
-  wall         the whole command with default flags, from the second start on (fewest and most GPUs)
+  wall         the whole command with default flags, from the second start on (fewest and most GPUs), and mpirun alone
 and after these, once:
   resident     hybrid.multiply of row-blocks that lie on the GPUs, and stay there
   small        the same of small host arrays on one GPU, in turns with the same copies and cuBLAS

@@ -209,7 +209,9 @@ def beside(results: Results) -> Iterator[str]:
             yield f"{larger}: {_number(cell.milliseconds)} ms, {rate} × the rate in memory."
         elif cell.part == "wall":
             times = f"{cell.seconds:.2f} s ({cell.least:.2f} to {cell.most:.2f})"
-            yield f"Whole command, `mpirun -n {cell.gpus} python -m hybrid.matmul {cell.n} {cell.n} {cell.n}`: {times}."
+            launcher = results.of("launcher", cell.gpus, cell.n, cell.run)
+            alone = f"; `mpirun -n {cell.gpus} true` takes {launcher.seconds:.2f} s" if launcher else ""
+            yield f"Whole command, `mpirun -n {cell.gpus} python -m hybrid.matmul {cell.n} {cell.n} {cell.n}`: {times}{alone}."
         elif cell.part == "small":
             plain = results.of("small, plain", cell.gpus, cell.n, cell.run)
             if plain:

@@ -28,6 +28,7 @@ PARTS = ("handwritten", "ours", "wires", "library", "larger", "wall", "resident"
 IN_TURN = ("handwritten", "ours", "wires", "library", "larger", "wall")
 SMALL_SIZES, SMALL_REPEATS = (128, 256, 512), 5  # the latter for each repeat of the others
 TIMES_LARGER = 3  # than the memory that it is allowed
+OF_THE_WHOLE = ("wall", "launcher")  # what is timed is the program, from its start to its end
 GRACE = 5.0  # seconds a program may take to end when it is told to
 
 
@@ -139,7 +140,9 @@ def _wall(plan: Plan, gpus: int, number: int) -> Iterator[Start]:
         return
     device = [] if plan.device == "cuda" else ["--device", plan.device]
     command = [*_ranks(plan, gpus), "hybrid.matmul", *[str(plan.wall_size)] * 3, *device]
+    launcher = [*mpirun(gpus), *shlex.split(plan.launcher), "true"]  # which takes no notice of arguments
     for index in range(plan.repeat if number else plan.repeat + 1):
+        yield Start("wall", gpus, number, launcher, gives="launcher", n=plan.wall_size)
         yield Start("wall", gpus, number, command, gives="wall", n=plan.wall_size, wanted=number > 0 or index > 0)
 
 
@@ -184,10 +187,11 @@ def run(start: Start, limit: float) -> Said:
             finally:
                 _end(process)
         seconds = time.perf_counter() - began
-        if start.gives != "wall":
+        if start.gives not in OF_THE_WHOLE:
             said.lines = [_as_ours(line, start) for line in _read(path)]
         elif not (said.failure or said.interrupted):
-            said.lines = [_as_ours(line, start, seconds) for line in _read(path)]
+            about = [_launchers(start)] if start.gives == "launcher" else [_as_ours(line, start) for line in _read(path)]
+            said.lines = [{**line, "seconds": {"median": seconds, "min": seconds, "max": seconds}, "repeat": 1} for line in about]
         return said
 
 
@@ -195,18 +199,20 @@ def _read(path: Path) -> list[Line]:
     return list(record.read(str(path))) if path.exists() else []
 
 
-def _as_ours(line: Line, start: Start, wall: float | None = None) -> Line:
+def _as_ours(line: Line, start: Start) -> Line:
     """A program's line as we record it; date, versions and machine are added again when it is written."""
     kept = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
     if not start.gives:
         return {**{key: line[key] for key in line if key not in ("schema", "date", "versions", "machine")}, **kept}
-    setup, seconds = line["seconds"].get("prepare"), line["total"]
-    of_run = {key: line[key] for key in ("n", "kernel", "road", "settings")} | {"phases": line["seconds"]}
-    times = {"seconds": seconds, "repeat": line["repeat"]}
-    if wall is not None:
-        times = {"seconds": {"median": wall, "min": wall, "max": wall}, "repeat": 1}
+    setup = line["seconds"].get("prepare")
+    of_run = {key: line[key] for key in ("n", "kernel", "road", "settings", "repeat")} | {"phases": line["seconds"]}
     about: dict[str, Any] = {"part": start.gives, "gpus": start.gpus, "ran_on": line["device"], "error": line["check"]["error"]}
-    return {**about, **of_run, **times, "setup": setup["median"] if setup else None, **kept}
+    return {**about, **of_run, "seconds": line["total"], "setup": setup["median"] if setup else None, **kept}
+
+
+def _launchers(start: Start) -> Line:
+    """The line of a launcher that starts nothing, which tells nothing of itself."""
+    return {"part": start.gives, "gpus": start.gpus, "n": start.n, "round": start.round}
 
 
 def _told(*files: Path) -> str:

@@ -146,6 +146,13 @@ def test_what_is_not_of_a_gpu_is_said_to_be_so(tmp_path):
     assert "no GPU, device emulate" in text
 
 
+def test_beside_the_whole_command_stands_what_its_launcher_takes(tmp_path):
+    lines = [line("wall", 1, 8000, 1900.0), line("launcher", 1, 8000, 250.0), line("wall", 4, 8000, 2500.0)]
+    text = table(results_of(tmp_path, lines))
+    assert "8000 8000 8000`: 1.90 s (1.73 to 2.11); `mpirun -n 1 true` takes 0.25 s." in text
+    assert "`mpirun -n 4 true`" not in text
+
+
 def test_what_was_left_out_is_named(tmp_path):
     nothing = dict.fromkeys(("part", "gpus", "n", "seconds"))
     missing = {**line("jax", 1, 96, 1.0), **nothing, "left_out": "jax: not installed"}
@@ -289,7 +296,7 @@ def test_each_round_starts_every_part_in_another_order():
 
 
 def test_of_the_whole_command_the_first_start_does_not_count():
-    walls = [start for start in starts(plan(parts=["wall"])) if start.gpus == 4]
+    walls = [start for start in starts(plan(parts=["wall"])) if start.gpus == 4 and start.gives == "wall"]
     assert [start.wanted for start in walls] == [False] + [True] * 9
 
 
@@ -388,7 +395,7 @@ def test_everything_runs_without_a_gpu(bench, capsys, ranks):
     code, lines = bench("--gpus", str(ranks), "--sizes", "96", "--check")
     out = capsys.readouterr().out
     assert code == 0, out
-    expected = {(part, ranks, 96) for part in (*PARTS_OF_ALL, "wall")} | {("small", 1, 24), ("small, plain", 1, 24)}
+    expected = {(part, ranks, 96) for part in (*PARTS_OF_ALL, "wall", "launcher")} | {("small", 1, 24), ("small, plain", 1, 24)}
     assert expected | ({("larger", 1, 96)} if ranks == 1 else set()) <= measured(lines)
     assert all(one["seconds"]["median"] > 0 and one["gpu"] is None for one in lines if one["part"])
     assert "Not of a GPU" in out
@@ -400,7 +407,7 @@ def test_the_road_between_peers(bench):
     parts = ("--only", "ours", "library", "wall", "resident")
     code, lines = bench("--gpus", "2", "--sizes", "96", *parts, HYBRID_STAGED="1", HYBRID_ROAD="peers")
     assert code == 0
-    assert measured(lines) == {(part, 2, 96) for part in ("ours", "library", "library, new C", "wall", "resident")}
+    assert measured(lines) == {(part, 2, 96) for part in ("ours", "library", "library, new C", "wall", "launcher", "resident")}
     assert {one["road"] for one in lines if one["part"] in ("ours", "wall")} == {"peers"}
 
 
