@@ -63,8 +63,8 @@ def _what_stays(share: Share) -> list[str]:
     a, b = ("A", "chunks", len(share.chunks), share.cut.chunks), ("B", "panels", len(share.panels), share.cut.panels)
     (stays, *of_stay), (passes, *of_pass) = (a, b) if share.cut.staying == "A" else (b, a)
     return [
-        f"rank {share.rank} cannot hold all: {of_stay[2]} of {of_stay[1]} {of_stay[0]} of {stays} stay at a time, "
-        f"while {of_pass[1]} {of_pass[0]} of {passes} pass, {of_pass[2]} at a time"
+        f"rank {share.rank} cannot hold all: {stays} stays, {of_stay[2]} of {of_stay[1]} {of_stay[0]} at a time, "
+        f"while {passes} passes, {of_pass[2]} of {of_pass[1]} {of_pass[0]} at a time"
     ]
 
 

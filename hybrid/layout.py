@@ -30,6 +30,13 @@ class Cut:
         lead = min(self.lead_columns, columns)
         return (lead > 0) + -(-(columns - lead) // self.panel_columns)
 
+    def loads(self, rows: int, columns: int) -> int:
+        """How many chunks and panels come, those that come again counted again."""
+        a, b = (-(-rows // self.chunk_rows), self.chunks), (self.panels_in(columns), self.panels)
+        (stays, stay_held), (passes, pass_held) = (a, b) if self.staying == "A" else (b, a)
+        turns = max(0, -(-stays // stay_held) - 1)
+        return stays + passes + turns * max(0, passes - pass_held)
+
     def panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
         lead = Span(0, min(self.lead_columns, columns))
         even = device == "cpu" and self.panels * self.panel_columns >= columns

@@ -224,9 +224,11 @@ def make_plan(
         chunk_rows=chunk_rows,
         panel_columns=panel_columns,
     )
-    pieces = -(-max(map(len, blocks)) // cut.chunk_rows) + cut.panels_in(problem.m)
+    pieces = cut.loads(max(map(len, blocks)), problem.m)
     if pieces > MOST_PIECES:
-        raise UsageError(f"{problem} would come in {pieces:,} chunks and panels: more than {MOST_PIECES:,} are not planned")
+        raise UsageError(
+            f"{problem} would come in {pieces:,} chunks and panels, more than {MOST_PIECES:,}: allow more memory or larger pieces"
+        )
     panels = cut.panels_of(problem.m, device)
     shares = tuple(
         Share(

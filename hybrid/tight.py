@@ -5,8 +5,10 @@ Of all such cuts that fit, the one with the least to copy.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from hybrid.layout import TILE, Cut, layout_of
 from hybrid.problem import Problem
@@ -14,6 +16,7 @@ from hybrid.problem import Problem
 STRIP = 2 << 20  # elements of C; with fewer some of a GPU's multiprocessors have nothing to do
 PANEL_ROW_BYTES = 24 << 10  # at least, where there is a choice: nearly nothing of the link's rate is lost
 ROW_COSTS = 4 << 10  # bytes that the link could copy instead, at each row of a panel
+HALVING_COSTS = 1 / 8  # of the time, where strips are half as large
 STAYING_PIECES = 4  # after a turn the first is multiplied while the others are on their way
 PASSING_AT_LEAST = 3  # held at once: one is multiplied, one waits, one is on its way
 _STEPS = 8  # parts are tried that differ by an eighth
@@ -33,10 +36,16 @@ class TightCut:
     def choose(self) -> Cut:
         """What does not fit even in the smallest pieces is cut into these; sizes asked for are halved where they must be."""
         for at_least in range(PASSING_AT_LEAST, 0, -1):
+            best, least = None, inf
             for halvings in range(STRIP.bit_length()):
-                fitting = [cut for cut, passing in self._cuts(halvings) if passing >= at_least]
-                if fitting:
-                    return min(fitting, key=self._copied)
+                dearer = 1 + halvings * HALVING_COSTS
+                if least <= dearer * (self.rows + self.problem.m):
+                    break
+                for cut, passing in self._cuts(halvings):
+                    if passing >= at_least and dearer * self._copied(cut) < least:
+                        best, least = cut, dearer * self._copied(cut)
+            if best:
+                return best
         if max(self.chunk_rows, self.panel_columns) > 1:
             return replace(self, chunk_rows=-(-self.chunk_rows // 2), panel_columns=-(-self.panel_columns // 2)).choose()
         return Cut(1, 1, 1, 1)
@@ -50,17 +59,17 @@ class TightCut:
 
     def _b_staying(self, part: int, halvings: int) -> tuple[Cut, int]:
         width, panels = _pieces(part, self.panel_columns, self._panel_columns)
-        height = min(self.rows, self.chunk_rows or _smaller(-(-STRIP // (panels * width)), halvings))
-        return self._with_most(
-            panels * width, height, self.rows, lambda chunks: Cut(height, width, max(1, chunks), panels, staying="B")
-        )
+        stay = max(1, min(self.problem.m, panels * width))
+        height = min(self.rows, self.chunk_rows or _smaller(max(-(-STRIP // stay), TILE), halvings))
+        return self._with_most(stay, height, self.rows, lambda chunks: Cut(height, width, max(1, chunks), panels, staying="B"))
 
     def _a_staying(self, part: int, halvings: int) -> tuple[Cut, int]:
         height, chunks = _pieces(part, self.chunk_rows, TILE)
-        width = self.panel_columns or _smaller(max(-(-STRIP // (chunks * height)), self._panel_columns), halvings)
+        stay = min(self.rows, chunks * height)
+        width = self.panel_columns or _smaller(max(-(-STRIP // stay), self._panel_columns), halvings)
         width = max(1, min(self.problem.m, width))
         return self._with_most(
-            chunks * height, width, self.problem.m, lambda panels: Cut(height, width, chunks, max(1, panels), staying="A")
+            stay, width, self.problem.m, lambda panels: Cut(height, width, chunks, max(1, panels), staying="A")
         )
 
     @property
@@ -75,8 +84,8 @@ class TightCut:
         p = self.problem
         fitting = (self.memory // p.item_size - stay * p.l) // (piece * (p.l + stay))  # padding left aside
         fitting = max(0, min(fitting, -(-length // piece) - 1))
-        while fitting and layout_of(p, self.rows, cut_with(fitting), self.device).bytes > self.memory:
-            fitting -= 1
+        counts = range(1, fitting + 1)
+        fitting = bisect_right(counts, self.memory, key=lambda count: layout_of(p, self.rows, cut_with(count), self.device).bytes)
         return cut_with(fitting), fitting
 
     def _copied(self, cut: Cut) -> float:
@@ -96,17 +105,15 @@ def _parts(length: int) -> Iterator[int]:
     """Parts of an operand that may stay: all, a half, a third, …"""
     stays = 1
     while stays < length:
-        yield _tiles(-(-length // stays))
+        yield min(length, _tiles(-(-length // stays)))
         stays += -(-stays // _STEPS)
     yield 1
 
 
 def _pieces(part: int, asked: int, at_least: int) -> tuple[int, int]:
-    """The size of the pieces of what stays, and how many there are."""
-    if asked:
-        return asked, max(1, part // asked)
-    count = max(1, min(STAYING_PIECES, part // at_least))
-    return _tiles(-(-part // count)), count
+    """The size of the pieces of what stays, and how many there are. Together they are as large as the part, or a bit larger."""
+    size = asked or _tiles(-(-part // max(1, min(STAYING_PIECES, part // at_least))))
+    return size, -(-part // size)
 
 
 def _tiles(size: int) -> int:
@@ -115,4 +122,4 @@ def _tiles(size: int) -> int:
 
 
 def _smaller(size: int, halvings: int) -> int:
-    return max(1, _tiles(size) >> halvings)
+    return max(1, _tiles(size >> halvings))

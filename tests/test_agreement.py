@@ -10,7 +10,7 @@ from hybrid import agreement, facts
 from hybrid.agreement import agree
 from hybrid.devices.cuda import Gpu
 from hybrid.errors import DoesNotFit
-from hybrid.facts import look_around
+from hybrid.facts import SPARE_GPU_BYTES, look_around, room_of
 from hybrid.problem import Problem
 from hybrid.settings import Settings
 from hybrid.team import Team
@@ -106,6 +106,38 @@ def test_what_is_held_is_given_back_for_c_once_the_gpu_has_been_asked(machine, m
     machine.free = 2 * MiB
     machine.plan(LARGE, resident=True)
     assert given_back == [2]
+
+
+def test_what_is_free_and_what_is_held_may_be_used_but_for_a_spare(machine):
+    machine.hold(600 * MiB)
+    room = room_of(machine.team, Settings(), machine.gpu, now=True)
+    assert room.gpu_held == 600 * MiB
+    assert room.gpu_bytes == 1600 * MiB - 200 * MiB, "an eighth"
+    machine.free = 100_000 * MiB
+    assert room_of(machine.team, Settings(), machine.gpu, now=True).gpu_bytes == 100_600 * MiB - SPARE_GPU_BYTES
+    assert room_of(machine.team, Settings(gpu_memory=5 * MiB), machine.gpu, now=True).gpu_bytes == 5 * MiB
+    another = room_of(machine.team, Settings(), Gpu(1, "GPU-another", "made up"), now=True)
+    assert another.gpu_held == 0
+    assert another.gpu_bytes == 100_000 * MiB - SPARE_GPU_BYTES
+
+
+def test_a_gpu_that_nobody_worked_on_is_asked(machine):
+    machine.hold(1000 * MiB)
+    machine.gpu = Gpu(1, "GPU-another", "made up")
+    machine.plan(SMALL)
+    assert machine.asked == 1
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_share_a_gpu_share_its_memory(comm, monkeypatch):
+    own = comm.Dup()
+    machine = Machine(monkeypatch, Team(own))
+    machine.gpu, machine.free = Gpu(0, "GPU-shared", "made up"), 8 * MiB * comm.size
+    try:
+        assert 3 * MiB < machine.plan(LARGE).bytes_on_gpu(comm.rank) <= 7 * MiB
+    finally:
+        machine.team.free()
+        own.Free()
 
 
 @pytest.mark.mpi(min_size=2)

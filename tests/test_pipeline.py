@@ -19,7 +19,7 @@ from hybrid.devices.cpu import CpuDevice, blas
 from hybrid.exchange import Ends
 from hybrid.exchange.host import HostRoad
 from hybrid.partition import Topology
-from hybrid.pipeline import multiply_in_place, run_share
+from hybrid.pipeline import LOADS_AHEAD, multiply_in_place, run_share
 from hybrid.plan import make_plan
 from hybrid.problem import Problem
 
@@ -208,6 +208,13 @@ def test_loads_run_ahead_of_the_strips_only_as_far_as_there_is_room():
     cut = {"chunk_rows": 2, "panel_columns": 2, "device_memory": 256 * 2 + 32}
     product_of_shares(4, 3, 4, CpuDevice(staged=True), entering=entered.append, **cut)
     assert entered[:4] == ["copy in", "copy in", "multiply", "copy out"]
+
+
+def test_the_first_strip_is_not_kept_waiting_for_all_loads():
+    entered = []
+    product_of_shares(40, 3, 40, CpuDevice(staged=True), entering=entered.append, chunk_rows=2, panel_columns=2)
+    assert entered.index("multiply") == 2 + LOADS_AHEAD
+    assert entered.count("copy in") == 40
 
 
 @pytest.mark.parametrize("seed", range(5))

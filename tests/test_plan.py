@@ -220,7 +220,7 @@ def test_missing_shared_memory_is_named_and_a_rank_alone_on_its_node_needs_none(
 
 
 def test_device_memory_too_small_for_one_element_of_c_is_refused_on_any_device():
-    plan = make_plan(Problem(1500, 1500, 1500), Topology.of_equal_nodes(1, 1), staged=True, device_memory=20_000)
+    plan = make_plan(Problem(1400, 1400, 1400), Topology.of_equal_nodes(1, 1), staged=True, device_memory=20_000)
     with pytest.raises(DoesNotFit, match=r"a row of A, a column of B .* rank 0 may take 19\.5 KiB \(--gpu-memory\)"):
         refuse_what_does_not_fit(plan, rooms_for(plan))
     refuse_what_does_not_fit(replace(plan, device_memory=30_000), rooms_for(plan))
@@ -279,6 +279,15 @@ def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device,
     assert layout_of(problem, rows, cut, device).bytes <= memory or smallest
 
 
+def test_what_would_come_in_too_many_pieces_is_refused_also_where_the_same_come_again():
+    def plan(n, memory):
+        return make_plan(Problem(n, 1, n), Topology.of_equal_nodes(1, 1), device="cuda", device_memory=memory)
+
+    assert len(plan(2000, 2000).shares[0].order) > 10_000
+    with pytest.raises(UsageError, match=r"would come in \d[\d,]+ chunks and panels, more than 2,097,152: allow more memory"):
+        plan(200_000, 20_000)
+
+
 def tight(problem, rows, memory):
     cut = choose_cut(problem, rows, device="cuda", nodes=1, links=1, memory=memory, chunk_rows=0, panel_columns=0)
     assert 0.75 * memory < layout_of(problem, rows, cut, "cuda").bytes <= memory
@@ -291,6 +300,46 @@ def test_where_memory_is_short_half_of_b_stays_while_chunks_of_a_pass():
     assert cut.staying == "B"
     assert 4000 <= cut.panels * cut.panel_columns < 4500
     assert cut.chunks >= 3
+
+
+def test_where_most_of_b_stays_chunks_of_a_are_still_whole_tiles():
+    cut = tight(Problem(40_000, 40_000, 40_000), 40_000, 16 << 30)
+    assert cut.staying == "B"
+    assert cut.panels * cut.panel_columns >= 40_000
+
+
+@pytest.mark.parametrize(("rows", "chunk_rows"), [(520, 0), (3000, 700), (300, 1000)])
+def test_all_rows_stay_where_they_fit_though_their_chunks_do_not_divide_them(rows, chunk_rows):
+    cut = choose_cut(
+        Problem(rows, 40_000, 40_000),
+        rows,
+        device="cuda",
+        nodes=1,
+        links=1,
+        memory=8 * 40_000 * (rows + 13_000),
+        chunk_rows=chunk_rows,
+        panel_columns=0,
+    )
+    assert cut.staying == "A"
+    assert cut.chunks == -(-rows // cut.chunk_rows)
+    assert cut.chunk_rows == chunk_rows or not chunk_rows
+
+
+@pytest.mark.parametrize("memory", [1500, 0])
+def test_on_a_cpu_too_pieces_are_of_one_size_where_they_take_each_others_place(memory):
+    sizes = {"chunk_rows": 4, "panel_columns": 4}
+    share = make_plan(Problem(13, 13, 13), Topology.of_equal_nodes(1, 1), staged=True, device_memory=memory, **sizes).shares[0]
+    assert share.holds_all == (memory == 0)
+    for pieces, held in (share.chunks, share.cut.chunks), (share.panels, share.cut.panels):
+        assert [len(piece) for piece in pieces] == ([4, 3, 3, 3] if held >= 4 else [4, 4, 4, 1])
+
+
+def test_a_cut_in_very_many_pieces_is_found_in_a_few_steps(monkeypatch):
+    looked = []
+    monkeypatch.setattr("hybrid.tight.layout_of", lambda *cut: looked.append(cut) or layout_of(*cut))
+    sizes = {"chunk_rows": 1, "panel_columns": 1}
+    choose_cut(Problem(100_000, 1, 1), 100_000, device="cuda", nodes=1, links=1, memory=1 << 20, **sizes)
+    assert len(looked) < 10_000
 
 
 def test_where_memory_is_very_short_less_stays_but_what_passes_is_not_smaller():
@@ -372,7 +421,7 @@ def test_on_the_road_nccl_nodes_hold_their_own_rows_of_b():
 def test_what_stays_is_explained_where_not_all_fits():
     problem = Problem(8000, 8000, 8000)
     plan = make_plan(problem, Topology.of_equal_nodes(1, 1), device="cuda", device_memory=8 * 8000**2)
-    assert "rank 0 cannot hold all: 1 of 2 panels of B stay at a time, while 16 chunks of A pass, 5 at a time" in explained(plan)
+    assert "rank 0 cannot hold all: B stays, 1 of 2 panels at a time, while A passes, 5 of 16 chunks at a time" in explained(plan)
     assert "cannot hold all" not in explained(make_plan(problem, Topology.of_equal_nodes(1, 1), device="cuda"))
 
 

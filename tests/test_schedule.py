@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid.layout import Cut
 from hybrid.partition import Span, pieces
 from hybrid.pipeline import last_uses
 from hybrid.schedule import arrivals
@@ -77,6 +78,7 @@ def test_what_stays_comes_once_and_what_is_held_at_a_turn_serves_both_stays(piec
     loads = [arrival.operand for arrival in order]
     assert loads.count(staying) == stays
     assert len(loads) - stays == passes + turns * max(0, passes - passes_held)
+    assert len(loads) == Cut(1, 1, *held, staying=staying).loads(*pieces_of)
 
 
 @quick
@@ -133,3 +135,9 @@ def test_with_room_for_two_panels_and_one_chunk_a_may_pass():
         "B4:6 2:4×4:6",
         "A0:2 0:2×4:6",
     ]
+
+
+def test_a_strip_takes_no_more_of_what_passes_than_is_to_make_room_together():
+    order = arrivals(spans(3, 1), spans(6, 1), 2, 3)
+    of_next_stay = next(arrival for arrival in order if arrival.span == Span(2, 3) and arrival.operand == "A")
+    assert [str(strip.columns) for strip in of_next_stay.releases] == ["4:6", "3:4"]

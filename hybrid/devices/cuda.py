@@ -60,7 +60,8 @@ def wake_driver() -> None:
         with suppress(OSError):  # who uses it will say so
             _load_driver().cuInit(0)
 
-    Thread(target=start, daemon=True).start()
+    with suppress(RuntimeError):  # no thread more is allowed
+        Thread(target=start, daemon=True).start()
 
 
 @cache

@@ -1,0 +1,35 @@
+"""What the ranks of a team send each other, large and small."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybrid.messages import _SLOT
+from hybrid.team import Team
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+@pytest.fixture
+def team(comm):
+    own = comm.Dup()
+    made = Team(own)
+    yield made
+    made.free()
+    own.Free()
+
+
+@pytest.mark.parametrize("size", [*range(_SLOT - 50, _SLOT), 100_000])
+def test_an_object_of_one_rank_alone_may_be_larger_than_those_that_are_sent_at_once(team, size):
+    for large in range(team.size):
+        with team.phase("exchange") as phase:
+            phase.mine = bytes(size) if team.rank == large else team.rank
+        assert phase.all == [bytes(size) if rank == large else rank for rank in range(team.size)]
+
+
+def test_an_error_may_be_larger_than_what_is_sent_at_once(team):
+    with pytest.raises(Exception, match=5000 * "x"), team.phase("exchange"):
+        raise ValueError("x" * 5000 if team.rank == 0 else "short")
+    with team.phase("exchange") as phase:
+        phase.mine = team.rank
+    assert phase.all == list(range(team.size))
