@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid import guard
+from hybrid.errors import one_line
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -46,6 +47,10 @@ def let_others_run() -> None:
 
 class PhaseEnded(BaseException):
     """Raised inside a phase on a rank that waits for another which has failed; never leaves the phase."""
+
+
+class Unsendable(Exception):
+    """What a rank hands in cannot be made a message; nothing has been sent."""
 
 
 class Messages:
@@ -100,12 +105,15 @@ class Messages:
             raise PhaseEnded
 
     def exchange(self, mine: Any, patience: float | None = None) -> list[Any]:
-        """Every rank's object, in rank order; TimeoutError after `patience` seconds.
+        """Every rank's object, in rank order; TimeoutError after `patience` seconds. Unsendable before anything is sent.
 
         Not ended by notices: a failed rank comes here too.
         """
         deadline = None if patience is None else time.monotonic() + patience
-        packed = pickle.dumps(mine, protocol=5)
+        try:
+            packed = pickle.dumps(mine, protocol=5)
+        except Exception as cannot:  # whatever the object's own methods raise
+            raise Unsendable(f"{one_line(cannot)}, when it was made a message") from cannot
         slot = len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]
         slots = memoryview(bytearray(_SLOT * self._size))
         self._poll(self._comm.Iallgather([slot.ljust(_SLOT), self._byte], [slots, self._byte]), deadline=deadline)

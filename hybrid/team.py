@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid import guard
 from hybrid.errors import HybridError, one_line, rebuild
-from hybrid.messages import Messages, PhaseEnded
+from hybrid.messages import Messages, PhaseEnded, Unsendable
 from hybrid.partition import Topology
 from hybrid.timeline import Timeline
 
@@ -145,9 +145,13 @@ class Team:
         if self._messages is None:  # a failure goes on by itself
             phase.all = [phase.mine]
             return
+        reports: list[Any] = []
         if failure is None:
-            reports = self._messages.exchange((None, phase.mine))
-        else:
+            try:
+                reports = self._messages.exchange((None, phase.mine))
+            except Unsendable as cannot:
+                failure = cannot
+        if failure is not None:
             said = (type(failure).__name__, one_line(failure), self.host, self.doing)
             self._messages.notify_others()
             try:

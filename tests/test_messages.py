@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hybrid.errors import RankFailed
 from hybrid.messages import _SLOT
 from hybrid.team import Team
 
@@ -30,6 +31,14 @@ def test_an_object_of_one_rank_alone_may_be_larger_than_those_that_are_sent_at_o
 def test_an_error_may_be_larger_than_what_is_sent_at_once(team):
     with pytest.raises(Exception, match=5000 * "x"), team.phase("exchange"):
         raise ValueError("x" * 5000 if team.rank == 0 else "short")
+    with team.phase("exchange") as phase:
+        phase.mine = team.rank
+    assert phase.all == list(range(team.size))
+
+
+def test_what_cannot_be_sent_is_the_ranks_failure_and_keeps_nobody_waiting(team):
+    with pytest.raises(RankFailed, match=r"rank 0 .*lambda.*when it was made a message"), team.phase("exchange") as phase:
+        phase.mine = (lambda: None) if team.rank == 0 else team.rank
     with team.phase("exchange") as phase:
         phase.mine = team.rank
     assert phase.all == list(range(team.size))
