@@ -97,6 +97,7 @@ def agree(
         rooms = looking.all
         settled = settle_in(rooms)
     plan, road = settled
+    plan.refuse_endless()
     threads = threads_of_ranks(team.topology, settings, [each.processor for each in facts])
     stations = tuple(
         Station(

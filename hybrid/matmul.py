@@ -178,6 +178,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)
     print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
     refuse_on_assumed_machine(plan, settings, options.gpus_per_node)
+    plan.refuse_endless()
     print(
         "it fits" if settings.gpu_memory or settings.host_memory else "memory not checked: --host-memory and --gpu-memory give it"
     )

@@ -78,6 +78,11 @@ class Plan:
         shares = _panels_apart(self.shares, self.problem, self.device) if road == "nccl" else self.shares
         return replace(self, road=road, shares=shares)
 
+    def refuse_endless(self) -> None:
+        """UsageError if what fits is so little that chunks and panels would come again and again."""
+        for share in self.shares:
+            _refuse_many(self.problem, share.cut.loads(len(share.rows), self.problem.m))
+
     @property
     def root_node(self) -> int:
         return self.topology.node_of(self.root)
@@ -180,6 +185,13 @@ class Plan:
         return self.bytes_of_buffers(rank) if self.device == "cuda" else 0
 
 
+def _refuse_many(problem: Problem, pieces: int) -> None:
+    if pieces > MOST_PIECES:
+        raise UsageError(
+            f"{problem} would come in {pieces:,} chunks and panels, more than {MOST_PIECES:,}: allow more memory or larger pieces"
+        )
+
+
 @lru_cache(maxsize=16)
 def _panels_apart(shares: tuple[Share, ...], problem: Problem, device: str) -> tuple[Share, ...]:
     def apart(share: Share) -> Share:
@@ -224,11 +236,7 @@ def make_plan(
         chunk_rows=chunk_rows,
         panel_columns=panel_columns,
     )
-    pieces = cut.loads(max(map(len, blocks)), problem.m)
-    if pieces > MOST_PIECES:
-        raise UsageError(
-            f"{problem} would come in {pieces:,} chunks and panels, more than {MOST_PIECES:,}: allow more memory or larger pieces"
-        )
+    _refuse_many(problem, -(-max(map(len, blocks)) // cut.chunk_rows) + cut.panels_in(problem.m))
     panels = cut.panels_of(problem.m, device)
     shares = tuple(
         Share(
