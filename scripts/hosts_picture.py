@@ -47,11 +47,15 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _axes(panel: Any, gpus: list[int]) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     panel.set_xticks(gpus, [str(count) for count in gpus])
     panel.set_xticks([], minor=True)
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    panel.yaxis.set_minor_locator(NullLocator())
     panel.grid(axis="y", color="#dddddd", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
