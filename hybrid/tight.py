@@ -1,6 +1,6 @@
 """The cut where a device cannot hold all: one operand stays, a part at a time, while the other passes by in small pieces.
 
-Of all such cuts that fit, the one with the least to copy.
+Of all such cuts that fit, the one that is done soonest, which is mostly the one with the least to copy.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from hybrid.layout import TILE, Cut, layout_of
 from hybrid.problem import Problem
 
 STRIP = 2 << 20  # elements of C; with fewer some of a GPU's multiprocessors have nothing to do
-PANEL_ROW_BYTES = 24 << 10  # at least, where there is a choice: nearly nothing of the link's rate is lost
+PANEL_ROW_BYTES = 24 << 10  # at least, where there is a choice: at 32 KiB nothing of the link's rate is lost, at 16 a fifth
 ROW_COSTS = 4 << 10  # bytes that the link could copy instead, at each row of a panel
-HALVING_COSTS = 1 / 8  # of the time, where strips are half as large
+LINE_COMPUTES = 512  # elements of C, for each byte of an element, while a row or column is copied: about an H200's
+HALVING_COSTS = 1 / 8  # of the time, where strips are half as large: estimated
 STAYING_PIECES = 4  # after a turn the first is multiplied while the others are on their way
 PASSING_AT_LEAST = 3  # held at once: one is multiplied, one waits, one is on its way
 _STEPS = 8  # parts are tried that differ by an eighth
@@ -42,8 +43,8 @@ class TightCut:
                 if least <= dearer * (self.rows + self.problem.m):
                     break
                 for cut, passing in self._cuts(halvings):
-                    if passing >= at_least and dearer * self._copied(cut) < least:
-                        best, least = cut, dearer * self._copied(cut)
+                    if passing >= at_least and dearer * self._time(cut) < least:
+                        best, least = cut, dearer * self._time(cut)
             if best:
                 return best
         if max(self.chunk_rows, self.panel_columns) > 1:
@@ -88,8 +89,11 @@ class TightCut:
         fitting = bisect_right(counts, self.memory, key=lambda count: layout_of(p, self.rows, cut_with(count), self.device).bytes)
         return cut_with(fitting), fitting
 
-    def _copied(self, cut: Cut) -> float:
-        """Rows of A and columns of B, more of these where narrow panels take longer; and what is waited for at each turn."""
+    def _time(self, cut: Cut) -> float:
+        """In rows of A and columns of B that a link copies, narrow panels more slowly; with what is waited for at each turn.
+
+        Or the kernels' time, where that is longer: they work in tiles, and compute in vain where they get less.
+        """
         rows, columns = self.rows, self.problem.m
         a, b = min(rows, cut.chunks * cut.chunk_rows), max(1, min(columns, cut.panels * cut.panel_columns))
         if cut.staying == "A":
@@ -98,7 +102,9 @@ class TightCut:
         else:
             turns, piece = -(-columns // b) - 1, cut.panel_columns
             rows += turns * (rows - a)
-        return rows + columns * (1 + ROW_COSTS / (cut.panel_columns * self.problem.item_size)) + turns * piece
+        copied = rows + columns * (1 + ROW_COSTS / (cut.panel_columns * self.problem.item_size)) + turns * piece
+        computed = self.rows * self.problem.m / (LINE_COMPUTES * self.problem.item_size)
+        return max(copied, computed * _in_vain(self.rows, cut.chunk_rows) * _in_vain(self.problem.m, cut.panel_columns))
 
 
 def _parts(length: int) -> Iterator[int]:
@@ -114,6 +120,11 @@ def _pieces(part: int, asked: int, at_least: int) -> tuple[int, int]:
     """The size of the pieces of what stays, and how many there are. Together they are as large as the part, or a bit larger."""
     size = asked or _tiles(-(-part // max(1, min(STAYING_PIECES, part // at_least))))
     return size, -(-part // size)
+
+
+def _in_vain(length: int, piece: int) -> float:
+    """How many times as much a kernel computes, where its tiles get pieces of a length that could fill them."""
+    return max(1.0, min(TILE, length) / piece)
 
 
 def _tiles(size: int) -> int:

@@ -304,6 +304,18 @@ def test_where_memory_is_short_half_of_b_stays_while_chunks_of_a_pass():
     assert cut.chunks >= 3
 
 
+@pytest.mark.parametrize("memory", [2 << 30, 1 << 29, 3 << 27, 1 << 28])
+def test_pieces_are_no_smaller_than_a_kernels_tiles_and_three_of_what_passes_are_held(memory):
+    n = 40_000 if memory > 1 << 30 else 8000  # of 8000, nearly all of B would fit into 512 MiB
+    cut = choose_cut(Problem(n, n, n), n, device="cuda", nodes=1, links=1, memory=memory, chunk_rows=0, panel_columns=0)
+    assert min(cut.chunk_rows, cut.panel_columns) >= 128
+    assert (cut.chunks if cut.staying == "B" else cut.panels) >= 3
+
+
+def test_what_stays_comes_in_several_pieces_where_they_may_be_wide():
+    assert tight(Problem(40_000, 40_000, 40_000), 40_000, 4 << 30).panels >= 2
+
+
 def test_where_most_of_b_stays_chunks_of_a_are_still_whole_tiles():
     cut = tight(Problem(40_000, 40_000, 40_000), 40_000, 16 << 30)
     assert cut.staying == "B"

@@ -54,7 +54,7 @@ def _load_driver() -> ctypes.CDLL:
 
 
 def wake_driver() -> None:
-    """Let CUDA's driver, where there is one, start in the background: it takes a quarter of a second, and no context is made."""
+    """Let CUDA's driver, where there is one, start in the background: a quarter of a second or more. It makes no context."""
 
     def start() -> None:
         with suppress(OSError):  # who uses it will say so
