@@ -37,6 +37,7 @@ class Kernel:
     function: str = ""  # in that file; none: it is called as the kernel
     dtypes: tuple[str, ...] = BOTH
     vectors_only: bool = False  # B must have one column
+    adds: bool = False  # it can also add the product to C; its template's last argument tells it to
     reason: str = ""  # why auto takes it
 
     def runs_on(self, device: str) -> bool:
@@ -69,7 +70,7 @@ def _tensor(stages: int, capability: int) -> Form:
 
 
 CATALOGUE = (
-    Kernel("blas", "cpu", "the BLAS library NumPy was built with", reason="the CPU's fastest"),
+    Kernel("blas", "cpu", "the BLAS library NumPy was built with", adds=True, reason="the CPU's fastest"),
     Kernel("loops", "cpu", "three loops in C on one core, i j k; auto never takes it"),
     Kernel("loops_ikj", "cpu", "the same with k before j; auto never takes it"),
     Kernel("naive", "cuda", "one thread an element of C", "naive.cu", _both(Form((16, 16), (16, 16)))),
@@ -83,17 +84,17 @@ CATALOGUE = (
     Kernel("tiled32", "cuda", "tiles of 32×32 in shared memory", "tiled.cu", _both(Form((32, 32), (32, 32), "32")), "tiled"),
     Kernel("register_tiled", "cuda", "each thread a block of C in registers, vector loads", "register_tiled.cu",
            {"float32": (_linear((128, 64), "128, 64, 8, 8, 4"),), "float64": (_linear((128, 128), "128, 128, 8, 8, 8"),)},
-           reason="runs on every GPU"),
+           adds=True, reason="runs on every GPU"),
     Kernel("pipelined", "cuda", "asynchronous copies, several stages, swizzled shared memory", "pipelined.cu",
            _both(_linear((128, 128), "128, 128, 16, 8, 8, 3", 3 * 16 * 256, 80))),
     Kernel("warp_tiled", "cuda", "warps' tiles, operands from shared memory in flight too", "warp_tiled.cu",
            {"float32": (_linear((128, 256), "128, 256, 16, 64, 64, 3, 1", 3 * 16 * (132 + 256), 80),),
             "float64": (_linear((128, 128), "128, 128, 16, 32, 64, 3, 1", 3 * 16 * (130 + 128), 80),)},
-           reason="float32's fastest without rounding to less"),
+           adds=True, reason="float32's fastest without rounding to less"),
     Kernel("tensor", "cuda", "double-precision matrix units", "tensor.cu",
            {"float64": (_tensor(stages=3, capability=120), _tensor(stages=4, capability=90), _tensor(stages=3, capability=80))},
-           dtypes=("float64",), reason="this GPU has matrix units for float64"),
-    Kernel("cublas", "cuda", "NVIDIA's library, the yardstick; auto never takes it"),
+           dtypes=("float64",), adds=True, reason="this GPU has matrix units for float64"),
+    Kernel("cublas", "cuda", "NVIDIA's library, the yardstick; auto never takes it", adds=True),
 )  # fmt: skip
 
 AUTO = ("blas", "matvec_warp", "tensor", "warp_tiled", "register_tiled", "tiled")  # the first that fits
@@ -134,12 +135,17 @@ def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CA
     )
 
 
-def launch_of(kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1) -> Launch:
-    """How a rows×columns C is made. `width`: elements that A, B and C's rows let one copy at once."""
+def launch_of(
+    kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1, *, adds: bool = False
+) -> Launch:
+    """How a rows×columns C is made, or added to. `width`: elements that A, B and C's rows let one copy at once."""
     form = _form(kernel, dtype, capability)
     assert form is not None, refusal(kernel, dtype, columns, capability)
+    assert kernel.adds or not adds, f"{kernel.name} does not add"
     down, across = _pieces(rows, form.tile[0]), _pieces(columns, form.tile[1])
     arguments = [C_TYPES[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
+    if adds:
+        arguments.append("true")
     in_line = form.in_line or ALL in form.tile
     grid = (down * across, 1) if in_line else (across, min(down, MOST_BLOCKS_Y))
     item = {"float32": 4, "float64": 8}[dtype]

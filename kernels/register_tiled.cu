@@ -3,11 +3,13 @@
 //
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared loads: 1 / MINE_DOWN + 1 / MINE_ACROSS numbers.
 // Limit: waiting. While tiles are loaded nothing is multiplied, and the other way round.
+//
+// With ADDS the product is added to what C holds.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "vectors.cuh"
 
-template <typename T, int ROWS, int COLUMNS, int DEPTH, int MINE_DOWN, int MINE_ACROSS, int WIDTH>
+template <typename T, int ROWS, int COLUMNS, int DEPTH, int MINE_DOWN, int MINE_ACROSS, int WIDTH, bool ADDS = false>
 __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
     register_tiled(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
@@ -54,6 +56,9 @@ __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
     }
 
 #pragma unroll
-    for (int i = 0; i < MINE_DOWN; ++i)
-        store_pieces<WIDTH>(c, at.row + y + i / PIECE * DOWN + i % PIECE, at.column + x, ACROSS, sums[i]);
+    for (int i = 0; i < MINE_DOWN; ++i) {
+        Size row = at.row + y + i / PIECE * DOWN + i % PIECE, column = at.column + x;
+        if constexpr (ADDS) add_pieces<WIDTH>(c, row, column, ACROSS, sums[i]);
+        store_pieces<WIDTH>(c, row, column, ACROSS, sums[i]);
+    }
 }

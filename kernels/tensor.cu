@@ -6,6 +6,8 @@
 // The units compute Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows at a time. Which column and which k an operand's place stands for
 // is free, as long as all agree: a lane (g, t) = (lane / 4, lane % 4) takes columns 2g and 2g+1, k = 2t and 2t+1, so that
 // every load is 16 bytes and lands in the registers in the order that the mma wants.
+//
+// With ADDS the product is added to what C holds.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "stages.cuh"
@@ -28,7 +30,8 @@ __device__ __forceinline__ void multiply_fragments(double (&d)[4], const double 
 #endif
 }
 
-template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH>
+template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH,
+          bool ADDS = false>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
     tensor(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
@@ -102,13 +105,28 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     }
     copies_wait<0>();
 
+    auto each_pair = [&](int half, auto&& visit) {  // of this lane's sums: two side by side in C
 #pragma unroll
-    for (int i = 0; i < DOWN; ++i)
+        for (int i = half * DOWN / 2; i < (half + 1) * DOWN / 2; ++i)
 #pragma unroll
-        for (int odd = 0; odd < 2; ++odd)
+            for (int odd = 0; odd < 2; ++odd)
 #pragma unroll
-            for (int j = 0; j < ACROSS; ++j) {
-                const T pair[2] = {sums[j][i][odd], sums[j][i][odd + 2]};
-                store<WIDTH>(c, at.row + warp_row + 8 * i + 2 * t + odd, at.column + warp_column + 16 * j + 2 * g, pair);
-            }
+                for (int j = 0; j < ACROSS; ++j)
+                    visit(at.row + warp_row + 8 * i + 2 * t + odd, at.column + warp_column + 16 * j + 2 * g, sums[j][i][odd],
+                          sums[j][i][odd + 2]);
+    };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // beside the sums there are no registers for as many numbers of C
+        if constexpr (ADDS)
+            each_pair(half, [&](Size row, Size column, T& left, T& right) {
+                T pair[2] = {left, right};
+                add<WIDTH>(c, row, column, pair);
+                left = pair[0];
+                right = pair[1];
+            });
+        each_pair(half, [&](Size row, Size column, T left, T right) {
+            const T pair[2] = {left, right};
+            store<WIDTH>(c, row, column, pair);
+        });
+    }
 }

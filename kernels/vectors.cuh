@@ -49,6 +49,20 @@ __device__ __forceinline__ void load(const Matrix<const T>& from, Size row, Size
     }
 }
 
+// Adds COUNT elements side by side of C to `values`, WIDTH at a time where they can be loaded so.
+template <int WIDTH, int COUNT, typename T>
+__device__ __forceinline__ void add(const Matrix<T>& c, Size row, Size column, T (&values)[COUNT])
+{
+    const Matrix<const T> from = {c.data, c.rows, c.columns, c.stride};
+#pragma unroll
+    for (int i = 0; i < COUNT; i += WIDTH) {
+        T there[WIDTH];
+        load<WIDTH>(from, row, column + i, there);
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) values[i + j] += there[j];
+    }
+}
+
 // COUNT elements side by side into C, as far as C goes, WIDTH at a time where they can be.
 template <int WIDTH, int COUNT, typename T>
 __device__ __forceinline__ void store(const Matrix<T>& c, Size row, Size column, const T (&values)[COUNT])
@@ -74,7 +88,22 @@ __device__ __forceinline__ void store(const Matrix<T>& c, Size row, Size column,
     }
 }
 
-// A row of a thread's elements of C: pieces of 16 bytes, `apart` columns from one to the next.
+// The same for a row of a thread's elements of C: pieces of 16 bytes, `apart` columns from one to the next.
+template <int WIDTH, int COUNT, typename T>
+__device__ __forceinline__ void add_pieces(const Matrix<T>& c, Size row, Size column, int apart, T (&values)[COUNT])
+{
+    constexpr int PIECE = 16 / sizeof(T);
+#pragma unroll
+    for (int j = 0; j < COUNT; j += PIECE) {
+        T piece[PIECE];
+#pragma unroll
+        for (int i = 0; i < PIECE; ++i) piece[i] = values[j + i];
+        add<WIDTH>(c, row, column + j / PIECE * apart, piece);
+#pragma unroll
+        for (int i = 0; i < PIECE; ++i) values[j + i] = piece[i];
+    }
+}
+
 template <int WIDTH, int COUNT, typename T>
 __device__ __forceinline__ void store_pieces(const Matrix<T>& c, Size row, Size column, int apart, const T (&values)[COUNT])
 {

@@ -4,12 +4,15 @@
 //
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared loads: 4 / WARP_ROWS + 8 / WARP_COLUMNS numbers.
 // Limit: the multiply-add units, and at full load the GPU's power.
+//
+// With ADDS the product is added to what C holds.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "stages.cuh"
 #include "vectors.cuh"
 
-template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH>
+template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH,
+          bool ADDS = false>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
     warp_tiled(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
@@ -71,6 +74,9 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     copies_wait<0>();
 
 #pragma unroll
-    for (int i = 0; i < DOWN * PIECE; ++i)
-        store_pieces<WIDTH>(c, at.row + my_row + i / PIECE * 4 * PIECE + i % PIECE, at.column + my_column, 8 * PIECE, sums[i]);
+    for (int i = 0; i < DOWN * PIECE; ++i) {
+        Size row = at.row + my_row + i / PIECE * 4 * PIECE + i % PIECE, column = at.column + my_column;
+        if constexpr (ADDS) add_pieces<WIDTH>(c, row, column, 8 * PIECE, sums[i]);
+        store_pieces<WIDTH>(c, row, column, 8 * PIECE, sums[i]);
+    }
 }

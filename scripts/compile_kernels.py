@@ -74,17 +74,18 @@ def capability_of(target: str) -> int:
 
 
 def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE) -> Iterator[Instance]:
-    """All forms that the target is capable of, once with each width."""
+    """All forms that the target is capable of, once with each width, and once more where the kernel adds to C."""
     capability = capability_of(target)
     for kernel in kernels:
         for dtype in kernel.dtypes if kernel.source else ():
             possible = [form for form in kernel.forms.get(dtype, ()) if form.capability <= capability]
             for form in possible:
+                alone = dataclasses.replace(kernel, forms={dtype: (form,)})
                 for width in WIDTHS[dtype] if form.by_width else (1,):
-                    alone = dataclasses.replace(kernel, forms={dtype: (form,)})
-                    launch = catalogue.launch_of(alone, dtype, 1, 1, capability, width)
-                    chosen = catalogue.launch_of(kernel, dtype, 1, 1, capability, width)
-                    yield Instance(kernel.name, dtype, target, launch, launch == chosen)
+                    for adds in (False, True) if kernel.adds else (False,):
+                        launch = catalogue.launch_of(alone, dtype, 1, 1, capability, width, adds=adds)
+                        chosen = catalogue.launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
+                        yield Instance(kernel.name, dtype, target, launch, launch == chosen)
 
 
 def others(target: str, names: Iterable[str] = tuple(OTHERS)) -> Iterator[Instance]:

@@ -50,14 +50,18 @@ def check(name, dtype, n, l, m, spare=(0, 0, 0), rng=None):
     _, a = part(n, l, spare[0], rng.standard_normal((n, l), dtype))
     _, b = part(l, m, spare[1], rng.standard_normal((l, m), dtype))
     around, c = part(n, m, spare[2], cupy.nan)
-    multiply_by(name, dtype)(a, b, c)
     of_double = cupy.float64
     exact = a.astype(of_double) @ b.astype(of_double)
-    bound = (l + 2) * np.finfo(dtype).eps * (abs(a.astype(of_double)) @ abs(b.astype(of_double)))
-    wrong = ~(abs(c - exact) <= bound)
-    assert not wrong.any(), f"{n}×{l}×{m} {spare}: {int(wrong.sum())} wrong, first {cupy.argwhere(wrong)[0]}"
-    c[...] = cupy.nan
-    assert cupy.isnan(around).all(), f"{n}×{l}×{m} {spare}: written beside C"
+    size = abs(a.astype(of_double)) @ abs(b.astype(of_double))
+    for adds in (False, True) if named(name).adds else (False,):
+        before = rng.standard_normal((n, m), dtype) if adds else cupy.zeros((n, m), dtype)
+        c[...] = before if adds else cupy.nan
+        multiply_by(name, dtype)(a, b, c, *[True] * adds)
+        wrong = ~(abs(c - (before + exact)) <= (l + 2) * np.finfo(dtype).eps * (abs(before) + size))
+        said = f"{n}×{l}×{m} {spare}{' added' * adds}"
+        assert not wrong.any(), f"{said}: {int(wrong.sum())} wrong, first {cupy.argwhere(wrong)[0]}"
+        c[...] = cupy.nan
+        assert cupy.isnan(around).all(), f"{said}: written beside C"
 
 
 @pytest.mark.parametrize(("name", "dtype"), KERNELS)

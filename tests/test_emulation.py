@@ -27,6 +27,11 @@ def shapes_for(kernel):
     return list(dict.fromkeys((n, l, 1) for n, l, _ in SHAPES)) if kernel.vectors_only else SHAPES
 
 
+def ways(kernel, mode):
+    """Whether it adds to C. In some modes only, to save time."""
+    return (False, True) if kernel.adds and mode in ("shuffled", "address") else (False,)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """What is built stays for the session only: the tests build everything once."""
@@ -38,11 +43,12 @@ def own_cache(tmp_path_factory):
 @pytest.mark.parametrize("mode", ["forward", "reverse", "shuffled"])
 def test_catalogue_is_right(mode):
     jobs = [
-        Job(str(KERNELS / kernel.source), kernel.name, dtype, shape, capability, mode)
+        Job(str(KERNELS / kernel.source), kernel.name, dtype, shape, capability, mode, adds)
         for kernel in KERNELS_OF_OURS
         for dtype in kernel.dtypes
         for capability in sorted({max(50, form.capability) for form in kernel.forms[dtype]})
         for shape in shapes_for(kernel)
+        for adds in ways(kernel, mode)
     ]
     found = run_checked(jobs)
     assert [(job, verdict) for job, verdict in zip(jobs, found, strict=True) if verdict.kind != "ok"] == []
@@ -52,9 +58,10 @@ def test_catalogue_is_right(mode):
 def test_catalogue_under_sanitizers(mode):
     """One dtype each, to save time: it changes widths, and both are seen."""
     jobs = [
-        Job(str(KERNELS / kernel.source), kernel.name, kernel.dtypes[i % len(kernel.dtypes)], shape, 90, mode)
+        Job(str(KERNELS / kernel.source), kernel.name, kernel.dtypes[i % len(kernel.dtypes)], shape, 90, mode, adds)
         for i, kernel in enumerate(KERNELS_OF_OURS)
         for shape in [(33, 19, 1 if kernel.vectors_only else 37)]
+        for adds in ways(kernel, mode)
     ]
     found = run_checked(jobs)
     assert [(job, verdict) for job, verdict in zip(jobs, found, strict=True) if verdict.kind != "ok"] == []
@@ -89,10 +96,11 @@ def test_device(buffer_of, dtype, columns):
     device.copy_in(buffers[0], a, [])
     device.copy_in(buffers[1], b, [])
     device.multiply(*buffers, after=[])
+    device.multiply(*buffers, after=[], adding=True)
     c = np.empty(shapes[2], dtype)
     device.copy_out(c, buffers[2], after=[])
-    np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-4 if dtype == "float32" else 1e-12)
-    assert [phase for phase, _, _ in device.finish()] == ["copy in", "copy in", "multiply", "copy out"]
+    np.testing.assert_allclose(c, 2 * (a @ b), rtol=1e-4, atol=1e-4 if dtype == "float32" else 1e-12)
+    assert [phase for phase, _, _ in device.finish()] == ["copy in", "copy in", "multiply", "multiply", "copy out"]
 
 
 def test_no_compiler(monkeypatch, tmp_path):

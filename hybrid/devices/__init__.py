@@ -39,8 +39,9 @@ class Device(Protocol):
     def exchange(self, into: Any, source: Any, after: list[Mark]) -> Mark:
         """A part of another rank's buffer into the same part of this one's, once `after` is done."""
 
-    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark]) -> Mark:
-        """c = a · b, once `after` is done. The three may be parts of buffers: rows contiguous, any distance apart."""
+    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark], *, adding: bool = False) -> Mark:
+        """c = a · b, once `after` is done; or, by a kernel that adds, c += a · b. The three may be parts of buffers: rows
+        contiguous, any distance apart."""
 
     def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
         """A part of a buffer to where C shall be, once `after` is done."""

@@ -17,9 +17,12 @@ from hybrid.devices import Mark
 from hybrid.emulation.loops import compiled_loops
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.catalogue import Kernel
+from hybrid.partition import Span, pieces
 from hybrid.problem import WIDEST_COPY
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
+
+_ROWS_ADDED = 256  # at once: what is to be added needs memory of its own
 
 
 class CpuDevice:
@@ -49,8 +52,10 @@ class CpuDevice:
     def exchange(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
         return self._do("exchange", lambda: np.copyto(into, source))
 
-    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark]) -> Mark:
-        return self._do("multiply", lambda: self._product(a, b, c))
+    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark], *, adding: bool = False) -> Mark:
+        assert not adding or self._product is blas, "loops do not add"
+        product = add_by_blas if adding else self._product
+        return self._do("multiply", lambda: product(a, b, c))
 
     def copy_out(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
         return self._do("copy out", lambda: np.copyto(into, source))
@@ -140,3 +145,9 @@ def _mapped(descriptor: int, size: int) -> np.ndarray:
 def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """c = a · b by the BLAS library NumPy was built with."""
     np.matmul(a, b, out=c)
+
+
+def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """c += a · b, some rows at a time."""
+    for rows in pieces(Span(0, len(c)), _ROWS_ADDED):
+        c[rows.slice] += a[rows.slice] @ b

@@ -13,7 +13,8 @@ from hybrid.devices.alignment import copy_width
 from hybrid.kernels import catalogue
 from hybrid.kernels.catalogue import Kernel, Launch, launch_of
 
-Multiply = Callable[[Any, Any, Any], None]  # (a, b, c): c = a · b on the current stream
+# (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, by a kernel that adds.
+Multiply = Callable[..., None]
 
 _FOLDER = Path(catalogue.__file__).parent
 _ORDINARY_SHARED_BYTES = 48 * 1024  # more than that must be asked for
@@ -34,24 +35,25 @@ class OwnKernel:
         self._capability = capability
         self._functions: dict[str, Any] = {}
         self._prepared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # by where the matrices lie
-        self.compiled(launch_of(kernel, dtype, 1, 1, capability, copy_width(np.dtype(dtype).itemsize, ())))
+        for adds in (False, True) if kernel.adds else (False,):
+            self.compiled(launch_of(kernel, dtype, 1, 1, capability, copy_width(np.dtype(dtype).itemsize, ()), adds=adds))
 
-    def __call__(self, a: Any, b: Any, c: Any) -> None:
+    def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
         if not c.size:
             return
-        key = tuple((matrix.data.ptr, matrix.shape, matrix.strides[0]) for matrix in (a, b, c))
+        key = (adding, *((matrix.data.ptr, matrix.shape, matrix.strides[0]) for matrix in (a, b, c)))
         if key not in self._prepared:
             if len(self._prepared) >= _MOST_PREPARED:
                 self._prepared.clear()
-            self._prepared[key] = self._prepare(a, b, c)
+            self._prepared[key] = self._prepare(a, b, c, adding)
         function, grid, block, matrices, shared_bytes = self._prepared[key]
         function(grid, block, matrices, shared_mem=shared_bytes)
 
-    def _prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+    def _prepare(self, a: Any, b: Any, c: Any, adding: bool) -> tuple[Any, ...]:
         """Kept, since the same buffers are multiplied again: this takes longer than to launch."""
         rows, columns = c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
-        launch = launch_of(self._kernel, c.dtype.name, rows, columns, self._capability, width)
+        launch = launch_of(self._kernel, c.dtype.name, rows, columns, self._capability, width, adds=adding)
         return self.compiled(launch), launch.grid, launch.block, tuple(map(_described, (a, b, c))), launch.shared_bytes
 
     def compiled(self, launch: Launch) -> Any:
@@ -81,8 +83,8 @@ def _described(matrix: Any) -> np.ndarray:
     return np.array((matrix.data.ptr, *matrix.shape, matrix.strides[0] // matrix.itemsize), _MATRIX)
 
 
-def cublas(a: Any, b: Any, c: Any) -> None:
-    """c = a · b by cuBLAS, on parts of row-major buffers, on the current stream."""
+def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
+    """c = a · b, or c += a · b, by cuBLAS, on parts of row-major buffers, on the current stream."""
     import cupy
     from cupy_backends.cuda.libs import cublas as library
 
@@ -91,11 +93,12 @@ def cublas(a: Any, b: Any, c: Any) -> None:
     if not (rows and columns):
         return
     if not inner:
-        c[...] = 0
+        if not adding:
+            c[...] = 0
         return
     handle = cupy.cuda.device.get_cublas_handle()
     gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]
-    one, zero = np.ones((), a.dtype), np.zeros((), a.dtype)
+    one, of_c = np.ones((), a.dtype), np.array(adding, a.dtype)
     stride = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, b, c)]
     library.setStream(handle, cupy.cuda.get_current_stream().ptr)
     library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
@@ -112,7 +115,7 @@ def cublas(a: Any, b: Any, c: Any) -> None:
         stride[1],
         a.data.ptr,
         stride[0],
-        zero.ctypes.data,
+        of_c.ctypes.data,
         c.data.ptr,
         stride[2],
     )

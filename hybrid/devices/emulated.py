@@ -29,18 +29,18 @@ class EmulatedDevice(CpuDevice):
         # Compiled before it is timed.
         self._kernel(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize))
 
-    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark]) -> Mark:
-        return self._do("multiply", lambda: self._launch(a, b, c))
+    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark], *, adding: bool = False) -> Mark:
+        return self._do("multiply", lambda: self._launch(a, b, c, adding))
 
     def _width(self, columns: int, dtype: str) -> int:
         return padded(columns, np.dtype(dtype).itemsize)
 
-    def _launch(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    def _launch(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, adding: bool) -> None:
         if not c.size:
             return
         rows, columns = c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.ctypes.data, matrix.strides[0])])
-        launch = launch_of(self._catalogued, c.dtype.name, rows, columns, self._capability, width)
+        launch = launch_of(self._catalogued, c.dtype.name, rows, columns, self._capability, width, adds=adding)
         self._kernel(launch)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
 
     def _kernel(self, launch: Launch) -> EmulatedKernel:

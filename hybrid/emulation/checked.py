@@ -53,6 +53,7 @@ class Job:
     shape: tuple[int, int, int]  # n, l, m
     capability: int = 90
     mode: str = "forward"
+    adds: bool = False  # to what C holds before
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def _launches(job: Job) -> dict[int, Launch]:
     kernel = named(job.kernel)
     assert kernel is not None, job.kernel
     n, _, m = job.shape
-    return {width: launch_of(kernel, job.dtype, n, m, job.capability, width) for width in (16 // np.dtype(job.dtype).itemsize, 1)}
+    widths = (16 // np.dtype(job.dtype).itemsize, 1)
+    return {width: launch_of(kernel, job.dtype, n, m, job.capability, width, adds=job.adds) for width in widths}
 
 
 def _child(tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> list[Verdict]:
@@ -199,7 +201,8 @@ def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Ver
     c = _Framed(n, m, job.dtype, _CANARY, aligned)
     random = np.random.default_rng((n, l, m))
     a.inner[:], b.inner[:] = random.standard_normal((n, l)), random.standard_normal((l, m))
-    c.inner[:] = np.nan
+    before = random.standard_normal((n, m)).astype(job.dtype) if job.adds else np.zeros((n, m), job.dtype)
+    c.inner[:] = before if job.adds else np.nan
     given = a.inner.copy(), b.inner.copy()
     order, copies = _PLAIN.get(job.mode, ("shuffled", "mixed"))
     framed = (a, b, c) if job.mode == "address" else ()
@@ -213,14 +216,15 @@ def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Ver
     if not (np.array_equal(given[0], a.inner) and np.array_equal(given[1], b.inner)):
         return Verdict("canary", "A or B was written to")
     wide = np.longdouble if job.dtype == "float64" else np.float64
-    wanted = given[0].astype(wide) @ given[1].astype(wide)
-    bound = 2 * (l + 2) * np.finfo(job.dtype).eps * (np.abs(given[0]).astype("f8") @ np.abs(given[1]).astype("f8")) + 1e-300
+    wanted = before + given[0].astype(wide) @ given[1].astype(wide)
+    size = np.abs(before) + np.abs(given[0]).astype("f8") @ np.abs(given[1]).astype("f8")
+    bound = 2 * (l + 2) * np.finfo(job.dtype).eps * size + 1e-300
     off = ~(np.abs(c.inner - wanted) <= bound)
     if off.any():
         row, column = np.argwhere(off)[0]
         return Verdict("wrong", f"{off.sum()} of {off.size} elements, the first one C[{row}, {column}]")
-    if kernel.loads is not None and not ((kernel.loads.c_writes == 1).all() and (kernel.loads.c_reads == 0).all()):
-        return Verdict("race", "an element of C was read, or written more than once")
+    if kernel.loads is not None and not ((kernel.loads.c_writes == 1).all() and (kernel.loads.c_reads == job.adds).all()):
+        return Verdict("race", "an element of C was read or written more than once")
     return Verdict("ok")
 
 
