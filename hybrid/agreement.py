@@ -19,6 +19,7 @@ from hybrid.roads import RoadChoice, choose_road, give_back, root_can_drive
 from hybrid.settings import Settings
 from hybrid.team import Team
 from hybrid.threads import Threads
+from hybrid.workplace import Workplace
 
 _STEPS_OF_MEMORY = 64  # that plans tell apart, where memory is short
 
@@ -65,7 +66,32 @@ def agree(
     `facts[rank]`: every rank's. `already_there`: bytes that the root holds already. `at_root`: the operands are the root's
     own arrays; `shared`: they lie in windows already; `resident_rows`: those of A and of B that each rank already has;
     `besides[rank]`: bytes that the rank takes of the host's memory for other things.
+
+    What was agreed on last is kept with the workplace: the next product is often like it.
     """
+    asked = (problem, settings, tuple(facts), root, already_there, at_root, shared, resident_rows, tuple(besides))
+    if isinstance(team.kept, Workplace) and all(each.remembers for each in facts):
+        before, agreed = team.kept.agreed
+        if asked == before:
+            return agreed
+    agreed = _agree_anew(team, *asked)
+    if isinstance(team.kept, Workplace):
+        team.kept.agreed = (asked, agreed)
+    return agreed
+
+
+def _agree_anew(
+    team: Team,
+    problem: Problem,
+    settings: Settings,
+    facts: Sequence[Facts],
+    root: int,
+    already_there: int,
+    at_root: bool,
+    shared: bool,
+    resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None,
+    besides: Sequence[int],
+) -> Agreement:
     kernel = kernel_asked_for(settings)
     gpus, device_reason = _choose_device(settings, kernel, facts)
     device = "cuda" if gpus else "emulate" if settings.device == "emulate" else "cpu"
@@ -75,7 +101,7 @@ def agree(
     def settle_in(rooms: Sequence[Room]) -> tuple[Plan, RoadChoice]:
         """DoesNotFit, on all ranks, where these rooms do not hold the product or are not known to."""
         _refuse_unknown_gpus(rooms, of_ranks)
-        plan = _plan_that_fits(team.topology, problem, settings, device, root, rooms, resident_rows)
+        plan = _plan_that_fits(team.topology, problem, settings, device, choice.kernel, root, rooms, resident_rows)
         _refuse_more_than_is_known(plan, rooms)
         if gpus and plan.resident and team.kept is not None and _c_is_short_of_room(plan, rooms):
             give_back(team)
@@ -137,6 +163,7 @@ def _plan_that_fits(
     problem: Problem,
     settings: Settings,
     device: str,
+    kernel: Kernel,
     root: int,
     rooms: Sequence[Room],
     resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None,
@@ -155,6 +182,8 @@ def _plan_that_fits(
             staged=settings.staged,
             chunk_rows=settings.chunk_rows,
             panel_columns=settings.panel_columns,
+            slab_rows=settings.slab_rows,
+            adds=kernel.adds,
             device_memory=memory,
             check=settings.check,
             resident_rows=resident_rows,

@@ -5,9 +5,11 @@ Everything is held at once where there is room; how it is cut where there is not
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hybrid.layout import TILE, Cut, layout_of
 from hybrid.problem import Problem
-from hybrid.tight import TightCut
+from hybrid.tight import LINE_COMPUTES, TightCut
 
 STRIP_WORK = 500_000_000_000  # multiply-adds of one strip on a CPU: progress shows now and then, and BLAS packs B seldom
 MOST_STRIPS = 512
@@ -15,9 +17,10 @@ PIECE_BYTES = 16 << 20  # of a chunk or panel with what it adds to C; smaller on
 PANEL_BYTES = 32 << 20  # of one that comes from another node
 MOST_PANELS = 8
 CHUNK_ROWS = 512  # with a GPU; fewer leave its multiprocessors idle in the kernel
-PANEL_ROW_BYTES = 8 << 10  # narrower panels for a GPU are copied at less than two thirds of the link's rate while a kernel runs
-LEAD_ROW_BYTES = 48 << 10  # of a first panel: from 32 KiB on nothing of the rate is lost
-FEW_LINKS = 2  # more fill the host's memory: work must begin with less, and each rank has fewer strips
+PANEL_ROW_BYTES = 16 << 10  # narrower panels for a GPU are copied at less than four fifths of the link's rate while a kernel runs
+SLAB_ROWS = 1024  # at least: a kernel that adds to C reads it for each slab
+MOST_SLABS = 16
+ADDING = 0.85  # of a kernel's speed, when it adds to C
 
 
 def choose_cut(
@@ -30,19 +33,37 @@ def choose_cut(
     memory: int,
     chunk_rows: int,
     panel_columns: int,
+    slab_rows: int = 0,
+    slabs: bool = False,
 ) -> Cut:
     """The cut for row-blocks of up to `rows` rows in `memory` bytes of each device (0: as much as it takes).
 
     `links`: how many of a node's operands cross at the same time; 0 where they lie on the devices already.
-    `chunk_rows`, `panel_columns`: sizes asked for, or 0. What does not fit even in the smallest pieces is cut into these.
+    `chunk_rows`, `panel_columns`, `slab_rows`: sizes asked for, or 0. `slabs`: B may come in these. What does not fit even in
+    the smallest pieces is cut into them.
     """
     height = chunk_rows or _chunk_rows(problem, rows, device, links)
     width = panel_columns or _panel_columns(problem, rows, device, nodes, links)
-    lead = 0 if panel_columns else _lead_columns(problem, width, device, links)
-    whole = Cut(height, width, _count(rows, height), _count(problem.m - lead, width) + (lead > 0), lead)
+    whole = Cut(height, width, _count(rows, height), _count(problem.m, width))
     if not memory or layout_of(problem, rows, whole, device).bytes <= memory:
-        return whole
+        return _in_slabs(problem, rows, whole, device, links, panel_columns, slab_rows) if slabs else whole
     return TightCut(problem, rows, device, memory, chunk_rows, panel_columns).choose()
+
+
+def _in_slabs(problem: Problem, rows: int, cut: Cut, device: str, links: int, panel_columns: int, slab_rows: int) -> Cut:
+    """The cut with slabs, where there shall be several."""
+    if not slab_rows and (device == "cpu" or not links or panel_columns):
+        return cut
+    height = slab_rows or _side(max(SLAB_ROWS, CHUNK_ROWS * links, problem.l // MOST_SLABS), problem.bytes(1, problem.m))
+    if height >= problem.l:
+        return cut
+    # The foundation's rows shall keep a GPU busy while B comes. But none of theirs of C goes home before all of B is there, and
+    # that shall not take longer than computing the rest.
+    row_computes = LINE_COMPUTES * problem.item_size  # while it is copied, in rows of B
+    busy, in_time = ADDING * row_computes / max(1, links), rows * (1 - row_computes / problem.l)
+    foundation = max(1, round(min(busy, in_time) / cut.chunk_rows))
+    cut = replace(cut, slab_rows=height, foundation=foundation, last_rows=_tiles_of_half(cut.chunk_rows))
+    return replace(cut, chunks=len(cut.chunks_of(rows, device)))
 
 
 def _chunk_rows(problem: Problem, rows: int, device: str, links: int) -> int:
@@ -50,15 +71,12 @@ def _chunk_rows(problem: Problem, rows: int, device: str, links: int) -> int:
         return max(1, STRIP_WORK // max(1, problem.l * problem.m), -(-rows // MOST_STRIPS))
     if not links:
         return max(1, rows)
-    side = CHUNK_ROWS if links <= FEW_LINKS else min(2 * CHUNK_ROWS, max(CHUNK_ROWS, rows // 2))
-    return max(1, min(rows, _side(side, problem.bytes(1, problem.l + problem.m))))
+    return max(1, min(rows, _side(CHUNK_ROWS, problem.bytes(1, problem.l + problem.m))))
 
 
 def _panel_columns(problem: Problem, rows: int, device: str, nodes: int, links: int) -> int:
     if device == "cpu" and nodes == 1:
         return max(1, problem.m)  # a CPU takes B as it lies
-    if device != "cpu" and links and not _several_panels(problem, links):
-        return max(1, problem.m)
     panels = min(MOST_PANELS, max(1, problem.bytes(problem.l, problem.m) // PANEL_BYTES))
     width = max(1, problem.m if panels == 1 else -(-problem.m // panels // TILE) * TILE)
     if device == "cpu" or not links:
@@ -66,18 +84,9 @@ def _panel_columns(problem: Problem, rows: int, device: str, nodes: int, links: 
     return max(width, _side(PANEL_ROW_BYTES // problem.item_size, problem.bytes(1, problem.l + rows)))
 
 
-def _several_panels(problem: Problem, links: int) -> bool:
-    """For a GPU: whether there is enough of B beside a first panel."""
-    return problem.bytes(1, problem.m) >= _lead_row_bytes(links) + PANEL_ROW_BYTES // 2
-
-
-def _lead_columns(problem: Problem, width: int, device: str, links: int) -> int:
-    lead = _lead_row_bytes(links) // problem.item_size
-    return lead if device != "cpu" and links and _several_panels(problem, links) and width < lead else 0
-
-
-def _lead_row_bytes(links: int) -> int:
-    return LEAD_ROW_BYTES if links <= FEW_LINKS else LEAD_ROW_BYTES * 2 // 3
+def _tiles_of_half(rows: int) -> int:
+    """Half of them, in whole tiles; 0 where there are none in it."""
+    return rows // 2 // TILE * TILE
 
 
 def _side(at_least: int, bytes_of_line: int) -> int:

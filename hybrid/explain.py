@@ -6,9 +6,11 @@ from itertools import islice
 
 from hybrid.kernels.catalogue import Choice
 from hybrid.memory import Room, readable, refuse_what_does_not_fit
-from hybrid.plan import PROCESS_BYTES, Plan, Share
+from hybrid.plan import PROCESS_BYTES, Plan
 from hybrid.report import moved_bytes
+from hybrid.schedule import Arrival
 from hybrid.settings import Settings
+from hybrid.share import Share
 
 _RANKS_SHOWN = 16
 _STRIPS_COUNTED = 10_000
@@ -36,7 +38,8 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
         where = f"GPU {_gpu(plan, share.rank, gpus_per_node)}" if plan.device == "cuda" else "its own buffers"
         strips = sum(1 for _ in islice(share.strips(), _STRIPS_COUNTED))
         lines.append(
-            f"rank {share.rank}: rows {share.rows} in {len(share.chunks)} chunk(s), B in {len(share.panels)} panel(s), "
+            f"rank {share.rank}: rows {share.rows} in {len(share.chunks)} chunk(s), "
+            f"B in {share.pieces_of_b} {'slab' if share.slabs else 'panel'}(s), "
             f"{strips}{'+' * (strips == _STRIPS_COUNTED)} strip(s) of C, "
             + (f"{readable(buffers)} in {where}" if buffers else "multiplied where they lie")
         )
@@ -45,7 +48,7 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     if plan.staged:
         lines.append(_road(plan, settings, gpus_per_node))
     lines += _what_stays(plan.shares[0])
-    order = " ".join(f"{arrival.operand}{arrival.span}" for arrival in islice(plan.shares[0].arrivals(), 50))
+    order = " ".join(map(_told, islice(plan.shares[0].arrivals(), 50)))
     lines.append(f"order of arrival on rank 0: {order if len(order) < 400 else order[:400] + ' …'}")
     nodes = len(plan.topology.nodes)
     if nodes > 1:
@@ -55,6 +58,10 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
             f"in messages of at most {readable(settings.message_bytes)}"
         )
     return "\n".join(lines)
+
+
+def _told(arrival: Arrival) -> str:
+    return f"{arrival.operand}{'+'.join(str(rows) for rows in arrival.slab if len(rows)) or arrival.span}"
 
 
 def _what_stays(share: Share) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hybrid.devices.cuda import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
@@ -40,6 +40,7 @@ class Facts:
     gpus: tuple[Gpu, ...]
     why_no_gpu: str  # empty where nobody asked for one
     room: Room
+    remembers: bool = field(compare=False)  # what was agreed on last
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
@@ -77,7 +78,8 @@ def look_around(team: Team, settings: Settings) -> Facts:
         except DeviceUnavailable as missing:
             why_no_gpu = str(missing)
     worked_on = team.kept.gpu if team.kept is not None else None
-    return Facts(_processor(), gpus, why_no_gpu, room_of(team, settings, worked_on if worked_on in gpus else None))
+    room = room_of(team, settings, worked_on if worked_on in gpus else None)
+    return Facts(_processor(), gpus, why_no_gpu, room, team.kept is not None and team.kept.agreed is not None)
 
 
 def room_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> Room:

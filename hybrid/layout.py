@@ -19,16 +19,20 @@ class Cut:
     panel_columns: int
     chunks: int
     panels: int
-    lead_columns: int = 0  # of the first panel, where it is wider than the others: then all are held
     apart: bool = False  # every panel is a matrix of its own: then its rows follow each other; all are held
     staying: str = "A"  # or "B": what does not pass by, where not all is held
+    slab_rows: int = 0  # of B: it comes in slabs, not in panels, where a road brings these
+    foundation: int = 0  # chunks that come in turn with the slabs
+    last_rows: int = 0  # of the last two chunks, where these are smaller: little is left to do when all is there
 
     def chunks_of(self, rows: int, device: str) -> tuple[Span, ...]:
-        return _pieces(Span(0, rows), self.chunk_rows, even=device == "cpu" and self.chunks * self.chunk_rows >= rows)
+        even = device == "cpu" and self.chunks * self.chunk_rows >= rows
+        small = self.last_rows if rows > self.chunk_rows + 2 * self.last_rows else 0
+        large = _pieces(Span(0, rows - 2 * small), self.chunk_rows, even=even)
+        return large + tuple(pieces(Span(rows - 2 * small, rows), small or 1))
 
     def panels_in(self, columns: int) -> int:
-        lead = min(self.lead_columns, columns)
-        return (lead > 0) + -(-(columns - lead) // self.panel_columns)
+        return -(-columns // self.panel_columns)
 
     def loads(self, rows: int, columns: int) -> int:
         """How many chunks and panels come, those that come again counted again."""
@@ -38,22 +42,18 @@ class Cut:
         return stays + passes + turns * max(0, passes - pass_held)
 
     def panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
-        lead = Span(0, min(self.lead_columns, columns))
-        even = device == "cpu" and self.panels * self.panel_columns >= columns
-        rest = _pieces(Span(lead.hi, columns), self.panel_columns, even=even)
-        return (lead, *rest) if len(lead) else rest
+        return _pieces(Span(0, columns), self.panel_columns, even=device == "cpu" and self.panels * self.panel_columns >= columns)
 
 
 @dataclass(frozen=True)
 class Region:
-    """Matrices that follow each other in a block of memory: the first as wide as the first slot, the others alike."""
+    """Matrices that follow each other in a block of memory."""
 
     start: int  # bytes, as all here
-    first: int
     each: int
 
     def begin_of(self, slot: int) -> int:
-        return self.start + (self.first + (slot - 1) * self.each if slot else 0)
+        return self.start + slot * self.each
 
 
 @dataclass(frozen=True)
@@ -65,34 +65,26 @@ class Layout:
 
     rows: int
     slots: int
-    lead: int  # columns of the first slot, which is the widest
-    width: int  # of the others
+    width: int
     b: Region
     c: Region
     bytes: int
-
-    def width_of(self, slot: int) -> int:
-        return self.width if slot else self.lead
 
 
 def layout_of(problem: Problem, rows: int, cut: Cut, device: str) -> Layout:
     """For a row-block of `rows` rows; nothing where there are none."""
     if not rows:
-        return Layout(0, 0, 0, 0, Region(0, 0, 0), Region(0, 0, 0), 0)
-    height, width, slots = min(rows, cut.chunk_rows * cut.chunks), cut.panel_columns, 1
-    lead = problem.m if cut.panels >= cut.panels_in(problem.m) else min(problem.m, width * cut.panels)
-    if cut.apart:
-        slots, lead = cut.panels_in(problem.m), min(problem.m, cut.lead_columns or width)
+        return Layout(0, 0, 0, Region(0, 0), Region(0, 0), 0)
+    height = min(rows, cut.chunk_rows * cut.chunks)
+    slots, side_by_side = (cut.panels_in(problem.m), 1) if cut.apart else (1, cut.panels)
+    width = min(problem.m, cut.panel_columns * side_by_side)
 
     def size(height: int, columns: int) -> int:
         return _aligned(problem.bytes(height, columns if device == "cpu" else padded(columns, problem.item_size)))
 
-    def region(start: int, height: int) -> Region:
-        return Region(start, size(height, lead), size(height, min(problem.m, width)))
-
-    b = region(size(height, problem.l), problem.l)
-    c = region(b.begin_of(slots), height)
-    return Layout(height, slots, lead, width, b, c, c.begin_of(slots))
+    b = Region(size(height, problem.l), size(problem.l, width))
+    c = Region(b.begin_of(slots), size(height, width))
+    return Layout(height, slots, width, b, c, c.begin_of(slots))
 
 
 def _pieces(span: Span, size: int, *, even: bool) -> tuple[Span, ...]:

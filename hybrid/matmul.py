@@ -164,6 +164,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     kernel = kernel_asked_for(settings)
     cuda = settings.device == "cuda" or bool(options.gpus_per_node) or (kernel is not None and kernel.device == "cuda")
     device = "cuda" if cuda and settings.device == "auto" else settings.device.replace("auto", "cpu")
+    choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)
     plan = make_plan(
         problem,
         Topology.of_equal_nodes(ranks, settings.ranks_per_node or options.gpus_per_node or ranks),
@@ -171,11 +172,12 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         staged=settings.staged,
         chunk_rows=settings.chunk_rows,
         panel_columns=settings.panel_columns,
+        slab_rows=settings.slab_rows,
+        adds=choice.kernel.adds,
         device_memory=memory_of_a_rank(settings, ranks, options.gpus_per_node),
         check=settings.check,
     )
     plan = on_road_asked_for(plan, settings, options.gpus_per_node)
-    choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)
     print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
     refuse_on_assumed_machine(plan, settings, options.gpus_per_node)
     plan.refuse_endless()

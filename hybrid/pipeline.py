@@ -6,18 +6,17 @@ hears of its progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Generic, TypeVar
 
 from hybrid.devices import Device, Mark, Work
 from hybrid.devices.buffers import Buffers
 from hybrid.exchange import Ends, Road
 from hybrid.exchange.deliveries import Deliveries
-from hybrid.partition import Span
-from hybrid.plan import Share
-from hybrid.schedule import Arrival, Strip
+from hybrid.held import Held
+from hybrid.schedule import Strip
+from hybrid.share import Share
 
 LOADS_AHEAD = 4  # enough to keep a link busy; more, and the first strip is handed over late
 
@@ -50,11 +49,11 @@ class _Run:
 
     def __init__(self, share: Share, buffers: Buffers, road: Road, device: Device, entering: Entering) -> None:
         self._arrivals = share.order
-        self._overwritten = last_uses(self._arrivals)
+        self._overwritten = share.last_uses
         self._buffers, self._road, self._device, self._entering = buffers, road, device, entering
         self._loaded = 0
         self._held: Held[_Piece] = Held()
-        self._taken: dict[int, list[tuple[Strip, Mark]]] = {}  # by the panels' slot: strips on their way home
+        self._written: dict[int, list[tuple[Strip, Mark]]] = {}  # by the panels' slot: strips computed, or on their way home
 
     def hand_over(self) -> None:
         for index, arrival in enumerate(self._arrivals):
@@ -82,16 +81,19 @@ class _Run:
     def _multiply(self, strip: Strip) -> None:
         a, b, c = self._buffers.operands(strip)
         pieces = self._held.read_by(strip)
-        taken = self._taken.setdefault(strip.slot, [])
-        overwritten = [mark for other, mark in taken if _meet(other, strip)]
+        written = self._written.setdefault(strip.slot, [])
+        before = [mark for other, mark in written if _meet(other, strip)]
         self._entering("multiply")
-        mark = self._device.multiply(a, b, c, [mark for piece in pieces for mark in piece.loaded] + overwritten)
+        after = [mark for piece in pieces for mark in piece.loaded] + before
+        mark = self._device.multiply(a, b, c, after, adding=strip.adds)
         for piece in pieces:
             piece.readers.append(mark)
-        self._entering("copy out")
-        # Copies out keep their order.
-        taken[:] = [entry for entry in taken if not _covers(strip, entry[0])]
-        taken.append((strip, self._road.take(strip, c, [mark])))
+        if strip.completes:
+            self._entering("copy out")
+            mark = self._road.take(strip, c, [mark])
+        # What comes later is done later: copies out keep their order, and so do strips that add to each other.
+        written[:] = [entry for entry in written if not _covers(strip, entry[0])]
+        written.append((strip, mark))
 
 
 @dataclass
@@ -102,49 +104,9 @@ class _Piece:
     readers: list[Mark]  # what has to be done before it is overwritten
 
 
-Of = TypeVar("Of")
-
-
-class Held(Generic[Of]):
-    """What is known of the pieces in a device's buffers, by where they lie."""
-
-    def __init__(self) -> None:
-        self._by_buffer: dict[tuple[str, int], list[tuple[Span, Of]]] = {}
-
-    def under(self, arrival: Arrival) -> list[Of]:
-        """Of what lies, or lay, where the piece goes."""
-        return self._over(arrival.operand, arrival.slot, arrival.held)
-
-    def read_by(self, strip: Strip) -> list[Of]:
-        """Of the chunks and panels that the strip is computed from."""
-        return self._over("A", 0, strip.held_rows) + self._over("B", strip.slot, strip.held_columns)
-
-    def put(self, arrival: Arrival, known: Of) -> None:
-        """In the place of what was known there."""
-        buffer = self._by_buffer.setdefault((arrival.operand, arrival.slot), [])
-        buffer[:] = [entry for entry in buffer if not entry[0].meets(arrival.held)]
-        buffer.append((arrival.held, known))
-
-    def _over(self, operand: str, slot: int, span: Span) -> list[Of]:
-        return [known for held, known in self._by_buffer.get((operand, slot), []) if held.meets(span)]
-
-
 def _meet(one: Strip, other: Strip) -> bool:
     return one.held_rows.meets(other.held_rows) and one.held_columns.meets(other.held_columns)
 
 
 def _covers(strip: Strip, other: Strip) -> bool:
     return other.held_rows.lies_in(strip.held_rows) and other.held_columns.lies_in(strip.held_columns)
-
-
-def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
-    """For each arrival the last one before it whose strips use what it overwrites; -1 where it overwrites nothing."""
-    uses: list[int] = []
-    held: Held[list[int]] = Held()
-    for index, arrival in enumerate(arrivals):
-        uses.append(max((use for used in held.under(arrival) for use in used), default=-1))
-        held.put(arrival, [])
-        for strip in arrival.releases:
-            for used in held.read_by(strip):
-                used[:] = [index]
-    return uses

@@ -5,16 +5,16 @@ Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from hybrid.cut import choose_cut
 from hybrid.errors import UsageError
-from hybrid.layout import Cut, Layout, layout_of
+from hybrid.layout import layout_of
 from hybrid.partition import Span, Topology, block
 from hybrid.problem import Problem
-from hybrid.schedule import Arrival, Strip, arrivals
+from hybrid.share import Share
+from hybrid.slabs import slabs_of
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # of one rank
@@ -24,37 +24,6 @@ MOST_GROUPS, GROUP_COLUMNS = 16, 512  # of the check: fewer columns in a sum sho
 def column_groups(columns: int) -> int:
     """How many groups of columns the check sums apart."""
     return min(MOST_GROUPS, max(1, -(-columns // GROUP_COLUMNS)))
-
-
-@dataclass(frozen=True)
-class Share:
-    """One rank's part of the product."""
-
-    rank: int
-    node: int
-    rows: Span  # of A and C: the row-block it multiplies
-    b_rows: Span  # of B: the rows it provides
-    chunks: tuple[Span, ...]  # of its row-block, counted within it
-    panels: tuple[Span, ...]  # of B's columns
-    cut: Cut
-    layout: Layout  # of its buffers, where the device has some
-
-    @property
-    def holds_all(self) -> bool:
-        """All of A's rows and of B are on the device at the end: nothing is overwritten, nothing comes twice."""
-        return len(self.chunks) <= self.cut.chunks and len(self.panels) <= self.cut.panels
-
-    def arrivals(self) -> Iterator[Arrival]:
-        cut = self.cut
-        return arrivals(self.chunks, self.panels, cut.chunks, cut.panels, staying=cut.staying, apart=cut.apart)
-
-    def strips(self) -> Iterator[Strip]:
-        return (strip for arrival in self.arrivals() for strip in arrival.releases)
-
-    @cached_property
-    def order(self) -> tuple[Arrival, ...]:
-        """All arrivals, kept: working them out again would take its time in every product."""
-        return tuple(self.arrivals())
 
 
 @dataclass(frozen=True)
@@ -132,7 +101,10 @@ class Plan:
         if self.resident or self.road == "nccl":
             return self.shares[rank].b_rows
         members = self.topology.nodes[self.topology.node_of(rank)]
-        return block(self.problem.l, len(members), members.index(rank))
+        number, slabs = members.index(rank), self.shares[rank].slabs
+        if slabs:
+            return Span(slabs[0][number].lo, slabs[-1][number].hi)
+        return block(self.problem.l, len(members), number)
 
     def b_rows_on(self, node: int) -> Span:
         """The rows of B that the node's ranks share: all, but where each loads only those that it provides."""
@@ -196,7 +168,7 @@ def _refuse_many(problem: Problem, pieces: int) -> None:
 def _panels_apart(shares: tuple[Share, ...], problem: Problem, device: str) -> tuple[Share, ...]:
     def apart(share: Share) -> Share:
         cut = replace(share.cut, apart=True)
-        return replace(share, cut=cut, layout=layout_of(problem, len(share.rows), cut, device))
+        return replace(share, cut=cut, layout=layout_of(problem, len(share.rows), cut, device), slabs=())
 
     return tuple(map(apart, shares))
 
@@ -211,14 +183,17 @@ def make_plan(
     staged: bool = False,
     chunk_rows: int = 0,
     panel_columns: int = 0,
+    slab_rows: int = 0,
+    adds: bool = False,
     device_memory: int = 0,
     check: bool = False,
     resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None = None,
 ) -> Plan:
-    """Cut a product into row-blocks, chunks and panels. Zero for a size lets the plan choose it.
+    """Cut a product into row-blocks, chunks and panels or slabs. Zero for a size lets the plan choose it.
 
-    `device_memory`: bytes that each rank may take on its device; 0: as many as it needs. `resident_rows`: the rows of A and
-    those of B that the ranks already have. Kept, since one product is often followed by others like it.
+    `adds`: the kernel can add to C, so B may come in slabs. `device_memory`: bytes that each rank may take on its device; 0:
+    as many as it needs. `resident_rows`: the rows of A and those of B that the ranks already have. Kept, since one product is
+    often followed by others like it.
     """
     staged = staged or device != "cpu"
     ranks = range(topology.size)
@@ -235,9 +210,13 @@ def make_plan(
         memory=device_memory if staged else 0,
         chunk_rows=chunk_rows,
         panel_columns=panel_columns,
+        slab_rows=slab_rows,
+        slabs=staged and adds and len(topology.nodes) == 1 and not resident_rows,
     )
-    _refuse_many(problem, -(-max(map(len, blocks)) // cut.chunk_rows) + cut.panels_in(problem.m))
+    pieces_of_b = -(-problem.l // cut.slab_rows) if cut.slab_rows else cut.panels_in(problem.m)
+    _refuse_many(problem, -(-max(map(len, blocks)) // cut.chunk_rows) + pieces_of_b)
     panels = cut.panels_of(problem.m, device)
+    slabs = slabs_of(problem.l, topology.size, cut.slab_rows) if cut.slab_rows and panels else ()
     shares = tuple(
         Share(
             rank,
@@ -248,6 +227,7 @@ def make_plan(
             panels,
             cut,
             layout_of(problem, len(rows), cut, device),
+            slabs,
         )
         for rank, rows in enumerate(blocks)
     )

@@ -102,9 +102,14 @@ def moved_bytes(plan: Plan, phase: str) -> int:
 
 
 def _loaded(plan: Plan) -> int:
-    """Bytes of chunks and panels, each as often as it is loaded."""
+    """Bytes of chunks, and of panels or slabs, each as often as it is loaded."""
     p = plan.problem
-    return sum(p.bytes(len(arrival.span), p.l) for share in plan.shares if len(share.rows) for arrival in share.arrivals())
+    return sum(
+        sum(p.bytes(len(rows), p.m) for rows in arrival.slab) or p.bytes(len(arrival.span), p.l)
+        for share in plan.shares
+        if len(share.rows)
+        for arrival in share.arrivals()
+    )
 
 
 def last_line(plan: Plan, total: Spread, check: Check | None) -> str:

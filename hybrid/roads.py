@@ -170,7 +170,7 @@ def make_deliveries(team: Team, plan: Plan, place: Workplace, passing: Passing) 
 
 
 def _most_pieces(plan: Plan) -> tuple[int, int]:
-    return max(len(each.chunks) for each in plan.shares), len(plan.shares[0].panels)
+    return max(len(each.chunks) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
 def make_road(

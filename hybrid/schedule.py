@@ -23,18 +23,22 @@ class Strip:
     held_rows: Span  # the same rows within the device's buffer of chunks
     held_columns: Span  # the same columns within its buffer of panels
     slot: int = 0  # of the panel, where each is a matrix of its own
+    inner: Span | None = None  # of A's columns and B's rows, where these are not all
+    adds: bool = False  # to what is in C
+    completes: bool = True  # nothing is added afterwards
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A chunk of A or a panel of B that comes to the device, and the strips of C it releases."""
+    """A chunk of A, or a panel or a slab of B that comes to the device, and the strips of C it releases."""
 
     operand: str  # "A" or "B"
-    index: int  # of the chunk or panel
+    index: int  # of the chunk, panel or slab
     span: Span  # rows within the rank's block, or columns
     held: Span  # the same within the device's buffer
     slot: int  # of a panel, where each is a matrix of its own
     releases: tuple[Strip, ...]
+    slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; of a panel all come
 
 
 def arrivals(
@@ -44,7 +48,7 @@ def arrivals(
 
     A piece that arrives meets all of the other operand that it can meet for the first time. What it overwrites has met all it
     shall meet. `staying`: "A" or "B", where not all fits. `apart`: every panel is a matrix of its own; then all are held.
-    Pieces are of one size, but the last, which is smaller; and the first, where all are held.
+    Pieces are of one size, but the last, which is smaller; or of any, where all are held.
     """
     a, b = _Operand("A", chunks, chunks_held), _Operand("B", panels, panels_held, apart=apart)
     stays, passes = (a, b) if staying == "A" else (b, a)

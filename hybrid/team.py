@@ -30,6 +30,7 @@ class Kept(Protocol):
     held: int  # bytes of its device's memory
     gpu: Any  # the device, where it is one
     key: object  # of all ranks' devices
+    agreed: Any  # the last question, and what all ranks agreed on; None where something has changed since
 
     def leave(self) -> None:
         """Give everything back: the team's communicator is being freed."""

@@ -54,6 +54,7 @@ class Workplace:
         self._loaded: dict[int, list[Mark]] = {}
         self._multiplied: dict[int, list[Mark]] = {}
         self.held = 0  # bytes of `memory`
+        self.agreed: Any = None  # the last question, and what all ranks agreed on; None where something has changed since
         self.ready_for: set[tuple[str, str]] = set()  # kernels, and for which type, that the devices of all ranks have taken
         self._made: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
         self._connection: _Connection | None = None
@@ -81,6 +82,7 @@ class Workplace:
 
     def _reserve(self, size: int, *, shared: bool) -> None:
         self._made.clear()
+        self.agreed = None
         self.memory, self.held = None, 0  # the old one goes first: both together may be too much
         self.memory, self.held = self.device.reserve(size, shared=shared), size
 
@@ -168,6 +170,7 @@ class Workplace:
 
     def drain(self) -> None:
         """After a failure: let what is under way come to its end, so that the next product finds nothing of it."""
+        self.agreed = None
         self.communicator.abort()  # first: what some rank never joined has no end
         for device in self._devices():
             with suppress(Exception):  # what failed has been said; a device beyond help will say so again
@@ -191,11 +194,12 @@ class Workplace:
 
     def _members(self, team: Team, plan: Plan) -> dict[int, Member]:
         members = {}
-        for rank in team.node_ranks:
+        for place, rank in enumerate(team.node_ranks):
             share = plan.shares[rank]
             memory = self.memory if rank == team.rank else self._opened[rank]
             members[rank] = Member(
                 share,
+                place,
                 plan.b_rows_over_link(rank),
                 Buffers(self.device, memory, share, plan.problem),
                 self._loaded.get(rank, []),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from hybrid import agreement, facts
+import hybrid
+from hybrid import agreement, facts, lately
 from hybrid.agreement import agree
 from hybrid.devices.cuda import Gpu
 from hybrid.errors import DoesNotFit
 from hybrid.facts import SPARE_GPU_BYTES, look_around, room_of
 from hybrid.problem import Problem
+from hybrid.ranks import team_of
 from hybrid.settings import Settings
 from hybrid.team import Team
 
@@ -36,7 +39,7 @@ class Machine:
 
     def hold(self, size):
         """From the product before."""
-        self.team.kept = SimpleNamespace(gpu=self.gpu, held=size, key=None)
+        self.team.kept = SimpleNamespace(gpu=self.gpu, held=size, key=None, agreed=None)
 
     def plan(self, problem, resident=False, **settings):
         with self.team.phase("agree", timed=False) as looking:
@@ -157,3 +160,41 @@ def test_all_ranks_ask_when_one_holds_too_little(comm, monkeypatch):
         machine.team.kept = None
         machine.team.free()
         own.Free()
+
+
+@pytest.fixture
+def agreed_anew(monkeypatch):
+    """How often it came to that."""
+    times, original = [], agreement._agree_anew
+
+    def counted(*asked):
+        times.append(asked)
+        return original(*asked)
+
+    monkeypatch.setattr(agreement, "_agree_anew", counted)
+    monkeypatch.setattr(lately, "LOOK_AGAIN", 1000.0)
+    return times
+
+
+@pytest.mark.mpi
+def test_what_was_agreed_on_serves_the_same_product_again_unless_a_rank_has_forgotten_it(comm, agreed_anew):
+    own = comm.Dup()
+
+    def product(n, **how):
+        a, b = (np.ones((n, n)), np.ones((n, n))) if own.rank == 0 else (None, None)
+        c = hybrid.multiply(a, b, comm=own, **how)
+        assert own.rank != 0 or (c == n).all()
+        return len(agreed_anew)
+
+    product(6)  # makes the workplace
+    product(6)
+    agreed = product(6)
+    assert product(6) == agreed
+    assert product(7) == agreed + 1
+    assert product(7, check=False) == agreed + 2
+    assert product(7) == agreed + 3
+    if own.rank == own.size - 1:
+        team_of(own).kept.drain()
+    assert product(7) == agreed + 4
+    assert product(7) == agreed + 4
+    own.Free()

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.gpu
 WAYS = {
     "private": {},
     "pieces": {"CHUNK_ROWS": "33", "PANEL_COLUMNS": "40"},
+    "slabs": {"CHUNK_ROWS": "33", "SLAB_ROWS": "32"},
+    "slabs from the host": {"ROAD": "host", "CHUNK_ROWS": "48", "SLAB_ROWS": "27"},
     "host": {"ROAD": "host"},
     "little memory": {"ROAD": "host", "GPU_MEMORY": "200k"},
     "a node a rank": {"RANKS_PER_NODE": "1"},

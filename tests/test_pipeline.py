@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hybrid import cut
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.cpu import CpuDevice, blas
+from hybrid.devices.cpu import CpuDevice, add_by_blas, blas
 from hybrid.exchange import Ends
 from hybrid.exchange.host import HostRoad
 from hybrid.partition import Topology
@@ -59,8 +59,8 @@ class ShuffledDevice:
     def copy_in(self, into, source, after):
         return self._later("copy in", after, partial(np.copyto, into, source))
 
-    def multiply(self, a, b, c, after):
-        return self._later("multiply", after, partial(blas, a, b, c))
+    def multiply(self, a, b, c, after, *, adding=False):
+        return self._later("multiply", after, partial(add_by_blas if adding else blas, a, b, c))
 
     def copy_out(self, into, source, after):
         return self._later("copy out", after, partial(np.copyto, into, source))
@@ -127,8 +127,9 @@ def test_any_chunks_and_panels_give_numpys_product(n, l, m, chunk_rows, panel_co
 
 @pytest.fixture(scope="module")
 def gpu_cut_for_small_matrices():
-    """A GPU's cut, with a first panel wider than the others, as matrices of thousands of columns have it."""
-    small = {"CHUNK_ROWS": 3, "LEAD_ROW_BYTES": 80, "PANEL_ROW_BYTES": 16, "PANEL_BYTES": 200, "PIECE_BYTES": 1, "TILE": 1}
+    """A GPU's cut, with many pieces, as matrices of thousands of rows and columns have it."""
+    small = {"CHUNK_ROWS": 3, "SLAB_ROWS": 2, "LINE_COMPUTES": 0.5, "PANEL_ROW_BYTES": 16, "PANEL_BYTES": 200, "PIECE_BYTES": 1}
+    small |= {"TILE": 1}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in small.items():
             patch.setattr(cut, name, value)
@@ -138,19 +139,26 @@ def gpu_cut_for_small_matrices():
 
 
 @settings(deadline=None, max_examples=200)
-@given(n=sizes, l=sizes, m=st.integers(8, 40), ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
-def test_the_product_is_right_as_a_gpu_cuts_it(gpu_cut_for_small_matrices, n, l, m, ranks, seed):
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, plan_for="cuda")
+@given(n=sizes, l=sizes, m=sizes, chunk_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, chunk_rows, slab_rows, ranks, seed):
+    cut = {"chunk_rows": chunk_rows, "slab_rows": slab_rows, "adds": True}
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **cut)
     np.testing.assert_array_equal(c, a @ b)
 
 
-def test_a_first_panel_is_wider(gpu_cut_for_small_matrices):
-    plan = make_plan(Problem(20, 9, 30), Topology.of_equal_nodes(1, 1), device="cuda")
-    share = plan.shares[0]
-    assert [len(panel) for panel in share.panels][:2] == [10, 4]
-    assert share.layout.slots == 1, "side by side"
-    assert share.layout.width_of(0) == 30
-    assert len(share.chunks) > 2
+@pytest.mark.parametrize("kind", ["multiply", "copy out"])
+def test_slabs_need_every_mark(kind):
+    """So the test before can fail."""
+    cut = {"chunk_rows": 3, "slab_rows": 4, "adds": True}
+    products = [product_of_shares(30, 20, 10, ForgetfulDevice(seed, kind), **cut) for seed in range(20)]
+    assert any(not np.array_equal(c, a @ b) for a, b, c in products)
+
+
+@settings(deadline=None, max_examples=200)
+@given(n=sizes, l=sizes, m=st.integers(8, 40), ranks=st.integers(1, 3), seed=st.integers(0, 2**32), adds=st.booleans())
+def test_the_product_is_right_as_a_gpu_cuts_it(gpu_cut_for_small_matrices, n, l, m, ranks, seed, adds):
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, plan_for="cuda", adds=adds)
+    np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -130,18 +130,13 @@ def of_gpus(problem, gpus):
     return make_plan(problem, Topology.of_equal_nodes(gpus, gpus), device="cuda").shares[0]
 
 
-def test_a_gpu_begins_with_one_chunk_and_a_wide_panel_and_ends_with_a_chunk():
+def test_a_gpu_begins_with_one_chunk_and_a_panel_and_ends_with_a_chunk():
     share = of_gpus(Problem(8000, 8000, 8000), 1)
     assert [len(chunk) for chunk in share.chunks] == [512] * 15 + [320]
-    assert [len(panel) for panel in share.panels] == [6144, 1024, 832]
+    assert [len(panel) for panel in share.panels] == [2048, 2048, 2048, 1856]
     order = "".join(arrival.operand for arrival in share.order)
     assert order.startswith("AB")
     assert order.endswith("A")
-
-
-def test_many_gpus_fill_the_hosts_memory_and_begin_with_less():
-    few, many = (of_gpus(Problem(8000, 8000, 8000), gpus) for gpus in (2, 4))
-    assert [[len(share.chunks[0]), len(share.panels[0])] for share in (few, many)] == [[512, 6144], [1024, 4096]]
 
 
 def test_small_matrices_come_at_once():
@@ -158,7 +153,7 @@ def test_what_lies_on_the_gpus_already_is_cut_for_the_exchange_alone():
 
 def test_b_in_float32_comes_in_panels_as_wide_in_bytes():
     share = of_gpus(Problem(100, 40_000, 40_000, "float32"), 1)
-    assert [len(panel) for panel in share.panels[:2]] == [12_288, 5_120]
+    assert {len(panel) for panel in share.panels[:-1]} == {5_120}
 
 
 def test_a_cpu_takes_b_as_it_lies():
@@ -394,10 +389,10 @@ def test_a_large_machine_is_explained_in_its_bytes():
     assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
     buffers = 8 * (12_500 * 100_000 + 100_000 * (100_000 + 12_500))  # a row-block of A, all of B, and C below it
     assert lines[6] == (
-        f"rank 3: rows 37500:50000 in 13 chunk(s), B in 8 panel(s), 20 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
+        f"rank 3: rows 37500:50000 in 25 chunk(s), B in 8 panel(s), 32 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
     )
     assert lines[11].startswith("road peers, if a test shows")
-    assert lines[12].startswith("order of arrival on rank 0: A0:1024 B0:12544 A1024:2048 B12544:25088 ")
+    assert lines[12].startswith("order of arrival on rank 0: A0:512 B0:12544 A512:1024 A1024:1536 ")
     assert len(lines) == 13
 
 

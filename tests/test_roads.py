@@ -19,6 +19,13 @@ from hybrid.exchange.push import DrivingRoad
 from hybrid.plan import make_plan
 
 pytestmark = pytest.mark.mpi
+PIECES = [
+    {},
+    {"CHUNK_ROWS": "3", "PANEL_COLUMNS": "5"},
+    {"CHUNK_ROWS": "1", "PANEL_COLUMNS": "40"},
+    {"CHUNK_ROWS": "3", "SLAB_ROWS": "5"},
+    {"CHUNK_ROWS": "40", "SLAB_ROWS": "1"},
+]
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +74,9 @@ def test_the_host_road_gives_numpys_product(comm, rng, monkeypatch, taken, dtype
 
 @pytest.fixture
 def gpu_cut_for_small_matrices(monkeypatch):
-    """As a GPU cuts matrices of thousands of rows and columns: a wide first panel, narrow ones, chunks."""
-    small = {"CHUNK_ROWS": 4, "LEAD_ROW_BYTES": 160, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1, "TILE": 1}
+    """As a GPU cuts matrices of thousands of rows and columns: many chunks, panels and slabs."""
+    small = {"CHUNK_ROWS": 4, "SLAB_ROWS": 5, "LINE_COMPUTES": 1, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1}
+    small |= {"TILE": 1}
     for name, value in small.items():
         monkeypatch.setattr(cut, name, value)
     make_plan.cache_clear()
@@ -78,13 +86,14 @@ def gpu_cut_for_small_matrices(monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("road", ["host", "peers", "nccl"])
+@pytest.mark.parametrize("kernel", ["naive", "register_tiled"], ids=["panels", "slabs"])
 @pytest.mark.parametrize("shared", [False, True], ids=["the root's arrays", "shared arrays"])
-def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, road, shared):
+def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, road, kernel, shared):
     try:
         compiler()
     except DeviceUnavailable as missing:
         pytest.skip(str(missing))
-    for name, value in {"ROAD": road, "DEVICE": "emulate", "KERNEL": "naive"}.items():
+    for name, value in {"ROAD": road, "DEVICE": "emulate", "KERNEL": kernel}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     log = stand_in(monkeypatch)
     own = comm.Dup()  # what joins its ranks goes with it
@@ -104,12 +113,31 @@ def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, ro
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("pieces", [("0", "0"), ("3", "5"), ("1", "40")], ids=["chosen pieces", "many pieces", "rows"])
+@pytest.mark.parametrize("nodes", ["0", "2"], ids=["one node", "nodes of two"])
+@pytest.mark.parametrize("road", ["peers", "host"])
+@pytest.mark.parametrize("pieces", PIECES, ids=str)
+def test_in_pieces_of_any_kind_from_shared_matrices(comm, rng, monkeypatch, road, pieces, nodes):
+    if comm.size % 2 and nodes == "2":
+        pytest.skip("a node of one rank has no peers")
+    for name, size in {"ROAD": road, "RANKS_PER_NODE": nodes, **pieces}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", size)
+    for _ in range(3):
+        a, b, root = case(comm, rng, "float64", least=comm.size)
+        shared_a, shared_b = (hybrid.empty(matrix.shape, comm=comm, root=root) for matrix in (a, b))
+        if comm.rank == root:
+            shared_a[...], shared_b[...] = a, b
+        comm.Barrier()
+        c = product(comm, shared_a, shared_b, root)
+        assert comm.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("pieces", PIECES, ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_root_drives_the_links_from_its_own_arrays(comm, rng, monkeypatch, taken, dtype, pieces):
     monkeypatch.setenv("HYBRID_ROAD", "peers")
-    monkeypatch.setenv("HYBRID_CHUNK_ROWS", pieces[0])
-    monkeypatch.setenv("HYBRID_PANEL_COLUMNS", pieces[1])
+    for name, size in pieces.items():
+        monkeypatch.setenv(f"HYBRID_{name}", size)
     for _ in range(8):
         a, b, root = case(comm, rng, dtype, least=comm.size)
         taken.clear()
@@ -342,7 +370,7 @@ def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
 
 FAULTS = {
     "the device": ("hybrid.devices.cpu.CpuDevice.take_kernel", {}),
-    "the order of arrivals": ("hybrid.plan.arrivals", {}),
+    "the order of arrivals": ("hybrid.share.arrivals", {}),
     "the plan": ("hybrid.agreement.make_plan", {}),
     "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"ROAD": "peers"}),
     "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"ROAD": "peers"}),

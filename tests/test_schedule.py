@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid.held import last_uses
 from hybrid.layout import Cut
 from hybrid.partition import Span, pieces
-from hybrid.pipeline import last_uses
 from hybrid.schedule import arrivals
 
 quick = settings(deadline=None, max_examples=200)

@@ -6,9 +6,9 @@ from typing import Any
 
 from hybrid.devices import Device
 from hybrid.layout import Region
-from hybrid.plan import Share
 from hybrid.problem import Problem
 from hybrid.schedule import Arrival, Strip
+from hybrid.share import Share
 
 _MOST_KEPT = 10_000  # strips
 
@@ -21,15 +21,13 @@ class Buffers:
         self._a = device.matrix(memory, 0, layout.rows, problem.l, dtype)
 
         def matrices(region: Region, rows: int) -> list[Any]:
-            return [
-                device.matrix(memory, region.begin_of(slot), rows, layout.width_of(slot), dtype) for slot in range(layout.slots)
-            ]
+            return [device.matrix(memory, region.begin_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
 
         self._b, self._c = matrices(layout.b, problem.l), matrices(layout.c, layout.rows)
         self._operands: dict[Strip, tuple[Any, Any, Any]] = {}  # kept: views of a GPU's memory take their time
 
     def place(self, arrival: Arrival) -> Any:
-        """Where a chunk or panel goes."""
+        """Where a chunk or panel goes; a slab's rows go to the same rows of what this gives."""
         return self._a[arrival.held.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.held.slice]
 
     def operands(self, strip: Strip) -> tuple[Any, Any, Any]:
@@ -38,5 +36,6 @@ class Buffers:
             if len(self._operands) >= _MOST_KEPT:
                 self._operands.clear()
             rows, columns = strip.held_rows.slice, strip.held_columns.slice
-            self._operands[strip] = self._a[rows], self._b[strip.slot][:, columns], self._c[strip.slot][rows, columns]
+            inner = strip.inner.slice if strip.inner else slice(None)
+            self._operands[strip] = self._a[rows, inner], self._b[strip.slot][inner, columns], self._c[strip.slot][rows, columns]
         return self._operands[strip]

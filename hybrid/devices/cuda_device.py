@@ -49,6 +49,7 @@ class CudaDevice:
         self._multiply: Any = None
         self._timed: list[tuple[str, Any, Any]] = []
         self._awaited: dict[int, set[Mark]] = {}  # by a stream's address: a strip depends on many marks, mostly on old ones
+        self._multiplying: Any = None  # when the strip before began
         self._host_zero = 0.0
         self._zero: Any = None
 
@@ -86,10 +87,10 @@ class CudaDevice:
     def exchange(self, into: Any, source: Any, after: list[Mark]) -> Mark:
         return self._do("exchange", after, lambda stream: self._copy(into, source, stream))
 
-    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark]) -> Mark:
+    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark], *, adding: bool = False) -> Mark:
         def launch(stream: Any) -> None:
             with stream:
-                self._multiply(a, b, c)
+                self._multiply(a, b, c, adding)
 
         return self._do("multiply", after, launch)
 
@@ -98,7 +99,11 @@ class CudaDevice:
 
     def finish(self) -> Work:
         timed, zero, host_zero = self._timed, self._zero, self._host_zero
-        self._timed, self._zero = [], None  # also if the GPU fails now: the next product's times are its own
+        self._timed, self._zero, self._multiplying = (
+            [],
+            None,
+            None,
+        )  # also if the GPU fails now: the next product's times are its own
         self._awaited.clear()
         for stream in self._all_streams:
             stream.synchronize()
@@ -199,7 +204,13 @@ class CudaDevice:
                 if mark not in awaited:
                     stream.wait_event(mark)
             awaited.update(after)
-            begin = stream.record()
+            if phase == "multiply":
+                # Two strips that wait begin in their order: one that overtakes goes home no sooner, for copies keep theirs.
+                if self._multiplying is not None:
+                    stream.wait_event(self._multiplying)
+                self._multiplying = begin = stream.record()
+            else:
+                begin = stream.record()
             work(stream)
             end = stream.record()
         self._timed.append((phase, begin, end))

@@ -25,8 +25,11 @@ class HostRoad:
     def bring(self, arrival: Arrival, into: Any, after: list[Mark]) -> Mark:
         part = arrival.span.slice
         self._await_delivery(arrival)
-        source = self._ends.a[part] if arrival.operand == "A" else self._ends.b[:, part]
-        return self._device.copy_in(into, source, after)
+        if arrival.operand == "A":
+            return self._device.copy_in(into, self._ends.a[part], after)
+        slab = [rows.slice for rows in arrival.slab if len(rows)] or [slice(None)]
+        # Copies in keep their order: the last one's mark stands for all.
+        return [self._device.copy_in(into[rows], self._ends.b[rows, part], after) for rows in slab][-1]
 
     def complete(self, arrival: Arrival, into: Any) -> list[Mark]:
         return []

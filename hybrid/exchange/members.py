@@ -9,8 +9,8 @@ from typing import Any
 from hybrid.devices import Device, Mark
 from hybrid.devices.buffers import Buffers
 from hybrid.partition import Span
-from hybrid.plan import Share
 from hybrid.schedule import Arrival
+from hybrid.share import Share
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,19 @@ class Member:
     """One of them, as the others see it. Its device holds all of its chunks and all panels."""
 
     share: Share
+    place: int  # among the node's ranks
     b_rows: Span  # of B: those that come over its own link
     buffers: Buffers
-    loaded: list[Mark]  # announced: its chunks, then its rows of the panels
+    loaded: list[Mark]  # announced: its chunks, then its rows of the panels or slabs
     multiplied: list[Mark]  # announced: its strips, in order
 
     @property
     def loads(self) -> int:
-        return len(self.share.chunks) + len(self.share.panels)
+        return len(self.share.chunks) + self.share.pieces_of_b
+
+    def rows_of(self, arrival: Arrival) -> Span:
+        """Of a panel or slab, the rows that come over its link."""
+        return arrival.slab[self.place] if arrival.slab else self.b_rows
 
     def number(self, arrival: Arrival) -> int:
         """Of the announcement that a chunk or panel is there."""
@@ -51,7 +56,7 @@ def fetch_panel(
     for other in sorted(members, key=lambda other: (other <= rank, other)):
         if other == rank:
             continue
-        rows = members[other].b_rows.slice
+        rows = members[other].rows_of(arrival).slice
         panel = members[other].buffers.place(arrival)
         marks.append(device.exchange(into[rows], panel[rows], [loaded(other, arrival)]))
     return marks

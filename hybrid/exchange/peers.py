@@ -33,7 +33,7 @@ class PeersRoad(HostRoad):
         if arrival.operand == "A":
             return super().bring(arrival, into, after)
         own = self._members[self._rank]
-        rows, number = own.b_rows.slice, own.number(arrival)
+        rows, number = own.rows_of(arrival).slice, own.number(arrival)
         self._await_delivery(arrival)
         mark = self._device.copy_in(into[rows], self._ends.b[rows, arrival.span.slice], after)
         self._neighbour.announce(number, mark)

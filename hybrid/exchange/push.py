@@ -16,8 +16,8 @@ from hybrid.devices import Mark, Neighbour, Work
 from hybrid.devices.buffers import Buffers
 from hybrid.exchange import Ends
 from hybrid.exchange.members import Member, fetch_panel
-from hybrid.plan import Share
 from hybrid.schedule import Arrival, Strip
+from hybrid.share import Share
 
 
 class PushedRoad:
@@ -80,7 +80,7 @@ class DrivingRoad:
             if arrival.operand == "A":
                 mark = link.copy_in(place, self._ends.a[member.share.rows.slice][part], [])
             else:
-                rows = member.b_rows.slice
+                rows = member.rows_of(arrival).slice
                 mark = link.copy_in(place[rows], self._ends.b[rows, part], [])
             self._marks[rank, number] = mark
             link.announce(number, mark)
@@ -130,7 +130,8 @@ class DrivingRoad:
 
 
 def _strips(share: Share) -> Iterator[Strip]:
-    return (strip for arrival in share.order for strip in arrival.releases)
+    """Those that are taken home."""
+    return (strip for arrival in share.order for strip in arrival.releases if strip.completes)
 
 
 def _place(members: Mapping[int, Member], rank: int, arrival: Arrival) -> int:

@@ -1,0 +1,152 @@
+"""B in slabs: what each arrival adds to C, and when C is complete."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybrid.layout import Cut
+from hybrid.partition import Span, Topology, pieces
+from hybrid.plan import make_plan
+from hybrid.problem import Problem
+from hybrid.slabs import ALIGNED, slab_arrivals, slabs_of
+
+quick = settings(deadline=None, max_examples=200)
+
+
+@quick
+@given(rows=st.integers(1, 300), links=st.integers(1, 5), slab_rows=st.integers(1, 200))
+def test_slabs_are_all_rows_once_and_each_links_follow_each_other(rows, links, slab_rows):
+    slabs = slabs_of(rows, links, slab_rows)
+    of_links = [[slab[link] for slab in slabs] for link in range(links)]
+    in_order = [span for spans in of_links for span in spans]
+    assert [row for span in in_order for row in range(span.lo, span.hi)] == list(range(rows))
+    assert all(before.hi == after.lo for spans in of_links for before, after in pairwise(spans))
+    assert all(any(map(len, slab)) for slab in slabs), "no slab is empty"
+    if slab_rows % ALIGNED == 0:
+        assert all(span.lo % ALIGNED == 0 or span.lo == rows for span in in_order)
+    widest = [max(map(len, spans)) for spans in of_links]
+    assert max(widest) <= max(1, -(-slab_rows // links) + ALIGNED)
+
+
+@quick
+@given(
+    rows=st.integers(0, 30),
+    columns=st.integers(0, 9) | st.sampled_from([128, 129, 300]),
+    inner=st.integers(1, 40),
+    chunk=st.integers(1, 9),
+    links=st.integers(1, 4),
+    slab_rows=st.integers(1, 30),
+    foundation=st.integers(1, 9),
+    data=st.data(),
+)
+def test_strips_compute_all_of_c_in_order_from_what_is_there(rows, columns, inner, chunk, links, slab_rows, foundation, data):
+    chunks, slabs = tuple(pieces(Span(0, rows), chunk)), slabs_of(inner, links, slab_rows)
+    own = data.draw(st.integers(0, links - 1))
+    order = list(slab_arrivals(chunks, slabs, Span(0, columns), foundation, own))
+    a_here, b_here = np.zeros(rows, bool), np.zeros(inner, bool)
+    met = np.zeros((rows, columns, inner), int)
+    written, complete = np.zeros((rows, columns), bool), np.zeros((rows, columns), bool)
+    for arrival in order:
+        if arrival.operand == "A":
+            assert arrival.span == chunks[arrival.index]
+            a_here[arrival.span.slice] = True
+        else:
+            assert arrival.slab == slabs[arrival.index]
+            for part in arrival.slab:
+                b_here[part.slice] = True
+        for strip in arrival.releases:
+            assert len(strip.rows)
+            assert len(strip.inner)
+            mine = strip.rows.slice, strip.columns.slice
+            assert a_here[strip.rows.slice].all()
+            assert b_here[strip.inner.slice].all()
+            assert (written[mine] == strip.adds).all(), "the first product replaces what was in C, others add to it"
+            assert not complete[mine].any()
+            met[(*mine, strip.inner.slice)] += 1
+            written[mine] = True
+            complete[mine] |= strip.completes
+            assert not strip.completes or (met[mine] == 1).all()
+    if columns:
+        assert (met == 1).all()
+        assert complete.all()
+    assert [arrival.index for arrival in order if arrival.operand == "A"] == list(range(len(chunks) if columns else 0))
+    assert [arrival.index for arrival in order if arrival.operand == "B"] == list(range(len(slabs) if rows and columns else 0))
+
+
+@quick
+@given(rows=st.integers(1, 20), depth=st.integers(1, 12), columns=st.integers(1, 20), foundation=st.integers(1, 25))
+def test_as_much_of_a_comes_as_of_b_until_the_foundation_is_there_and_the_rest_when_all_of_b_is(rows, depth, columns, foundation):
+    chunks = [Span(row, row + 1) for row in range(rows)]
+    here = {"A": 0, "B": 0}
+    for arrival in slab_arrivals(chunks, slabs_of(depth, 1, 1), Span(0, columns), foundation, 0):
+        of_foundation = here["A"] < min(rows, foundation)
+        a_is_behind = here["A"] * depth <= here["B"] * columns
+        here[arrival.operand] += 1
+        if here["B"] < depth or arrival.operand == "B":
+            assert arrival.operand == ("A" if of_foundation and a_is_behind else "B")
+        else:
+            assert [strip.inner for strip in arrival.releases] == [Span(0, depth)], "all of B at once"
+        if here["B"] == depth and arrival.operand == "B":
+            assert [len(strip.rows) for strip in arrival.releases] == [1] * here["A"], "chunk by chunk"
+    assert here == {"A": rows, "B": depth}
+
+
+def test_a_rank_multiplies_first_what_came_over_its_own_link():
+    order = list(slab_arrivals([Span(0, 1)], slabs_of(6, 3, 3), Span(0, 1), 1, 1))
+    assert [[str(strip.inner) for strip in arrival.releases] for arrival in order] == [
+        [],
+        ["2:3", "4:5", "0:1"],
+        ["3:4", "5:6", "1:2"],
+    ]
+
+
+GPU = {"device": "cuda", "adds": True}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"adds": False},
+        {"panel_columns": 512},
+        {"device_memory": 500_000_000},
+        {"resident_rows": ((Span(0, 8000),), (Span(0, 8000),))},
+        {"topology": Topology(((0,), (1,)))},
+        {"device": "cpu"},
+        {"problem": Problem(8000, 900, 8000)},
+    ],
+    ids=str,
+)
+def test_b_comes_in_slabs_where_a_gpu_holds_it_and_its_kernel_adds(other):
+    of_one = {"problem": Problem(8000, 8000, 8000), "topology": Topology(((0,),)), **GPU}
+    assert make_plan(**of_one).shares[0].slabs
+    assert not make_plan(**{**of_one, **other}).shares[0].slabs
+
+
+def test_nccl_brings_panels():
+    plan = make_plan(Problem(8000, 8000, 8000), Topology(((0, 1),)), **GPU)
+    assert plan.on_road("peers").shares[1].slabs
+    assert not plan.on_road("nccl").shares[1].slabs
+    assert plan.on_road("nccl").b_rows_over_link(1) == Span(4000, 8000)
+
+
+def test_the_foundation_keeps_a_gpu_busy_and_no_more_and_lets_c_go_home_in_time():
+    def foundation(depth, links=1):
+        plan = make_plan(Problem(8192 * links, depth, 8192), Topology((tuple(range(links)),)), **GPU)
+        return plan.shares[0].cut.foundation * plan.shares[0].cut.chunk_rows
+
+    assert foundation(2000) == foundation(4000) == 512, "the link is slower than the kernels: C must go home early"
+    assert foundation(6000) == 2560
+    assert foundation(16000) == foundation(32000) == 3584
+    assert foundation(16000, links=2) == 1536, "of B each link brings half"
+
+
+def test_a_size_asked_for_is_kept_also_on_a_cpu():
+    plan = make_plan(Problem(40, 30, 20), Topology(((0, 1),)), staged=True, adds=True, slab_rows=8, chunk_rows=6)
+    assert [tuple(map(str, slab)) for slab in plan.shares[0].slabs][:2] == [("0:4", "15:19"), ("4:8", "19:23")]
+    assert isinstance(plan.shares[0].cut, Cut)
+    assert plan.b_rows_over_link(1) == Span(15, 30)
