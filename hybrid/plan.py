@@ -53,6 +53,11 @@ class Plan:
             _refuse_many(self.problem, share.cut.loads(len(share.rows), self.problem.m))
 
     @property
+    def adds(self) -> bool:
+        """Some strips are added to C."""
+        return bool(self.shares[0].slabs)
+
+    @property
     def root_node(self) -> int:
         return self.topology.node_of(self.root)
 

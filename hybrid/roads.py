@@ -102,9 +102,9 @@ def settled_workplace(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel
     """This rank's, kept with the team and made anew for other devices; ready for the kernel. Every rank calls it."""
     if team.kept is not None and team.kept.key != _key(plan, gpus):
         give_back(team)
-    kept, known_as = team.kept, (kernel.name, plan.problem.dtype)
+    kept, known_as = team.kept, (kernel.name, plan.problem.dtype, plan.adds)
     if isinstance(kept, Workplace) and known_as in kept.ready_for:
-        kept.device.take_kernel(kernel, plan.problem.dtype)
+        kept.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
         return kept
     try:
         with team.phase("prepare", timed=False), busy():
@@ -112,7 +112,7 @@ def settled_workplace(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel
             if not isinstance(place, Workplace):
                 gpu = gpus[team.rank]
                 team.kept = place = Workplace(_key(plan, gpus), _device(plan, gpu, kernel), gpu)
-            place.device.take_kernel(kernel, plan.problem.dtype)
+            place.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
     except BaseException:
         team.kept = kept  # on all ranks, also on those that could make theirs
         raise

@@ -55,7 +55,7 @@ class Workplace:
         self._multiplied: dict[int, list[Mark]] = {}
         self.held = 0  # bytes of `memory`
         self.agreed: Any = None  # the last question, and what all ranks agreed on; None where something has changed since
-        self.ready_for: set[tuple[str, str]] = set()  # kernels, and for which type, that the devices of all ranks have taken
+        self.ready_for: set[tuple[str, str, bool]] = set()  # kernels, for which type, and to add, that all devices have taken
         self._made: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
         self._connection: _Connection | None = None
         self._probed: Topology | None = None

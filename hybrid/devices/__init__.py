@@ -24,8 +24,8 @@ class Device(Protocol):
     name: str  # "cpu", "cuda" or "emulate"
     staged: bool  # False: it multiplies host matrices where they lie, and copies nothing
 
-    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
-        """Multiply by this kernel from now on; it is compiled now, where that is not done yet."""
+    def take_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
+        """Multiply by this kernel from now on, perhaps also `adding`; it is compiled now, where that is not done yet."""
 
     def reserve(self, size: int, *, shared: bool) -> Any:
         """`size` bytes of the device's memory, their contents undefined; `shared`: other processes can open them."""

@@ -35,7 +35,7 @@ class CpuDevice:
         self._done: list[tuple[str, float, float]] = []
         self._product: Product = blas
 
-    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
+    def take_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)
 
     def reserve(self, size: int, *, shared: bool) -> _Memory:

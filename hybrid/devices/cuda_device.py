@@ -9,7 +9,8 @@ from typing import Any
 
 from hybrid.devices import Mark, Work
 from hybrid.devices.cuda import Gpu
-from hybrid.devices.cuda_kernels import multiplication
+from hybrid.devices.cuda_events import OpenedEvent, WorkDone
+from hybrid.devices.cuda_kernels import OwnKernel, multiplication
 from hybrid.devices.nccl import NcclJoined, unique_id
 from hybrid.devices.nccl_library import load_nccl
 from hybrid.devices.page_locks import page_locks
@@ -53,13 +54,14 @@ class CudaDevice:
         self._host_zero = 0.0
         self._zero: Any = None
 
-    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
-        """Multiply by this kernel from now on; it is compiled at its first use."""
+    def take_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         key = (kernel.name, dtype)
-        if key not in self._multiplications:
-            with self._device:
+        with self._device:
+            if key not in self._multiplications:
                 self._multiplications[key] = multiplication(kernel, dtype, self.gpu.capability)
-        self._multiply = self._multiplications[key]
+            self._multiply = self._multiplications[key]
+            if adding and isinstance(self._multiply, OwnKernel):
+                self._multiply.make_ready(adds=True)
 
     def reserve(self, size: int, *, shared: bool) -> Any:
         # Not from CuPy's pool: other processes can open only what CUDA itself handed out.
@@ -170,7 +172,7 @@ class CudaDevice:
 
     def open_announcements(self, handle: Any) -> list[Mark]:
         with self._device:
-            return [_OpenedEvent(self._runtime, key) for key in handle]
+            return [OpenedEvent(self._runtime, key) for key in handle]
 
     def prepare_to_join(self) -> None:
         load_nccl()
@@ -214,7 +216,7 @@ class CudaDevice:
             work(stream)
             end = stream.record()
         self._timed.append((phase, begin, end))
-        return _Mark(end, stream)
+        return WorkDone(end, stream)
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"
@@ -234,30 +236,6 @@ class CudaDevice:
 
     def _address(self, array: Any) -> int:
         return array.data.ptr if isinstance(array, self._cupy.ndarray) else array.ctypes.data
-
-
-class _Mark:
-    """The end of a piece of work, for Stream.wait_event."""
-
-    __slots__ = ("_event", "ptr", "stream")
-
-    def __init__(self, event: Any, stream: Any) -> None:
-        self._event = event  # destroyed with the last that refers to it
-        self.ptr = event.ptr
-        self.stream = stream
-
-
-class _OpenedEvent:
-    """Another process's event, for Stream.wait_event."""
-
-    def __init__(self, runtime: Any, handle: Any) -> None:
-        self._runtime = runtime
-        self.ptr = 0
-        self.ptr = runtime.ipcOpenEventHandle(handle)
-
-    def __del__(self) -> None:
-        if self.ptr:
-            self._runtime.eventDestroy(self.ptr)
 
 
 def _row_bytes(array: Any) -> int:

@@ -35,8 +35,13 @@ class OwnKernel:
         self._capability = capability
         self._functions: dict[str, Any] = {}
         self._prepared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # by where the matrices lie
-        for adds in (False, True) if kernel.adds else (False,):
-            self.compiled(launch_of(kernel, dtype, 1, 1, capability, copy_width(np.dtype(dtype).itemsize, ()), adds=adds))
+        self._dtype = np.dtype(dtype)
+        self.make_ready()
+
+    def make_ready(self, *, adds: bool = False) -> None:
+        """Compile what matrices take that lie as they should."""
+        width = copy_width(self._dtype.itemsize, ())
+        self.compiled(launch_of(self._kernel, self._dtype.name, 1, 1, self._capability, width, adds=adds))
 
     def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
         if not c.size:

@@ -24,10 +24,10 @@ class EmulatedDevice(CpuDevice):
         self._kernels: dict[str, EmulatedKernel] = {}
         self.take_kernel(kernel, dtype)
 
-    def take_kernel(self, kernel: Kernel, dtype: str) -> None:
+    def take_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._catalogued = kernel
-        # Compiled before it is timed.
-        self._kernel(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize))
+        for adds in (False, True)[: 1 + adding]:  # compiled before it is timed
+            self._kernel(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize, adds=adds))
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark], *, adding: bool = False) -> Mark:
         return self._do("multiply", lambda: self._launch(a, b, c, adding))
