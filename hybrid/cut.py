@@ -47,7 +47,10 @@ def choose_cut(
     whole = Cut(height, width, _count(rows, height), _count(problem.m, width))
     if not memory or layout_of(problem, rows, whole, device).bytes <= memory:
         return _in_slabs(problem, rows, whole, device, links, panel_columns, slab_rows) if slabs else whole
-    return TightCut(problem, rows, device, memory, chunk_rows, panel_columns).choose()
+    tight = TightCut(problem, rows, device, memory, chunk_rows, panel_columns).choose()
+    if not slabs or tight.staying != "B" or (device == "cpu" and not slab_rows):
+        return tight
+    return replace(tight, slab_rows=slab_rows or _side(SLAB_ROWS, problem.bytes(1, tight.panel_columns)))
 
 
 def _in_slabs(problem: Problem, rows: int, cut: Cut, device: str, links: int, panel_columns: int, slab_rows: int) -> Cut:

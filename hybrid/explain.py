@@ -39,7 +39,7 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
         strips = sum(1 for _ in islice(share.strips(), _STRIPS_COUNTED))
         lines.append(
             f"rank {share.rank}: rows {share.rows} in {len(share.chunks)} chunk(s), "
-            f"B in {share.pieces_of_b} {'slab' if share.slabs else 'panel'}(s), "
+            f"B in {share.pieces_of_b} {'slab' if share.in_slabs else 'panel'}(s), "
             f"{strips}{'+' * (strips == _STRIPS_COUNTED)} strip(s) of C, "
             + (f"{readable(buffers)} in {where}" if buffers else "multiplied where they lie")
         )

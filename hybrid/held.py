@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from hybrid.partition import Span
@@ -11,19 +12,30 @@ from hybrid.schedule import Arrival, Strip
 Of = TypeVar("Of")
 
 
+@dataclass(frozen=True)
+class _Place:
+    """In the buffer of an operand."""
+
+    held: Span  # rows of the chunks' buffer, columns of the panels'
+    rows: Span | None = None  # of the panels' buffer; None: all
+
+    def meets(self, other: _Place) -> bool:
+        return self.held.meets(other.held) and (self.rows is None or other.rows is None or self.rows.meets(other.rows))
+
+
 class Held(Generic[Of]):
     """What is known of the pieces in a device's buffers, by where they lie."""
 
     def __init__(self) -> None:
-        self._by_buffer: dict[tuple[str, int], list[tuple[Span, Of]]] = {}
+        self._by_buffer: dict[tuple[str, int], list[tuple[_Place, Of]]] = {}
 
     def under(self, arrival: Arrival) -> list[Of]:
         """Of what lies, or lay, where the piece goes."""
-        return [known for span in _places(arrival) for known in self._over(arrival.operand, arrival.slot, span)]
+        return [known for place in _places(arrival) for known in self._over(arrival.operand, arrival.slot, place)]
 
     def read_by(self, strip: Strip) -> list[Of]:
         """Of the chunks and panels that the strip is computed from."""
-        return self._over("A", 0, strip.held_rows) + self._over("B", strip.slot, strip.inner or strip.held_columns)
+        return self._over("A", 0, _Place(strip.held_rows)) + self._over("B", strip.slot, _Place(strip.held_columns, strip.inner))
 
     def put(self, arrival: Arrival, known: Of) -> None:
         """In the place of what was known there."""
@@ -32,8 +44,8 @@ class Held(Generic[Of]):
             buffer[:] = [entry for entry in buffer if not entry[0].meets(place)]
             buffer.append((place, known))
 
-    def _over(self, operand: str, slot: int, span: Span) -> list[Of]:
-        return [known for held, known in self._by_buffer.get((operand, slot), []) if held.meets(span)]
+    def _over(self, operand: str, slot: int, place: _Place) -> list[Of]:
+        return [known for held, known in self._by_buffer.get((operand, slot), []) if held.meets(place)]
 
 
 def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
@@ -49,6 +61,5 @@ def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
     return uses
 
 
-def _places(arrival: Arrival) -> Sequence[Span]:
-    """In the buffer: of slabs their rows, of everything else what `held` counts. B comes in the ones or the others."""
-    return arrival.slab or (arrival.held,)
+def _places(arrival: Arrival) -> Sequence[_Place]:
+    return [_Place(arrival.held, rows) for rows in arrival.slab] or [_Place(arrival.held)]

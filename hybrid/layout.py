@@ -21,8 +21,8 @@ class Cut:
     panels: int
     apart: bool = False  # every panel is a matrix of its own: then its rows follow each other; all are held
     staying: str = "A"  # or "B": what does not pass by, where not all is held
-    slab_rows: int = 0  # of B: it comes in slabs, not in panels, where a road brings these
-    foundation: int = 0  # chunks that come in turn with the slabs
+    slab_rows: int = 0  # of B, where it comes in slabs; or where panels that stay come in these
+    foundation: int = 0  # chunks that come in turn with the slabs, where all are held
     last_rows: int = 0  # of the last two chunks, where these are smaller: little is left to do when all is there
 
     def chunks_of(self, rows: int, device: str) -> tuple[Span, ...]:

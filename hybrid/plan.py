@@ -106,9 +106,9 @@ class Plan:
         if self.resident or self.road == "nccl":
             return self.shares[rank].b_rows
         members = self.topology.nodes[self.topology.node_of(rank)]
-        number, slabs = members.index(rank), self.shares[rank].slabs
-        if slabs:
-            return Span(slabs[0][number].lo, slabs[-1][number].hi)
+        number, share = members.index(rank), self.shares[rank]
+        if share.in_slabs:
+            return Span(share.slabs[0][number].lo, share.slabs[-1][number].hi)
         return block(self.problem.l, len(members), number)
 
     def b_rows_on(self, node: int) -> Span:
@@ -221,7 +221,8 @@ def make_plan(
     pieces_of_b = -(-problem.l // cut.slab_rows) if cut.slab_rows else cut.panels_in(problem.m)
     _refuse_many(problem, -(-max(map(len, blocks)) // cut.chunk_rows) + pieces_of_b)
     panels = cut.panels_of(problem.m, device)
-    slabs = slabs_of(problem.l, topology.size, cut.slab_rows) if cut.slab_rows and panels else ()
+    links = topology.size if cut.foundation else 1
+    slabs = slabs_of(problem.l, links, cut.slab_rows) if cut.slab_rows and panels else ()
     shares = tuple(
         Share(
             rank,

@@ -105,7 +105,7 @@ def _loaded(plan: Plan) -> int:
     """Bytes of chunks, and of panels or slabs, each as often as it is loaded."""
     p = plan.problem
     return sum(
-        sum(p.bytes(len(rows), p.m) for rows in arrival.slab) or p.bytes(len(arrival.span), p.l)
+        sum(p.bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.bytes(len(arrival.span), p.l)
         for share in plan.shares
         if len(share.rows)
         for arrival in share.arrivals()

@@ -9,7 +9,7 @@ that lie so, or over as many as make room together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybrid.partition import Span
 
@@ -42,13 +42,22 @@ class Arrival:
 
 
 def arrivals(
-    chunks: Sequence[Span], panels: Sequence[Span], chunks_held: int, panels_held: int, *, staying: str = "A", apart: bool = False
+    chunks: Sequence[Span],
+    panels: Sequence[Span],
+    chunks_held: int,
+    panels_held: int,
+    *,
+    staying: str = "A",
+    apart: bool = False,
+    slabs: Sequence[Span] = (),
 ) -> Iterator[Arrival]:
     """Every piece of the operand that stays once, and of the other as often as it is needed; nothing where C is empty.
 
     A piece that arrives meets all of the other operand that it can meet for the first time. What it overwrites has met all it
     shall meet. `staying`: "A" or "B", where not all fits. `apart`: every panel is a matrix of its own; then all are held.
-    Pieces are of one size, but the last, which is smaller; or of any, where all are held.
+    Pieces are of one size, but the last, which is smaller; or of any, where all are held. `slabs`: some of B's rows each, in
+    which panels come that stay. So what is held at a turn is multiplied while they come; and the last strip before a turn makes
+    room for one slab after the other.
     """
     a, b = _Operand("A", chunks, chunks_held), _Operand("B", panels, panels_held, apart=apart)
     stays, passes = (a, b) if staying == "A" else (b, a)
@@ -70,10 +79,21 @@ def arrivals(
                 comes = a if not a.here or a.share < b.share else b
             run = comes.take_next()
             if comes is a:
-                releases = tuple(_strip(run, columns) for columns in b.runs())
+                last_before_turn = stays is b and not (a.coming or b.coming) and first + b.most < len(b.pieces)
+                inner = slabs if last_before_turn and slabs else (None,)
+                releases = tuple(strip for columns in b.runs(b.together) for strip in _strips(run, columns, inner))
+                yield Arrival("A", run.first, run.span, run.held, 0, releases)
+            elif stays is b and slabs:
+                for number, slab in enumerate(slabs):
+                    last = number == len(slabs) - 1
+                    releases = tuple(
+                        replace(_strip(rows, run), inner=slab, adds=number > 0, completes=last)
+                        for rows in a.runs(a.together if last else a.most)
+                    )
+                    yield Arrival("B", run.first, run.span, run.held, run.slot, releases, (slab,))
             else:
-                releases = tuple(_strip(rows, run) for rows in a.runs())
-            yield Arrival(comes.name, run.first, run.span, run.held, run.slot, releases)
+                releases = tuple(_strip(rows, run) for rows in a.runs(a.together))
+                yield Arrival("B", run.first, run.span, run.held, run.slot, releases)
 
 
 @dataclass(frozen=True)
@@ -84,6 +104,12 @@ class _Run:
     span: Span
     held: Span  # the same within the buffer
     slot: int
+
+
+def _strips(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Strip]:
+    """The same strip as one for each part of A's columns and B's rows, which add to each other."""
+    for number, part in enumerate(inner):
+        yield replace(_strip(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
 
 
 def _strip(rows: _Run, columns: _Run) -> Strip:
@@ -122,12 +148,12 @@ class _Operand:
         self.here = range(self.here[0] if self.here else piece, piece + step, step)[-self.most :]
         return self._run(range(piece, piece + 1))
 
-    def runs(self) -> Iterator[_Run]:
-        """What is here, as far as it lies side by side and may belong to one strip."""
+    def runs(self, together: int) -> Iterator[_Run]:
+        """What is here, as far as it lies side by side, at most so many pieces of it."""
         rest = self.here
         while rest:
             lap = rest[0] // self.most
-            count = next((i for i, piece in enumerate(rest[: self.together]) if piece // self.most != lap), self.together)
+            count = next((i for i, piece in enumerate(rest[:together]) if piece // self.most != lap), together)
             yield self._run(rest[:count])
             rest = rest[count:]
 

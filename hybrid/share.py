@@ -25,7 +25,7 @@ class Share:
     panels: tuple[Span, ...]  # of B's columns
     cut: Cut
     layout: Layout  # of its buffers, where the device has some
-    slabs: tuple[Slab, ...] = ()  # of B's rows: where there are some, B comes in these
+    slabs: tuple[Slab, ...] = ()  # of B's rows: where there are some, B comes in these, or panels that stay do
 
     @property
     def holds_all(self) -> bool:
@@ -35,13 +35,19 @@ class Share:
     @property
     def pieces_of_b(self) -> int:
         """How many panels or slabs there are."""
-        return len(self.slabs or self.panels)
+        return len(self.slabs if self.in_slabs else self.panels)
+
+    @property
+    def in_slabs(self) -> bool:
+        """All of B comes in these, not in panels."""
+        return self.holds_all and bool(self.slabs)
 
     def arrivals(self) -> Iterator[Arrival]:
         cut = self.cut
-        if self.slabs:
+        if self.in_slabs:
             return slab_arrivals(self.chunks, self.slabs, Span(0, self.panels[-1].hi), cut.foundation, self.rank)
-        return arrivals(self.chunks, self.panels, cut.chunks, cut.panels, staying=cut.staying, apart=cut.apart)
+        rows_of_b = [Span(slab[0].lo, slab[-1].hi) for slab in self.slabs]
+        return arrivals(self.chunks, self.panels, cut.chunks, cut.panels, staying=cut.staying, apart=cut.apart, slabs=rows_of_b)
 
     def strips(self) -> Iterator[Strip]:
         return (strip for arrival in self.arrivals() for strip in arrival.releases)

@@ -146,6 +146,21 @@ def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, chunk_r
     np.testing.assert_array_equal(c, a @ b)
 
 
+@settings(deadline=None, max_examples=200)
+@given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, seed=st.integers(0, 2**32))
+def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, memory, slab_rows, seed):
+    cut = {"chunk_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "adds": True, "device_memory": memory}
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), **cut)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("kind", ["copy in", "multiply", "copy out"])
+def test_slabs_of_panels_that_stay_need_every_mark(kind):
+    cut = {"chunk_rows": 3, "panel_columns": 4, "slab_rows": 3, "adds": True, "device_memory": 3000}
+    products = [product_of_shares(30, 10, 30, ForgetfulDevice(seed, kind), **cut) for seed in range(20)]
+    assert any(not np.array_equal(c, a @ b) for a, b, c in products)
+
+
 @pytest.mark.parametrize("kind", ["multiply", "copy out"])
 def test_slabs_need_every_mark(kind):
     """So the test before can fail."""

@@ -53,6 +53,32 @@ def test_strips_cover_the_block_once_and_read_only_what_is_there(rows, columns, 
         assert max(of_buffer) < (chunk * chunks_held if operand == "A" else panel * panels_held)
 
 
+@quick
+@given(rows=sizes, columns=sizes, inner=few, chunk=few, panel=few, held=st.tuples(few, few), slab=few)
+def test_panels_that_stay_may_come_in_slabs(rows, columns, inner, chunk, panel, held, slab):
+    """What lies on the device is modelled element by element of A's rows and B's columns and rows."""
+    chunks, panels, slabs = spans(rows, chunk), spans(columns, panel), spans(inner, slab)
+    computed = np.zeros((rows, columns, inner), int)
+    a_there, b_there = {}, {}
+    for arrival in arrivals(chunks, panels, *held, staying="B", slabs=slabs):
+        places = list(zip(range(*bounds(arrival.held)), range(*bounds(arrival.span)), strict=True))
+        if arrival.operand == "A":
+            a_there.update(places)
+        else:
+            b_there.update({(place, k): column for place, column in places for k in range(*bounds(arrival.slab[0]))})
+        for strip in arrival.releases:
+            along = range(*bounds(strip.inner or Span(0, inner)))
+            assert [a_there[row] for row in range(*bounds(strip.held_rows))] == list(range(*bounds(strip.rows)))
+            for k in along:
+                there = [b_there[column, k] for column in range(*bounds(strip.held_columns))]
+                assert there == list(range(*bounds(strip.columns)))
+            part = computed[strip.rows.slice, strip.columns.slice]
+            assert (part.any(axis=2) == strip.adds).all()
+            part[:, :, along.start : along.stop] += 1
+            assert strip.completes == (part == 1).all()
+    assert (computed == 1).all()
+
+
 def bounds(span):
     return span.lo, span.hi
 

@@ -113,7 +113,6 @@ GPU = {"device": "cuda", "adds": True}
     [
         {"adds": False},
         {"panel_columns": 512},
-        {"device_memory": 500_000_000},
         {"resident_rows": ((Span(0, 8000),), (Span(0, 8000),))},
         {"topology": Topology(((0,), (1,)))},
         {"device": "cpu"},
@@ -125,6 +124,19 @@ def test_b_comes_in_slabs_where_a_gpu_holds_it_and_its_kernel_adds(other):
     of_one = {"problem": Problem(8000, 8000, 8000), "topology": Topology(((0,),)), **GPU}
     assert make_plan(**of_one).shares[0].slabs
     assert not make_plan(**{**of_one, **other}).shares[0].slabs
+
+
+def test_where_not_all_is_held_panels_that_stay_come_in_slabs():
+    plan = make_plan(Problem(8000, 8000, 8000), Topology(((0,),)), device_memory=500_000_000, **GPU)
+    share = plan.shares[0]
+    assert share.cut.staying == "B"
+    assert not share.in_slabs
+    loads = [(arrival.span, arrival.slab) for arrival in share.order if arrival.operand == "B"]
+    slabs = [(Span(lo, min(lo + 1024, 8000)),) for lo in range(0, 8000, 1024)]
+    assert loads == [(panel, slab) for panel in share.panels for slab in slabs]
+    of_rows = make_plan(Problem(2000, 40_000, 40_000), Topology(((0,),)), device_memory=4 << 30, **GPU).shares[0]
+    assert of_rows.cut.staying == "A"
+    assert not of_rows.slabs, "panels that pass come at once"
 
 
 def test_nccl_brings_panels():
