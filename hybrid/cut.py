@@ -50,7 +50,8 @@ def choose_cut(
     tight = TightCut(problem, rows, device, memory, chunk_rows, panel_columns).choose()
     if not slabs or tight.staying != "B" or (device == "cpu" and not slab_rows):
         return tight
-    return replace(tight, slab_rows=slab_rows or _side(SLAB_ROWS, problem.bytes(1, tight.panel_columns)))
+    of_slab = slab_rows or _side(SLAB_ROWS, problem.bytes(1, tight.panel_columns))
+    return replace(tight, slab_rows=of_slab) if of_slab < problem.l else tight
 
 
 def _in_slabs(problem: Problem, rows: int, cut: Cut, device: str, links: int, panel_columns: int, slab_rows: int) -> Cut:

@@ -50,7 +50,7 @@ class CudaDevice:
         self._multiply: Any = None
         self._timed: list[tuple[str, Any, Any]] = []
         self._awaited: dict[int, set[Mark]] = {}  # by a stream's address: a strip depends on many marks, mostly on old ones
-        self._multiplying: Any = None  # when the strip before began
+        self._begun: list[Any] = []  # when the last strip began
         self._host_zero = 0.0
         self._zero: Any = None
 
@@ -94,18 +94,17 @@ class CudaDevice:
             with stream:
                 self._multiply(a, b, c, adding)
 
-        return self._do("multiply", after, launch)
+        # Two strips that wait begin in their order: one that overtakes goes home no sooner, for copies keep theirs.
+        mark = self._do("multiply", [*self._begun, *after], launch)
+        self._begun = [mark.begin]
+        return mark
 
     def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
         return self._do("copy out", after, lambda stream: self._copy(into, source, stream))
 
     def finish(self) -> Work:
         timed, zero, host_zero = self._timed, self._zero, self._host_zero
-        self._timed, self._zero, self._multiplying = (
-            [],
-            None,
-            None,
-        )  # also if the GPU fails now: the next product's times are its own
+        self._timed, self._zero, self._begun = [], None, []  # also if the GPU fails now: the next product's are its own
         self._awaited.clear()
         for stream in self._all_streams:
             stream.synchronize()
@@ -206,17 +205,11 @@ class CudaDevice:
                 if mark not in awaited:
                     stream.wait_event(mark)
             awaited.update(after)
-            if phase == "multiply":
-                # Two strips that wait begin in their order: one that overtakes goes home no sooner, for copies keep theirs.
-                if self._multiplying is not None:
-                    stream.wait_event(self._multiplying)
-                self._multiplying = begin = stream.record()
-            else:
-                begin = stream.record()
+            begin = stream.record()
             work(stream)
             end = stream.record()
         self._timed.append((phase, begin, end))
-        return WorkDone(end, stream)
+        return WorkDone(begin, end, stream)
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"

@@ -6,13 +6,14 @@ from typing import Any
 
 
 class WorkDone:
-    """The end of a piece of work, for Stream.wait_event."""
+    """The end of a piece of work, for Stream.wait_event; so is `begin`, of its begin."""
 
-    __slots__ = ("_event", "ptr", "stream")
+    __slots__ = ("_end", "begin", "ptr", "stream")
 
-    def __init__(self, event: Any, stream: Any) -> None:
-        self._event = event  # destroyed with the last that refers to it
-        self.ptr = event.ptr
+    def __init__(self, begin: Any, end: Any, stream: Any) -> None:
+        self._end = end  # destroyed with the last that refers to it
+        self.begin = begin
+        self.ptr = end.ptr
         self.stream = stream
 
 
