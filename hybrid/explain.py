@@ -48,7 +48,8 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     if plan.staged:
         lines.append(_road(plan, settings, gpus_per_node))
     lines += _what_stays(plan.shares[0])
-    order = " ".join(map(_told, islice(plan.shares[0].arrivals(), 50)))
+    first = plan.shares[0]
+    order = " ".join(_told(arrival, first) for arrival in islice(first.arrivals(), 50))
     lines.append(f"order of arrival on rank 0: {order if len(order) < 400 else order[:400] + ' …'}")
     nodes = len(plan.topology.nodes)
     if nodes > 1:
@@ -60,8 +61,11 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     return "\n".join(lines)
 
 
-def _told(arrival: Arrival) -> str:
-    return f"{arrival.operand}{'+'.join(str(rows) for rows in arrival.slab if len(rows)) or arrival.span}"
+def _told(arrival: Arrival, share: Share) -> str:
+    slab = "+".join(str(rows) for rows in arrival.slab if len(rows))
+    if not slab:
+        return f"{arrival.operand}{arrival.span}"
+    return f"B{slab}" if share.in_slabs else f"B{arrival.span}/{slab}"
 
 
 def _what_stays(share: Share) -> list[str]:
