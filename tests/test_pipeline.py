@@ -146,6 +146,13 @@ def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, chunk_r
     np.testing.assert_array_equal(c, a @ b)
 
 
+def test_what_slabs_add_to_goes_home_once():
+    entered = []
+    cut = {"chunk_rows": 3, "slab_rows": 4, "adds": True}
+    product_of_shares(30, 20, 10, CpuDevice(staged=True), entering=entered.append, **cut)
+    assert entered.count("multiply") > entered.count("copy out") == 10
+
+
 @settings(deadline=None, max_examples=200)
 @given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, seed=st.integers(0, 2**32))
 def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, memory, slab_rows, seed):

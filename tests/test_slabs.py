@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid.held import Held
 from hybrid.layout import Cut
 from hybrid.partition import Span, Topology, pieces
 from hybrid.plan import make_plan
 from hybrid.problem import Problem
+from hybrid.schedule import Arrival, Strip
 from hybrid.slabs import ALIGNED, slab_arrivals, slabs_of
 
 quick = settings(deadline=None, max_examples=200)
@@ -137,6 +139,17 @@ def test_where_not_all_is_held_panels_that_stay_come_in_slabs():
     of_rows = make_plan(Problem(2000, 40_000, 40_000), Topology(((0,),)), device_memory=4 << 30, **GPU).shares[0]
     assert of_rows.cut.staying == "A"
     assert not of_rows.slabs, "panels that pass come at once"
+
+
+def test_a_slab_waits_for_those_strips_only_that_read_its_rows():
+    held, columns = Held(), Span(0, 10)
+    slabs = [Arrival("B", 0, columns, columns, 0, (), (rows,)) for rows in (Span(0, 4), Span(4, 8))]
+    for number, slab in enumerate(slabs):
+        held.put(slab, number)
+    rows = Span(0, 3)
+    strips = [Strip(rows, columns, rows, columns, inner=inner) for inner in (Span(0, 4), Span(3, 5), Span(4, 8), None)]
+    assert [held.read_by(strip) for strip in strips] == [[0], [0, 1], [1], [0, 1]]
+    assert [held.under(slab) for slab in slabs] == [[0], [1]]
 
 
 def test_nccl_brings_panels():
