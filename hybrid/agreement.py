@@ -67,16 +67,18 @@ def agree(
     own arrays; `shared`: they lie in windows already; `resident_rows`: those of A and of B that each rank already has;
     `besides[rank]`: bytes that the rank takes of the host's memory for other things.
 
-    What was agreed on last is kept with the workplace: the next product is often like it.
+    What was agreed on last is kept with the workplace: the next product is often like it. Not where memory had to be looked at
+    anew: that changes, and nothing here would tell.
     """
     asked = (problem, settings, tuple(facts), root, already_there, at_root, shared, resident_rows, tuple(besides))
-    if isinstance(team.kept, Workplace) and all(each.remembers for each in facts):
-        before, agreed = team.kept.agreed
+    remembered = {each.remembers for each in facts}  # ranks that failed alone remember something else, or nothing
+    if isinstance(team.kept, Workplace) and len(remembered) == 1 and 0 not in remembered:
+        _, before, agreed = team.kept.agreed
         if asked == before:
             return agreed
-    agreed = _agree_anew(team, *asked)
+    agreed, looked_anew = _agree_anew(team, *asked)
     if isinstance(team.kept, Workplace):
-        team.kept.agreed = (asked, agreed)
+        team.kept.agreed = None if looked_anew else (team.serial, asked, agreed)
     return agreed
 
 
@@ -91,7 +93,8 @@ def _agree_anew(
     shared: bool,
     resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None,
     besides: Sequence[int],
-) -> Agreement:
+) -> tuple[Agreement, bool]:
+    """What is agreed on, and whether memory had to be looked at anew for it."""
     kernel = kernel_asked_for(settings)
     gpus, device_reason = _choose_device(settings, kernel, facts)
     device = "cuda" if gpus else "emulate" if settings.device == "emulate" else "cpu"
@@ -117,6 +120,7 @@ def _agree_anew(
     rooms, settled = [each.room for each in facts], None
     with suppress(DoesNotFit):
         settled = settle_in(rooms)
+    looked_anew = settled is None
     if settled is None:  # as far as is known: the GPUs may not have been asked, and memory may have been given back meanwhile
         with team.phase("agree", timed=False) as looking:
             looking.mine = room_of(team, settings, of_ranks[team.rank], now=True)
@@ -136,7 +140,7 @@ def _agree_anew(
         )
         for rank in range(team.size)
     )
-    return Agreement(plan, choice.kernel, choice.reason, device_reason, road.reason, stations)
+    return Agreement(plan, choice.kernel, choice.reason, device_reason, road.reason, stations), looked_anew
 
 
 def _refuse_unknown_gpus(rooms: Sequence[Room], gpus: Sequence[Gpu | None]) -> None:

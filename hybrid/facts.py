@@ -40,7 +40,7 @@ class Facts:
     gpus: tuple[Gpu, ...]
     why_no_gpu: str  # empty where nobody asked for one
     room: Room
-    remembers: bool = field(compare=False)  # what was agreed on last
+    remembers: int = field(compare=False)  # when the agreement was made that it remembers; 0: none
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
@@ -79,7 +79,8 @@ def look_around(team: Team, settings: Settings) -> Facts:
             why_no_gpu = str(missing)
     worked_on = team.kept.gpu if team.kept is not None else None
     room = room_of(team, settings, worked_on if worked_on in gpus else None)
-    return Facts(_processor(), gpus, why_no_gpu, room, team.kept is not None and team.kept.agreed is not None)
+    agreed = team.kept.agreed if team.kept is not None else None
+    return Facts(_processor(), gpus, why_no_gpu, room, agreed[0] if agreed else 0)
 
 
 def room_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> Room:

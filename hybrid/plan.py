@@ -50,7 +50,8 @@ class Plan:
     def refuse_endless(self) -> None:
         """UsageError if what fits is so little that chunks and panels would come again and again."""
         for share in self.shares:
-            _refuse_many(self.problem, share.cut.loads(len(share.rows), self.problem.m))
+            in_slabs = 0 if share.in_slabs else len(share.panels) * len(share.slabs)
+            _refuse_many(self.problem, share.cut.loads(len(share.rows), self.problem.m) + in_slabs)
 
     @property
     def adds(self) -> bool:

@@ -34,7 +34,9 @@ class Settings:
     message_bytes: int = _setting(256 * MiB, "largest message between nodes")
     chunk_rows: int = _setting(0, "rows of A that arrive at once; 0: chosen by the plan")
     panel_columns: int = _setting(0, "columns of B that arrive at once; 0: chosen by the plan")
-    slab_rows: int = _setting(0, "rows of B that arrive at once, where it need not arrive in columns; 0: chosen by the plan")
+    slab_rows: int = _setting(
+        0, "rows of B that arrive at once where it comes so, whatever panel_columns says; 0: chosen by the plan"
+    )
     staged: bool = _setting(False, "on a CPU, copy chunks and panels into buffers as on a GPU")
     poison: bool = _setting(False, "fill the devices' buffers with NaN before each product")
     ranks_per_node: int = _setting(0, "pretend that every so many ranks are a node of their own; 0: real nodes")

@@ -40,7 +40,7 @@ class Share:
     @property
     def in_slabs(self) -> bool:
         """All of B comes in these, not in panels."""
-        return self.holds_all and bool(self.slabs)
+        return bool(self.slabs) and self.cut.foundation > 0
 
     def arrivals(self) -> Iterator[Arrival]:
         cut = self.cut

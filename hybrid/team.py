@@ -30,7 +30,7 @@ class Kept(Protocol):
     held: int  # bytes of its device's memory
     gpu: Any  # the device, where it is one
     key: object  # of all ranks' devices
-    agreed: Any  # the last question, and what all ranks agreed on; None where something has changed since
+    agreed: Any  # the `serial` of an agreement, the question, and what all ranks agreed on; None where that changed since
 
     def leave(self) -> None:
         """Give everything back: the team's communicator is being freed."""
@@ -94,6 +94,11 @@ class Team:
         for done_with in (ours, theirs, shared):
             done_with.Free()
         return Topology.from_node_names(self.messages.exchange(leader))
+
+    @property
+    def serial(self) -> int:
+        """Of the last phase that exchanged anything: the same on every rank, and never 0."""
+        return 1 + (self._messages.serial if self._messages is not None else 0)
 
     @property
     def messages(self) -> Messages:

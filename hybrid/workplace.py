@@ -54,7 +54,7 @@ class Workplace:
         self._loaded: dict[int, list[Mark]] = {}
         self._multiplied: dict[int, list[Mark]] = {}
         self.held = 0  # bytes of `memory`
-        self.agreed: Any = None  # the last question, and what all ranks agreed on; None where something has changed since
+        self.agreed: Any = None  # `Kept.agreed`
         self.ready_for: set[tuple[str, str, bool]] = set()  # kernels, for which type, and to add, that all devices have taken
         self._made: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
         self._connection: _Connection | None = None

@@ -17,6 +17,7 @@ from hybrid.problem import Problem
 from hybrid.ranks import team_of
 from hybrid.settings import Settings
 from hybrid.team import Team
+from hybrid.workplace import Workplace
 
 MiB = 1 << 20
 SMALL, LARGE = Problem(100, 100, 100), Problem(1000, 1000, 1000)
@@ -197,4 +198,20 @@ def test_what_was_agreed_on_serves_the_same_product_again_unless_a_rank_has_forg
         team_of(own).kept.drain()
     assert product(7) == agreed + 4
     assert product(7) == agreed + 4
+    kept = team_of(own).kept
+    if own.rank == own.size - 1:  # as if it had failed alone in between, and remembered an earlier agreement
+        kept.agreed = (kept.agreed[0] + 1, *kept.agreed[1:])
+    assert product(7) == agreed + 4 + (own.size > 1)
     own.Free()
+
+
+def test_what_was_agreed_on_after_asking_a_gpu_is_asked_again(machine, agreed_anew):
+    machine.team.kept = Workplace(None, None, machine.gpu)
+    machine.plan(LARGE)
+    machine.plan(LARGE)
+    assert machine.asked == len(agreed_anew) == 2
+    machine.team.kept.held = machine.plan(LARGE).bytes_on_gpu(0)
+    machine.plan(LARGE)
+    machine.plan(LARGE)
+    assert machine.asked == 3
+    assert len(agreed_anew) == 4

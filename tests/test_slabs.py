@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid.errors import UsageError
 from hybrid.held import Held
 from hybrid.layout import Cut
 from hybrid.partition import Span, Topology, pieces
@@ -139,6 +140,37 @@ def test_where_not_all_is_held_panels_that_stay_come_in_slabs():
     of_rows = make_plan(Problem(2000, 40_000, 40_000), Topology(((0,),)), device_memory=4 << 30, **GPU).shares[0]
     assert of_rows.cut.staying == "A"
     assert not of_rows.slabs, "panels that pass come at once"
+
+
+@quick
+@given(
+    rows=st.integers(1, 40),
+    inner=st.integers(1, 30),
+    columns=st.integers(1, 20),
+    ranks=st.integers(1, 4),
+    chunk_rows=st.integers(1, 4),
+    slab_rows=st.integers(1, 9),
+    spared=st.integers(0, 2000),
+)
+def test_ranks_whose_rows_just_fit_and_those_whose_do_not_follow_one_cut(
+    rows, inner, columns, ranks, chunk_rows, slab_rows, spared
+):
+    problem, topology = Problem(rows, inner, columns), Topology((tuple(range(ranks)),))
+    sizes = {"staged": True, "adds": True, "chunk_rows": chunk_rows, "slab_rows": slab_rows}
+    all_of_it = make_plan(problem, topology, **sizes).shares[0].layout.bytes
+    plan = make_plan(problem, topology, device_memory=max(1, all_of_it - spared), **sizes)
+    for share in plan.shares:
+        computed = sum(len(s.rows) * len(s.columns) * len(s.inner or range(inner)) for s in share.strips())
+        assert computed == len(share.rows) * columns * inner
+        assert share.in_slabs == plan.shares[0].in_slabs
+
+
+def test_panels_of_very_many_slabs_are_refused():
+    sizes = {"slab_rows": 1, "panel_columns": 1, "chunk_rows": 1, "device_memory": 80_000_000}
+    plan = make_plan(Problem(3000, 3000, 3000), Topology(((0,),)), staged=True, adds=True, **sizes)
+    assert plan.shares[0].cut.staying == "B"
+    with pytest.raises(UsageError, match="9,006,000 chunks and panels, more than 2,097,152: allow more memory or larger pieces"):
+        plan.refuse_endless()
 
 
 def test_a_slab_waits_for_those_strips_only_that_read_its_rows():
