@@ -67,7 +67,7 @@ def _in_slabs(problem: Problem, rows: int, cut: Cut, device: str, links: int, pa
     busy, in_time = ADDING * row_computes / max(1, links), rows * (1 - row_computes / problem.l)
     foundation = max(1, round(min(busy, in_time) / cut.chunk_rows))
     cut = replace(cut, slab_rows=height, foundation=foundation, last_rows=_tiles_of_half(cut.chunk_rows))
-    return replace(cut, chunks=len(cut.chunks_of(rows, device)))
+    return replace(cut, chunks=max(1, len(cut.chunks_of(rows, device))))
 
 
 def _chunk_rows(problem: Problem, rows: int, device: str, links: int) -> int:
