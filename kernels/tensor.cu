@@ -105,28 +105,24 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     }
     copies_wait<0>();
 
-    auto each_pair = [&](int half, auto&& visit) {  // of this lane's sums: two side by side in C
 #pragma unroll
-        for (int i = half * DOWN / 2; i < (half + 1) * DOWN / 2; ++i)
+    for (int half = 0; half < 2; ++half)  // beside the sums there are no registers for as many numbers of C
 #pragma unroll
-            for (int odd = 0; odd < 2; ++odd)
+        for (int storing = ADDS ? 0 : 1; storing < 2; ++storing)
 #pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-                    visit(at.row + warp_row + 8 * i + 2 * t + odd, at.column + warp_column + 16 * j + 2 * g, sums[j][i][odd],
-                          sums[j][i][odd + 2]);
-    };
+            for (int i = half * DOWN / 2; i < (half + 1) * DOWN / 2; ++i)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // beside the sums there are no registers for as many numbers of C
-        if constexpr (ADDS)
-            each_pair(half, [&](Size row, Size column, T& left, T& right) {
-                T pair[2] = {left, right};
-                add<WIDTH>(c, row, column, pair);
-                left = pair[0];
-                right = pair[1];
-            });
-        each_pair(half, [&](Size row, Size column, T left, T right) {
-            const T pair[2] = {left, right};
-            store<WIDTH>(c, row, column, pair);
-        });
-    }
+                for (int odd = 0; odd < 2; ++odd)
+#pragma unroll
+                    for (int j = 0; j < ACROSS; ++j) {
+                        T pair[2] = {sums[j][i][odd], sums[j][i][odd + 2]};
+                        Size row = at.row + warp_row + 8 * i + 2 * t + odd, column = at.column + warp_column + 16 * j + 2 * g;
+                        if (storing) {
+                            store<WIDTH>(c, row, column, pair);
+                        } else {
+                            add<WIDTH>(c, row, column, pair);
+                            sums[j][i][odd] = pair[0];
+                            sums[j][i][odd + 2] = pair[1];
+                        }
+                    }
 }
