@@ -15,7 +15,7 @@ __all__ = ["RowBlock", "__version__", "empty", "multiply"]
 
 if TYPE_CHECKING:
     from hybrid.api import empty, multiply
-    from hybrid.row_block import RowBlock
+    from hybrid.arrays.row_block import RowBlock
 
 
 def __getattr__(name: str) -> Any:
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     if name == "RowBlock":
-        from hybrid.row_block import RowBlock
+        from hybrid.arrays.row_block import RowBlock
 
         return RowBlock
     raise AttributeError(f"module 'hybrid' has no attribute {name!r}")

@@ -9,22 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.agreement import agree
+from hybrid.arrays.interop import as_gpu_matrix, as_rows, await_callers_work, empty_like, on_gpu
+from hybrid.arrays.root_arrays import RootMatrices, can_hold, lie_shared, looked_at, refuse_shapes
+from hybrid.arrays.row_block import BlockShapes, RowBlock, whole
+from hybrid.arrays.shared_arrays import shared_arrays
+from hybrid.arrays.sources import FromRoot, Operand, Shared
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.settings import Settings, one_of
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.facts import look_around, same_on_all_ranks
-from hybrid.operands import FromRoot, Operand, Shared, as_gpu_matrix, on_gpu
-from hybrid.pages import empty_matrix
-from hybrid.plan import Plan
-from hybrid.problem import ITEM_SIZES
-from hybrid.product import make_product
-from hybrid.ranks import team_of
-from hybrid.resident import make_resident_product
-from hybrid.root_matrices import RootMatrices, can_hold, lie_shared, looked_at, refuse_shapes
-from hybrid.row_block import BlockShapes, RowBlock, as_rows, await_callers_work, empty_like, whole
-from hybrid.settings import Settings, one_of
-from hybrid.shared import shared_arrays
-from hybrid.team import Team
-from hybrid.verify import Check
+from hybrid.execution.product import make_product
+from hybrid.execution.row_block_product import make_resident_product
+from hybrid.host.pages import empty_matrix
+from hybrid.plan.plan import Plan
+from hybrid.ranks.team import Team
+from hybrid.ranks.world import team_of
+from hybrid.selection.agreement import agree
+from hybrid.selection.inventory import look_around, same_on_all_ranks
+from hybrid.verification.freivalds import Check
 
 # The number of BLAS threads belongs to the whole process: calls from several Python threads take turns.
 _ALONE = threading.RLock()

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from hybrid import record
-from hybrid.launcher import mpirun
+from hybrid.ranks.launcher import mpirun
+from hybrid.reporting import jsonl
 
 NUMPY = """\
 import sys, time, numpy
@@ -57,7 +57,7 @@ def runner(n: int, ranks: int, folder: Path, *, watch_memory: bool = False) -> t
     if job.wait() != 0:
         raise SystemExit(f"{' '.join(command)} failed")
     wall = time.perf_counter() - began
-    (run,) = record.read(str(line))
+    (run,) = jsonl.read(str(line))
     multiply = run["seconds"]["multiply"]["median"]
     return multiply, wall - multiply, memory.peak() if memory else 0
 

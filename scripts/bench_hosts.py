@@ -42,9 +42,10 @@ from hosts_runs import PARTS, SMALL_SIZES, Plan, Start, missing, run, starts
 from markers import refuse_without_markers, rewrite
 from tqdm import tqdm
 
-from hybrid import files, record
-from hybrid.devices.cuda import usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.host import files
+from hybrid.reporting import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 README, PICTURE = ROOT / "README.md", ROOT / "docs" / "hosts.svg"
@@ -224,8 +225,8 @@ class Bench:
         """Recorded as it comes: what a run that is cut short has measured stays."""
         full = {**self._about, **line, "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
         if self._path:
-            record.write(full, self._path)
-        self.lines.append({**full, "versions": record.versions(), "machine": record.machine()})
+            jsonl.write(full, self._path)
+        self.lines.append({**full, "versions": jsonl.versions(), "machine": jsonl.machine()})
 
 
 def as_text(line: Line) -> str:

@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 from bug_list import BUGS, Bug
 
-from hybrid.emulation import EmulationError
-from hybrid.emulation.build import KERNELS, compiler
+from hybrid.emulation.build import compiler
+from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS, EmulatedKernel
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.kernels.catalogue import Launch
+from hybrid.kernels.sources import KERNELS
 
 OURS = Path(__file__).resolve().parent / "bugs"
 AROUND = 64  # rows before and after a matrix that are nobody's; more than a tile's

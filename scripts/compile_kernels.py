@@ -23,12 +23,14 @@ from pathlib import Path
 from nvrtc import Compiled, Nvrtc, Resources
 from tqdm import tqdm
 
-from hybrid import files, greeting, record
+from hybrid.devices import greeting
 from hybrid.errors import HybridError, UsageError
+from hybrid.host import files
 from hybrid.kernels import catalogue
 from hybrid.kernels.catalogue import CATALOGUE, Kernel, Launch
+from hybrid.kernels.sources import KERNELS
+from hybrid.reporting import jsonl
 
-KERNELS = Path(catalogue.__file__).parent
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 # Bytes of shared memory that one block can have, by compute capability (CUDA programming guide, technical specifications).
 SHARED_LIMITS = {
@@ -175,7 +177,7 @@ def write_json(path: str, rows: Iterable[tuple[Instance, Resources]], version: s
         beside.touch()
         for instance, used in rows:
             line = {"nvrtc": version, **dataclasses.asdict(instance), **dataclasses.asdict(used)}
-            record.write(line | {"faults": faults_of(instance, used) if instance.launched else []}, str(beside))
+            jsonl.write(line | {"faults": faults_of(instance, used) if instance.launched else []}, str(beside))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

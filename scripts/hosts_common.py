@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hybrid import record
 from hybrid.errors import CheckFailed
-from hybrid.threads import limited_threads
+from hybrid.host.threads import limited_threads
+from hybrid.reporting import jsonl
 
 DTYPE = "float64"
 WORST_ERROR = 1e-10  # of C·x beside A·(B·x), relative: rounding leaves about 1e-14
@@ -68,4 +68,4 @@ def spread(times: Sequence[float]) -> dict[str, float]:
 def say(path: str, part: str, gpus: int, n: int, times: Sequence[float], **more: Any) -> None:
     """Append a result; `more`: at least `setup`, the seconds it took once, before the clock."""
     line = {"part": part, "gpus": gpus, "n": n, "seconds": spread(times), "repeat": len(times), **more}
-    record.write(line, path)
+    jsonl.write(line, path)

@@ -8,8 +8,8 @@ from typing import Any
 from hosts_results import Results, size_of_picture
 from ladder_picture import STYLE
 
-from hybrid import files
 from hybrid.errors import UsageError
+from hybrid.host import files
 
 DRAWN = {  # name, colour, how the line is drawn
     "handwritten": ("written by hand", "#c44e52", "-"),

@@ -9,8 +9,8 @@ from typing import Any
 
 from report_table import Block, Remarks, Table, markdown
 
-from hybrid import record
 from hybrid.errors import UsageError
+from hybrid.reporting import jsonl
 
 Line = dict[str, Any]
 
@@ -53,7 +53,7 @@ class Cell:
 
 def recorded(path: str) -> list[Line]:
     """Our lines of a file, oldest first. UsageError when there is none."""
-    lines = [line for line in record.read(path) if line.get("benchmark") == BENCHMARK]
+    lines = [line for line in jsonl.read(path) if line.get("benchmark") == BENCHMARK]
     if not lines:
         raise UsageError(f"{path} has no lines of scripts/bench_hosts.py")
     return lines

@@ -19,9 +19,9 @@ from typing import Any
 from hosts_results import Line, size_of_picture
 from told import last_error
 
-from hybrid import record
-from hybrid.launcher import mpirun
-from hybrid.problem import ITEM_SIZES
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.ranks.launcher import mpirun
+from hybrid.reporting import jsonl
 
 SCRIPTS = Path(__file__).resolve().parent
 PARTS = ("handwritten", "ours", "wires", "library", "larger", "wall", "resident", "small", "jax", "torch")
@@ -196,7 +196,7 @@ def run(start: Start, limit: float) -> Said:
 
 
 def _read(path: Path) -> list[Line]:
-    return list(record.read(str(path))) if path.exists() else []
+    return list(jsonl.read(str(path))) if path.exists() else []
 
 
 def _as_ours(line: Line, start: Start) -> Line:

@@ -15,9 +15,9 @@ from hosts_common import DTYPE, options_of, say
 from mpi4py import MPI
 
 import hybrid
+from hybrid.core.spans import block
 from hybrid.devices.cpu import CpuDevice
-from hybrid.devices.cuda import usable_gpus
-from hybrid.partition import block
+from hybrid.devices.cuda_gpus import usable_gpus
 
 comm = MPI.COMM_WORLD
 

@@ -38,13 +38,14 @@ from ladder_table import (
 from markers import rewrite
 from tqdm import tqdm
 
-from hybrid import files, record
-from hybrid.devices.alignment import copy_width
-from hybrid.devices.cuda import usable_gpus
-from hybrid.emulation.build import KERNELS
+from hybrid.devices.copy_width import copy_width
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.host import files
 from hybrid.kernels.catalogue import BOTH, EMULATED_CAPABILITY, Kernel, launch_of
+from hybrid.kernels.sources import KERNELS
+from hybrid.reporting import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 README, PICTURE = ROOT / "kernels" / "README.md", ROOT / "docs" / "ladder.svg"
@@ -180,7 +181,7 @@ def measured(options: argparse.Namespace, dtypes: Sequence[str], kernels: Sequen
         tqdm.write(as_text(line))
         sys.stdout.flush()
         if options.json:
-            record.write(line, options.json)
+            jsonl.write(line, options.json)
         lines.append(line)
     return lines
 

@@ -17,8 +17,8 @@ import numpy as np
 from ladder_table import BENCHMARK, YARDSTICK, Line, Shape, form_of, label
 from tqdm import tqdm
 
-from hybrid.devices.alignment import copy_width
-from hybrid.devices.cuda import Gpu, free_bytes
+from hybrid.devices.copy_width import copy_width
+from hybrid.devices.cuda_gpus import Gpu, free_bytes
 from hybrid.devices.cuda_kernels import Multiply, OwnKernel, multiplication
 from hybrid.errors import CheckFailed, DoesNotFit
 from hybrid.kernels.catalogue import Kernel, launch_of, named, refusal

@@ -8,8 +8,8 @@ from typing import Any
 
 from ladder_table import YARDSTICK, Results, label, rungs, square
 
-from hybrid import files
 from hybrid.errors import UsageError
+from hybrid.host import files
 
 SHAPE = square(8192)
 _BAR, _LINE, _TEXT = "#4878a8", "#c44e52", "#333333"

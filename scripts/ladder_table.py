@@ -9,9 +9,9 @@ from typing import Any
 
 from report_table import Table, markdown
 
-from hybrid import record
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import ALL, BOTH, CATALOGUE, Form, Kernel
+from hybrid.reporting import jsonl
 
 Shape = tuple[int, int, int]  # n, l, m
 Line = dict[str, Any]
@@ -58,7 +58,7 @@ def label(shape: Shape) -> str:
 
 def recorded(path: str) -> list[Line]:
     """The ladder's lines of a file, oldest first. UsageError when there is none."""
-    lines = [line for line in record.read(path) if line.get("benchmark") == BENCHMARK]
+    lines = [line for line in jsonl.read(path) if line.get("benchmark") == BENCHMARK]
     if not lines:
         raise UsageError(f"{path} has no lines of scripts/ladder.py")
     return lines

@@ -24,12 +24,12 @@ from lecture_places import Place, place_for
 from lecture_timing import kernel_of
 from report_table import Table, printed
 
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.settings import Settings, parse_bytes
+from hybrid.core.text import readable as readable_bytes
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.facts import kernel_asked_for
 from hybrid.kernels.catalogue import BOTH, fastest, refusal
-from hybrid.memory import readable as readable_bytes
-from hybrid.problem import ITEM_SIZES
-from hybrid.settings import Settings, parse_bytes
+from hybrid.selection.inventory import kernel_asked_for
 
 NAME = "largest"
 PRETENDED_MEMORY, QUICK_MEMORY = 1 << 20, 256 << 10

@@ -12,18 +12,18 @@ import numpy as np
 from lecture_common import Line, shown
 from lecture_places import CallFailed, Place
 
-from hybrid.agreement import Agreement, agree
+from hybrid.arrays.fill import fill_rows
+from hybrid.arrays.sources import Generated
+from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed, DoesNotFit
-from hybrid.facts import look_around
-from hybrid.fill import fill_rows
+from hybrid.execution.product import Outcome, make_product
+from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import Kernel
-from hybrid.memory import available_host_bytes
-from hybrid.operands import Generated
-from hybrid.partition import Span, pieces
-from hybrid.problem import ITEM_SIZES, Problem
-from hybrid.product import Outcome, make_product
-from hybrid.settings import Settings
-from hybrid.team import Team
+from hybrid.ranks.team import Team
+from hybrid.selection.agreement import Agreement, agree
+from hybrid.selection.inventory import look_around
 
 HOST_ENDS = "the host's memory ends it"
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's

@@ -16,9 +16,10 @@ from lecture_places import Place
 from report_shapes import SHAPES, fault
 from tqdm import tqdm
 
-from hybrid import files, memory, record
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
-from hybrid.launcher import launched, rank_by_launcher
+from hybrid.host import files, memory
+from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.reporting import jsonl
 
 Item = TypeVar("Item")
 Results = TypeVar("Results")
@@ -107,9 +108,9 @@ def lines_of(options: argparse.Namespace, script: str, measured: Iterable[Line])
     about = {"script": script, "run": _now("microseconds"), "command": started}
 
     def keep(line: Line) -> Line:
-        whole = {**about, "date": _now("seconds"), "machine": record.machine(), **line}
+        whole = {**about, "date": _now("seconds"), "machine": jsonl.machine(), **line}
         if options.json:
-            record.write(whole, options.json)
+            jsonl.write(whole, options.json)
         return whole
 
     lines = [keep(line) for line in measured]
@@ -119,7 +120,7 @@ def lines_of(options: argparse.Namespace, script: str, measured: Iterable[Line])
 
 def recorded(path: str, script: str) -> list[Line]:
     """The last run of this script in a file that came to its end. UsageError when there is none, and for lines not its own."""
-    lines = last_run([line for line in record.read(path) if line.get("script") == script])
+    lines = last_run([line for line in jsonl.read(path) if line.get("script") == script])
     if not lines:
         raise UsageError(f"{path} has no run of scripts/{script}.py that came to its end")
     for line in lines if script in SHAPES else []:

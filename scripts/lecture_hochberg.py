@@ -30,8 +30,8 @@ from lecture_programs import DTYPE, run_program
 from lecture_timing import kernel_of, kernel_seconds, matrices
 from report_table import Block, Remarks, Table, printed
 
+from hybrid.core.settings import Settings, parse_bytes
 from hybrid.errors import HybridError, UsageError
-from hybrid.settings import Settings, parse_bytes
 
 NAME = "lecture_hochberg"
 SMALL, LARGE = range(100, 1001, 100), range(1000, 8001, 1000)

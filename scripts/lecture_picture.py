@@ -9,8 +9,8 @@ from typing import Any
 
 from ladder_picture import STYLE, refuse_without_matplotlib
 
-from hybrid import files
 from hybrid.errors import UsageError
+from hybrid.host import files
 
 HERE, LECTURE, OTHER = "#4878a8", "#c44e52", "#6aa56e"
 GREY = "#999999"

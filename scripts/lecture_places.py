@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hybrid import record
-from hybrid.devices.cuda import Gpu, free_bytes, usable_gpus
+from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import Multiply, multiplication
 from hybrid.devices.emulated import EmulatedDevice
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
+from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
-from hybrid.memory import available_host_bytes
+from hybrid.reporting import jsonl
 
 OUT_OF_MEMORY = "out of memory"  # as CUDA says it
 
@@ -238,7 +238,7 @@ def place_for(device: str, cap: int = 0) -> Place:
 
 
 def processor() -> str:
-    machine = record.machine()
+    machine = jsonl.machine()
     return f"{machine['processor']}, {machine['cores']} cores"
 
 

@@ -13,7 +13,7 @@ from lecture_names import MODULE_PROGRAMS
 from lecture_places import CallFailed, Place
 from lecture_timing import kernel_of, matrices, refuse_wrong
 
-from hybrid.report import top_left
+from hybrid.reporting.run_report import top_left
 
 DTYPE, PRINTED = "float32", 10
 NO_ERROR = "no error"  # as CUDA says it

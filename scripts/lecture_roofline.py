@@ -14,8 +14,8 @@ from lecture_places import Place, processor
 from lecture_timing import kernel_seconds, matrices
 from report_table import Table
 
+from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import fastest
-from hybrid.threads import limited_threads
 
 ITEM = 4  # bytes of a float32
 COPIED = (8192, 8192)  # float32 numbers, more than any cache holds

@@ -15,12 +15,12 @@ from lecture_places import EmulatedPlace, GpuPlace, Place
 from lecture_timing import kernel_of, refuse_wrong
 from told import last_error
 
-from hybrid import record
-from hybrid.devices.cuda import usable_gpus
+from hybrid.core.spans import block
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import HybridError
-from hybrid.launcher import mpirun
-from hybrid.memory import available_host_bytes
-from hybrid.partition import block
+from hybrid.host.memory import available_host_bytes
+from hybrid.ranks.launcher import mpirun
+from hybrid.reporting import jsonl
 
 PRETENDED = 2  # devices that a CPU stands for
 
@@ -78,5 +78,5 @@ def by_ranks(ranks: int, device: str, kernel: str, n: int, repeat: int) -> dict[
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             raise HybridError(f"{ranks} ranks failed: {last_error(done.stderr, done.stdout)}")
-        (run,) = record.read(str(line))
+        (run,) = jsonl.read(str(line))
         return run

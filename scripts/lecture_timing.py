@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from lecture_places import GpuPlace, Place
 
-from hybrid.emulation.loops import compiled_loops
+from hybrid.arrays.fill import fill_rows
+from hybrid.core.spans import Span
+from hybrid.devices.c_loops import compiled_loops
 from hybrid.errors import CheckFailed
-from hybrid.fill import fill_rows
 from hybrid.kernels.catalogue import Form, Kernel, named
-from hybrid.partition import Span
 
 TIMED = 0.03  # seconds of launches between two events: the clock of a GPU at rest is slow
 MOST_LAUNCHES = 2000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybrid import files
 from hybrid.errors import UsageError
+from hybrid.host import files
 
 
 def _markers(name: str) -> tuple[bytes, bytes]:

@@ -18,12 +18,13 @@ from pathlib import Path
 from faults import FAULTS, Fault
 from tqdm import tqdm
 
-from hybrid.emulation.build import KERNELS, compiler
+from hybrid.core.settings import one_of
+from hybrid.emulation.build import compiler
 from hybrid.emulation.checked import Job, Verdict, run_checked
 from hybrid.errors import HybridError
-from hybrid.files import appearing
+from hybrid.host.files import appearing
 from hybrid.kernels.catalogue import named
-from hybrid.settings import one_of
+from hybrid.kernels.sources import KERNELS
 
 TABLE = Path(__file__).resolve().parent.parent / "docs" / "mutants.md"
 MODES = ("forward", "reverse", "shuffled", "undefined", "address", "threads")

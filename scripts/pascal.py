@@ -29,13 +29,14 @@ from report_table import Block, Remarks, Table, printed
 from tqdm import tqdm
 
 import hybrid
-from hybrid import files, record
-from hybrid.agreement import agree
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, UsageError, one_line
-from hybrid.facts import look_around
-from hybrid.problem import Problem
-from hybrid.settings import Settings
-from hybrid.team import Team
+from hybrid.host import files
+from hybrid.ranks.team import Team
+from hybrid.reporting import jsonl
+from hybrid.selection.agreement import agree
+from hybrid.selection.inventory import look_around
 
 MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
@@ -231,7 +232,7 @@ def run(options: argparse.Namespace) -> int:
             print(about_one_size(dtype, options.size, wrong))
             if options.json:
                 found = asdict(wrong) if wrong else None
-                record.write({"command": "pascal", "dtype": dtype, "size": options.size, "wrong": found, **chosen}, options.json)
+                jsonl.write({"command": "pascal", "dtype": dtype, "size": options.size, "wrong": found, **chosen}, options.json)
         if not verdicts:
             raise UsageError("the runner multiplies float32 and float64: --dtype one of these")
         return 0 if all(verdicts.values()) else 1
@@ -245,9 +246,9 @@ def run(options: argparse.Namespace) -> int:
     print(*printed(blocks(results)), sep="\n", flush=True)
     if options.json:
         for one in results:
-            record.write({"command": "pascal", **chosen, "gpu": gpu, **asdict(one)}, options.json)
+            jsonl.write({"command": "pascal", **chosen, "gpu": gpu, **asdict(one)}, options.json)
     if options.picture:
-        here = {"machine": record.machine(), "gpu": gpu}
+        here = {"machine": jsonl.machine(), "gpu": gpu}
         machine = machine_of([here]) if gpu else processor_of(here)
         pascal_picture.draw(results, options.picture, f"{machine}; {datetime.now(timezone.utc):%Y-%m-%d}")
     return 0

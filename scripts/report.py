@@ -26,8 +26,8 @@ from report_lines import Found, found_in
 from report_sections import SOURCES
 from report_table import Remarks
 
-from hybrid import files
 from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.host import files
 
 TITLE = "The lectures, redrawn"
 LONGEST_REASON = 300

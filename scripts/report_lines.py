@@ -11,7 +11,7 @@ from typing import NoReturn
 import report_shapes
 from lecture_common import Line
 
-from hybrid import record
+from hybrid.reporting import jsonl
 
 KEYS = ("script", "benchmark", "command")  # one of them says which script wrote a line
 LONGEST = 16 << 20  # bytes of a line
@@ -82,9 +82,9 @@ def _parsed(raw: bytes) -> Line:
     try:
         line = json.loads(raw.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON ({record.why_not_json(error)})") from None
-    if not isinstance(line, dict) or line.get("schema") != record.SCHEMA:
-        raise ValueError(f"not a record of schema {record.SCHEMA}")
+        raise ValueError(f"not JSON ({jsonl.why_not_json(error)})") from None
+    if not isinstance(line, dict) or line.get("schema") != jsonl.SCHEMA:
+        raise ValueError(f"not a record of schema {jsonl.SCHEMA}")
     return line
 
 

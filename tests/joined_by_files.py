@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.board import pauses
-from hybrid.communicator import Communicator
+from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
-from hybrid.partition import Span
-from hybrid.plan import Plan
+from hybrid.plan.plan import Plan
+from hybrid.ranks.node_flags import pauses
+from hybrid.transport.device_group import Communicator
 
 
 class Joint:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid.launcher import mpirun
+from hybrid.ranks.launcher import mpirun
 
 
 def module(name: str) -> list[str]:

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid import agreement, facts, lately
-from hybrid.agreement import agree
-from hybrid.devices.cuda import Gpu
+from hybrid.core import ttl_cache
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DoesNotFit
-from hybrid.facts import SPARE_GPU_BYTES, look_around, room_of
-from hybrid.problem import Problem
-from hybrid.ranks import team_of
-from hybrid.settings import Settings
-from hybrid.team import Team
-from hybrid.workplace import Workplace
+from hybrid.ranks.team import Team
+from hybrid.ranks.world import team_of
+from hybrid.selection import agreement, inventory
+from hybrid.selection.agreement import agree
+from hybrid.selection.inventory import SPARE_GPU_BYTES, look_around, room_of
+from hybrid.transport.rank_device import Workplace
 
 MiB = 1 << 20
 SMALL, LARGE = Problem(100, 100, 100), Problem(1000, 1000, 1000)
@@ -30,9 +31,9 @@ class Machine:
         self.team = team or Team()
         self.free, self.pooled, self.asked = 1000 * MiB, 0, 0
         self.gpu = Gpu(0, f"GPU-{self.team.rank}", "made up")
-        monkeypatch.setattr(facts, "usable_gpus", lambda: [self.gpu])
-        monkeypatch.setattr(facts, "free_bytes", self._ask)
-        monkeypatch.setattr(facts, "pooled_bytes", lambda gpu: self.pooled)
+        monkeypatch.setattr(inventory, "usable_gpus", lambda: [self.gpu])
+        monkeypatch.setattr(inventory, "free_bytes", self._ask)
+        monkeypatch.setattr(inventory, "pooled_bytes", lambda gpu: self.pooled)
 
     def _ask(self, gpu):
         self.asked += 1
@@ -173,7 +174,7 @@ def agreed_anew(monkeypatch):
         return original(*asked)
 
     monkeypatch.setattr(agreement, "_agree_anew", counted)
-    monkeypatch.setattr(lately, "LOOK_AGAIN", 1000.0)
+    monkeypatch.setattr(ttl_cache, "LOOK_AGAIN", 1000.0)
     return times
 
 

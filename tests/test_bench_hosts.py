@@ -19,10 +19,10 @@ from hosts_results import Results, recorded, table
 from hosts_runs import Plan, Start, starts
 from markers import rewrite
 
-from hybrid import record
-from hybrid.devices.cuda import usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.build import compiler
 from hybrid.errors import CheckFailed, DeviceUnavailable, UsageError
+from hybrid.reporting import jsonl
 
 SCRIPT = Path(bench_hosts.__file__)
 README = "# Readme\r\n\nbefore <!-- hosts --> in a line\n<!-- hosts -->\nold\n<!-- /hosts -->\nafter, without an end of line"
@@ -78,7 +78,7 @@ def all_lines(device="cuda"):
 
 def written(path, lines):
     for one in lines:
-        record.write(one, str(path))
+        jsonl.write(one, str(path))
     return str(path)
 
 
@@ -380,7 +380,7 @@ def bench(tmp_path, monkeypatch):
             monkeypatch.setenv(name, value)
         few = ["--rounds", "1", "--repeat", "1", "--small-sizes", "24", "--device", device, "--json", str(path)]
         code = bench_hosts.main([*few, *arguments])
-        return code, list(record.read(str(path)))
+        return code, list(jsonl.read(str(path)))
 
     return run
 
@@ -475,7 +475,7 @@ def test_an_interruption_leaves_what_was_measured(tmp_path):
     assert job.returncode == 1, err
     assert "24 on 1: " in out
     assert "Left out: what comes after the interruption" in out
-    assert ("small", 1, 24) in measured(record.read(str(path)))
+    assert ("small", 1, 24) in measured(jsonl.read(str(path)))
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.devices.alignment import copy_width
+from hybrid.devices.copy_width import copy_width
 from hybrid.devices.cuda_kernels import compile_options
 from hybrid.devices.emulated import EmulatedDevice
-from hybrid.emulation.build import KERNELS, compiler
+from hybrid.emulation.build import compiler
 from hybrid.emulation.checked import verdict
 from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import ALL, AUTO, CATALOGUE, MOST_BLOCKS_Y, fastest, launch_of, named, refusal
+from hybrid.kernels.sources import KERNELS
 
 OURS = [kernel for kernel in CATALOGUE if kernel.source]
 

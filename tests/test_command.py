@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from starting import module, start, successful
 
-from hybrid import record
 from hybrid.kernels.catalogue import CATALOGUE
-from hybrid.launcher import mpirun
+from hybrid.ranks.launcher import mpirun
+from hybrid.reporting import jsonl
 
 COMMAND = module("hybrid.matmul")
 LAST_LINE = re.compile(r"total \d+\.\d{4} s  rate \d+\.\d\d GF/s  check (ok|FAILED|off|impossible).*")
@@ -105,7 +105,7 @@ def test_json_is_appended_and_read_back(tmp_path):
     path = tmp_path / "runs.jsonl"
     for seed in (1, 2):
         good(30, 20, 10, "--fill", "uniform", "--seed", seed, "--repeat", 3, "--json", path)
-    first, second = record.read(str(path))
+    first, second = jsonl.read(str(path))
     assert (first["seed"], second["seed"]) == (1, 2)
     assert {name: second[name] for name in ("n", "l", "m", "dtype", "ranks", "nodes", "device", "kernel", "fill", "repeat")} == {
         "n": 30, "l": 20, "m": 10, "dtype": "float64", "ranks": 1, "nodes": 1, "device": "cpu", "kernel": "blas",
@@ -152,7 +152,7 @@ def test_a_wrong_product_exits_with_3_and_writes_no_file(tmp_path, ranks):
         "    numpy.matmul(a, b, out=c)\n"
         "    c[0, 0] += 1\n"
         "hybrid.devices.cpu.blas = wrong\n"
-        "sys.exit(hybrid.matmul.main())\n"
+        "sys.exit(hybrid.commands.matmul.main())\n"
     )
     done = subprocess.run(
         [*mpirun(ranks), sys.executable, program, "20", "20", "20", "--out", tmp_path / "c.npy"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.devices.cuda import usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import DeviceUnavailable, DoesNotFit
 
 pytestmark = pytest.mark.gpu
@@ -105,11 +105,11 @@ def test_too_little_gpu_memory_is_refused_with_the_missing_amount(monkeypatch):
 
 
 def test_auto_takes_the_gpu(gpus):
-    from hybrid.agreement import agree
-    from hybrid.facts import look_around
-    from hybrid.problem import Problem
-    from hybrid.settings import Settings
-    from hybrid.team import Team
+    from hybrid.core.problem import Problem
+    from hybrid.core.settings import Settings
+    from hybrid.ranks.team import Team
+    from hybrid.selection.agreement import agree
+    from hybrid.selection.inventory import look_around
 
     team = Team()
     agreement = agree(team, Problem(8, 8, 8), Settings(), [look_around(team, Settings())])
@@ -137,7 +137,7 @@ def test_several_ranks(comm, monkeypatch, poisoned_gpu, dtype, nodes):
 @pytest.mark.mpi(min_size=2)
 def test_a_gpu_missing_on_one_rank_is_said_on_all(comm, monkeypatch):
     if comm.rank == 1:
-        monkeypatch.setattr(hybrid.facts, "usable_gpus", _no_gpus)
+        monkeypatch.setattr(hybrid.selection.inventory, "usable_gpus", _no_gpus)
     for device in ("cuda", "auto"):
         with pytest.raises(DeviceUnavailable, match="no usable GPU on rank 1: planted"):
             hybrid.multiply(np.ones((4, 4)), np.ones((4, 4)), comm=comm, device=device)

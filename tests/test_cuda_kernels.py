@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.devices.cuda import usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import multiplication
 from hybrid.devices.emulated import EmulatedDevice
 from hybrid.errors import DeviceUnavailable

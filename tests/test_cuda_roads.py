@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.devices.cuda import usable_gpus
 from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.nccl_library import load_nccl
 from hybrid.errors import DeviceUnavailable, RankFailed
-from hybrid.launcher import mpirun
+from hybrid.ranks.launcher import mpirun
 
 pytestmark = pytest.mark.gpu
 WAYS = {
@@ -185,7 +185,7 @@ def test_gpus_are_joined_once_and_again_after_they_were_left(comm, nccl, monkeyp
 
 @pytest.mark.mpi
 def test_large_arrays_are_page_locked_and_unlocked_again(comm):
-    from hybrid.devices.page_locks import page_locks
+    from hybrid.devices.pinned_memory import page_locks
 
     a = np.random.default_rng(0).random((2200, 2200))
     for _ in range(3):

@@ -12,34 +12,20 @@ from pathlib import Path
 import pytest
 from starting import module, start, successful
 
-from hybrid import record
-from hybrid.devices.cuda import Gpu, usable_gpus
+from hybrid.core.spans import Topology
+from hybrid.devices.cuda_gpus import Gpu, usable_gpus
+from hybrid.diagnostics import bandwidth, compilers, cuda_aware_mpi, gpu_peers, gpus, host_links, limits, mpi, placement, slurm
+from hybrid.diagnostics.examination import Examination, screen
+from hybrid.diagnostics.finding import Finding, Unknown, alike, attempt
+from hybrid.diagnostics.probe_process import Told, ask, ask_program
+from hybrid.diagnostics.probes import cuda_aware
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, StartError
-from hybrid.findings import (
-    Finding,
-    Unknown,
-    alike,
-    attempt,
-    aware,
-    gpus,
-    limits,
-    links,
-    mpi,
-    peers,
-    places,
-    slurm,
-    tools,
-    traffic,
-)
-from hybrid.findings.child import Told, ask, ask_program
-from hybrid.findings.examination import Examination, screen
-from hybrid.findings.probes import cuda_aware
-from hybrid.launcher import family_of, mpirun
-from hybrid.mpi_library import Library
-from hybrid.partition import Topology
-from hybrid.team import Team
-from hybrid.threads import Threads
+from hybrid.host.threads import Threads
+from hybrid.ranks.launcher import family_of, mpirun
+from hybrid.ranks.mpi_library import Library
+from hybrid.ranks.team import Team
+from hybrid.reporting import jsonl
 
 COMMAND = module("hybrid.doctor")
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,7 +90,7 @@ def test_json_is_a_line_of_its_own(tmp_path, ranks):
     path = tmp_path / "doctor.jsonl"
     for _ in range(2):
         run("--threads", 1, "--json", path, ranks=ranks)
-    entries = list(record.read(str(path)))
+    entries = list(jsonl.read(str(path)))
     assert len(entries) == 2
     entry = entries[1]
     assert (entry["command"], entry["ranks"]) == ("doctor", max(ranks, 1))
@@ -160,11 +146,11 @@ def test_of_processes_that_are_no_ranks_of_one_job_only_the_first_speaks():
 
 DYING = """\
 import os, signal, sys
-import hybrid.commandline, hybrid.doctor
+import hybrid.commands.cli, hybrid.commands.doctor
 def start(**_):
     os.kill(os.getpid(), signal.SIGKILL)
-hybrid.commandline.start_world = start
-sys.exit(hybrid.doctor.main())
+hybrid.commands.cli.start_world = start
+sys.exit(hybrid.commands.doctor.main())
 """
 
 
@@ -234,7 +220,7 @@ def test_a_driver_that_fails_is_wrong(tmp_path):
 
 
 def test_what_settles_the_threads_does_not_load_numpy():
-    program = "import sys, hybrid.doctor, hybrid.findings.examination; sys.exit('numpy' in sys.modules)"
+    program = "import sys, hybrid.doctor, hybrid.diagnostics.examination; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0
 
 
@@ -250,7 +236,7 @@ def test_ranks_started_differently_are_named():
 
 PROBE = """\
 import sys
-from hybrid.findings.probes import begin, say
+from hybrid.diagnostics.probes.protocol import begin, say
 begin({limit})
 say(first=1)
 print("a library's word", end="", flush=True)
@@ -287,7 +273,8 @@ MOVING = """\
 import sys
 sys.path.insert(0, {folder!r})
 from test_doctor import Address
-from hybrid.findings.probes import begin, cuda_aware
+from hybrid.diagnostics.probes import cuda_aware
+from hybrid.diagnostics.probes.protocol import begin
 import numpy
 begin(30)
 kept = []
@@ -305,7 +292,7 @@ cuda_aware.move_host_and(make)
 def test_mpi_is_tried_in_a_process_that_dies_of_an_address_it_cannot_read(tmp_path, ranks):
     """Alone, and started by a rank: it must not take itself for one."""
     asking = tmp_path / "asking.py"
-    lines = ["import sys", "from hybrid.findings import aware", "from hybrid.findings.child import ask_program"]
+    lines = ["import sys", "from hybrid.diagnostics.finding import aware", "from hybrid.diagnostics.probe_process import ask_program"]
     if ranks:
         lines += ["from mpi4py import MPI", "if MPI.COMM_WORLD.rank: MPI.COMM_WORLD.Barrier(); sys.exit()"]
     for source, target in (("pattern.ctypes.data", "into.ctypes.data"), ("1 << 40", "1 << 41")):
@@ -412,8 +399,8 @@ def test_an_mpi_without_threads_is_wrong():
 
 
 def seat(cores, threads=1, pool=None, host="a", quota=None):
-    blas = (places.Pool("openblas 1", pool or threads),)
-    return places.Seat(host, tuple(cores), quota, Threads(threads, "--threads"), blas)
+    blas = (placement.Pool("openblas 1", pool or threads),)
+    return placement.Seat(host, tuple(cores), quota, Threads(threads, "--threads"), blas)
 
 
 def of_nodes(*sizes):
@@ -438,7 +425,7 @@ def of_nodes(*sizes):
     ],
 )
 def test_threads_against_cores(seats, nodes, verdict, said):
-    finding = places.judge(seats, of_nodes(*nodes))[1]
+    finding = placement.judge(seats, of_nodes(*nodes))[1]
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
 
@@ -453,14 +440,14 @@ def test_threads_against_cores(seats, nodes, verdict, said):
 )
 def test_threads_are_lowered_by_what_has_set_them(reason, remedy):
     """OMP_NUM_THREADS changes nothing where SLURM_CPUS_PER_TASK is set."""
-    crowded = [places.Seat("a", (0, 1, 2, 3), None, Threads(4, reason), ()) for _ in range(2)]
-    assert places.judge(crowded, of_nodes(2))[1].remedy == remedy
+    crowded = [placement.Seat("a", (0, 1, 2, 3), None, Threads(4, reason), ()) for _ in range(2)]
+    assert placement.judge(crowded, of_nodes(2))[1].remedy == remedy
 
 
 def test_ranks_bound_to_a_part_of_the_host_hear_of_the_rest():
     def remedy(cores_of_host, quota=None):
-        seats = [places.Seat("a", (0,), quota, Threads(1, "--threads"), (), cores_of_host) for _ in range(2)]
-        return places.judge(seats, of_nodes(2))[1].remedy
+        seats = [placement.Seat("a", (0,), quota, Threads(1, "--threads"), (), cores_of_host) for _ in range(2)]
+        return placement.judge(seats, of_nodes(2))[1].remedy
 
     assert (
         remedy(8) == "start at most 1 rank there, or let them use more of its 8 cores (mpirun --bind-to none, a larger srun -c)"
@@ -469,13 +456,13 @@ def test_ranks_bound_to_a_part_of_the_host_hear_of_the_rest():
 
 
 def test_a_blas_that_does_not_keep_to_its_threads_is_wrong():
-    assert verdicts(places.judge([seat(range(4), 2, pool=2)] * 2, of_nodes(2))) == ["ok", "ok", "ok"]
-    finding = places.judge([seat(range(4), 2, pool=2), seat(range(4), 2, pool=4)], of_nodes(2))[2]
+    assert verdicts(placement.judge([seat(range(4), 2, pool=2)] * 2, of_nodes(2))) == ["ok", "ok", "ok"]
+    finding = placement.judge([seat(range(4), 2, pool=2), seat(range(4), 2, pool=4)], of_nodes(2))[2]
     assert (finding.verdict, finding.text) == ("wrong", "openblas 1 starts 4 threads on rank 1, where 2 were announced")
-    blind = places.Seat("a", (0,), None, Threads(1, ""), Unknown("planted"))
-    assert places.judge([blind], of_nodes(1))[2] == Finding("blas", "unknown", "rank 0: planted")
-    none = places.Seat("a", (0,), None, Threads(1, ""), ())
-    assert places.judge([none], of_nodes(1))[2].verdict == "note"
+    blind = placement.Seat("a", (0,), None, Threads(1, ""), Unknown("planted"))
+    assert placement.judge([blind], of_nodes(1))[2] == Finding("blas", "unknown", "rank 0: planted")
+    none = placement.Seat("a", (0,), None, Threads(1, ""), ())
+    assert placement.judge([none], of_nodes(1))[2].verdict == "note"
 
 
 @pytest.mark.parametrize(
@@ -490,7 +477,7 @@ def test_a_blas_that_does_not_keep_to_its_threads_is_wrong():
     ],
 )
 def test_places_take_one_line(seats, nodes, said):
-    assert places.judge(seats, of_nodes(*nodes))[0] == Finding("places", "ok", said)
+    assert placement.judge(seats, of_nodes(*nodes))[0] == Finding("places", "ok", said)
 
 
 H200 = {"index": 0, "uuid": "GPU-a", "name": "NVIDIA H200", "capability": 90}
@@ -598,15 +585,15 @@ def test_a_gpu_that_does_not_work_is_wrong():
     ],
 )
 def test_only_a_death_while_moving_speaks_against_mpi(told, answer):
-    found_out = aware.interpret(told)
+    found_out = cuda_aware_mpi.interpret(told)
     assert isinstance(found_out, Unknown) if answer is Unknown else found_out == answer
 
 
 def test_mpi_that_knows_no_gpus_is_not_wrong():
-    assert aware.judge([None, None]).text == "not tried: no GPU"
-    assert aware.judge(["yes", None]).text.startswith("yes")
-    assert aware.judge(["yes", "died"]).text == "no (died); nothing here needs it"
-    assert aware.judge([Unknown("planted"), None]).verdict == "unknown"
+    assert cuda_aware_mpi.judge([None, None]).text == "not tried: no GPU"
+    assert cuda_aware_mpi.judge(["yes", None]).text.startswith("yes")
+    assert cuda_aware_mpi.judge(["yes", "died"]).text == "no (died); nothing here needs it"
+    assert cuda_aware_mpi.judge([Unknown("planted"), None]).verdict == "unknown"
 
 
 GiB = 1 << 30
@@ -641,21 +628,21 @@ def deputies(*arguments, ranks=3):
     done = successful(run(*arguments, command=program, ranks=ranks, PYTHONPATH=str(ROOT)))
     said = json.loads(done.stdout)
     rates = [
-        traffic.Link(
+        bandwidth.Link(
             **{
                 **link,
-                "alone": traffic.Rates(**link["alone"]),
-                "together": traffic.Rates(**link["together"]) if link["together"] else None,
+                "alone": bandwidth.Rates(**link["alone"]),
+                "together": bandwidth.Rates(**link["together"]) if link["together"] else None,
             }
         )
         for link in said["links"]
     ]
-    failure = traffic.Failure(**said["failure"]) if said["failure"] else None
-    passages = tuple(traffic.Passage(**passage) for passage in said["passages"])
-    return traffic.Traffic(tuple(rates), passages, failure, said["alone"], tuple(map(tuple, said["nodes"])))
+    failure = bandwidth.Failure(**said["failure"]) if said["failure"] else None
+    passages = tuple(bandwidth.Passage(**passage) for passage in said["passages"])
+    return bandwidth.Traffic(tuple(rates), passages, failure, said["alone"], tuple(map(tuple, said["nodes"])))
 
 
-SAME = traffic.Surroundings((("ipc", "1"), ("pid", "1")), ("GPU-0", "GPU-1", "GPU-2"))
+SAME = bandwidth.Surroundings((("ipc", "1"), ("pid", "1")), ("GPU-0", "GPU-1", "GPU-2"))
 THREE = [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(3)]
 
 
@@ -671,8 +658,8 @@ def test_deputies_of_ranks_measure_and_fetch(ranks_per_node, without, measured, 
     assert len(moved.links) == measured
     assert len([link for link in moved.links if link.together]) == together
     assert len({(passage.source, passage.into) for passage in moved.passages}) == len(moved.passages) == passages
-    assert links.judge(moved).verdict in ("ok", "note")
-    peer = peers.judge(moved, THREE, [SAME] * 3)
+    assert host_links.judge(moved).verdict in ("ok", "note")
+    peer = gpu_peers.judge(moved, THREE, [SAME] * 3)
     assert peer.verdict in ("ok", "note")
     assert ("not tried" in peer.text) == (not passages)
 
@@ -686,7 +673,7 @@ def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
     assert re.search(r"^2 GPUs, .+ GB/s", findings["gpu links"][1])
     assert "the road peers works" in findings["gpu peers"][1]
     assert findings["page-lock"][1].startswith("256.0 MiB locked for every rank's GPU")
-    (entry,) = record.read(str(path))
+    (entry,) = jsonl.read(str(path))
     assert [(one["rank"], one["uuid"], one["locked"]) for one in entry["links"]] == [(0, "GPU-0", True), (1, "GPU-1", True)]
     assert all(one["alone"]["into"] > 0 and one["together"]["out"] > 0 for one in entry["links"])
     assert {(one["source"], one["into"], one["right"]) for one in entry["passages"]} == {
@@ -710,10 +697,10 @@ def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
 def test_a_deputy_that_fails_ends_the_others_and_is_named(fault, died, verdict, said):
     moved = deputies(0, [], fault)
     assert moved.failure.died == died
-    finding = peers.judge(moved, THREE, [SAME] * 3)
+    finding = gpu_peers.judge(moved, THREE, [SAME] * 3)
     assert finding.verdict == verdict
     assert re.search(said, f"{finding.text} → {finding.remedy}")
-    about_links = links.judge(moved)
+    about_links = host_links.judge(moved)
     if fault == "link":
         assert (about_links.verdict, "ValueError: planted" in about_links.text) == ("unknown", True)
     else:  # what was measured before stays
@@ -721,8 +708,8 @@ def test_a_deputy_that_fails_ends_the_others_and_is_named(fault, died, verdict, 
 
 
 def link(rank, into, out, together=None, *, locked=True, host="a"):
-    rates = [traffic.Rates(into * 1e9, out * 1e9), traffic.Rates(together * 1e9, together * 1e9) if together else None]
-    return traffic.Link(f"GPU-{rank}", rank, host, locked, *rates)
+    rates = [bandwidth.Rates(into * 1e9, out * 1e9), bandwidth.Rates(together * 1e9, together * 1e9) if together else None]
+    return bandwidth.Link(f"GPU-{rank}", rank, host, locked, *rates)
 
 
 @pytest.mark.parametrize(
@@ -749,18 +736,18 @@ def link(rank, into, out, together=None, *, locked=True, host="a"):
     ],
 )  # fmt: skip
 def test_links_are_compared_with_those_of_their_node(measured, verdict, said):
-    finding = links.judge(traffic.Traffic(tuple(measured)))
+    finding = host_links.judge(bandwidth.Traffic(tuple(measured)))
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
 
 
 def passage(source, into, rate, **more):
-    return traffic.Passage(f"GPU-{source}", f"GPU-{into}", rate * 1e9, **more)
+    return bandwidth.Passage(f"GPU-{source}", f"GPU-{into}", rate * 1e9, **more)
 
 
-REFUSED = traffic.Failure("rank 1 on a", "reaching", "cannot be opened", died=False)
-APART = traffic.Surroundings((("ipc", "2"), ("pid", "1")), SAME.visible)
-BLIND = traffic.Surroundings(SAME.namespaces, ("GPU-1",))
+REFUSED = bandwidth.Failure("rank 1 on a", "reaching", "cannot be opened", died=False)
+APART = bandwidth.Surroundings((("ipc", "2"), ("pid", "1")), SAME.visible)
+BLIND = bandwidth.Surroundings(SAME.namespaces, ("GPU-1",))
 
 
 @pytest.mark.parametrize(
@@ -775,21 +762,21 @@ BLIND = traffic.Surroundings(SAME.namespaces, ("GPU-1",))
         ([], REFUSED, [SAME, APART], "note", "different ipc namespaces); the road host is taken"),
         ([], REFUSED, [SAME, APART], "note", "→ start them with --ipc=host"),
         ([], REFUSED, [SAME, BLIND], "note", "→ let every rank see all GPUs"),
-        ([], traffic.Failure("rank 1 on a", "starting", "planted", died=True), [SAME] * 2, "unknown", "not tried"),
-        ([], traffic.Failure("rank 1 on a", "fetching", "no room", died=False), [SAME] * 2, "unknown", "the road peers is taken"),
+        ([], bandwidth.Failure("rank 1 on a", "starting", "planted", died=True), [SAME] * 2, "unknown", "not tried"),
+        ([], bandwidth.Failure("rank 1 on a", "fetching", "no room", died=False), [SAME] * 2, "unknown", "the road peers is taken"),
     ],
 )
 def test_ranks_that_do_or_do_not_reach_each_other(passages, failure, around, verdict, said):
-    moved = traffic.Traffic((link(0, 50, 50, 50), link(1, 50, 50, 50)), tuple(passages), failure, nodes=((0, 1),))
-    finding = peers.judge(moved, THREE[:2], around)
+    moved = bandwidth.Traffic((link(0, 50, 50, 50), link(1, 50, 50, 50)), tuple(passages), failure, nodes=((0, 1),))
+    finding = gpu_peers.judge(moved, THREE[:2], around)
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
 
 
 def test_slices_of_mig_are_told():
-    moved = traffic.Traffic((link(0, 50, 50),), (), REFUSED, nodes=((0, 1),))
+    moved = bandwidth.Traffic((link(0, 50, 50),), (), REFUSED, nodes=((0, 1),))
     slices = [Gpu(0, f"GPU-{rank}", "NVIDIA H200 MIG 1g.18gb") for rank in range(2)]
-    assert "MIG, which cannot open each other's memory" in peers.judge(moved, slices, [SAME] * 2).text
+    assert "MIG, which cannot open each other's memory" in gpu_peers.judge(moved, slices, [SAME] * 2).text
 
 
 @pytest.mark.parametrize(
@@ -810,39 +797,39 @@ def test_one_process_and_all_the_gpus_it_sees(told, verdict, said):
     measured = {"stage": "reaching", "links": [{"uuid": "GPU-0", "locked": True, "alone": both}], "together": [both]}
     pairs = [dict(zip(names, pair, strict=True)) for pair in told.get("pairs", [])]
     words = {**measured, "pairs": pairs, **{name: told[name] for name in ("failed",) if name in told}}
-    moved = traffic.of_process(Told(words, told.get("ended", "")), THREE, "a")
-    finding = peers.judge(moved, THREE[:1], [SAME])
+    moved = bandwidth.of_process(Told(words, told.get("ended", "")), THREE, "a")
+    finding = gpu_peers.judge(moved, THREE[:1], [SAME])
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
-    assert links.judge(moved).verdict == "ok"
+    assert host_links.judge(moved).verdict == "ok"
 
 
 def test_a_measurement_that_was_cut_off_is_no_all_clear():
     both = {"copy in": 50e9, "copy out": 50e9}
     told = [Told({"stage": "links", "locked": True, "alone": both}, ""), Told({}, "")]
-    moved = traffic.of_ranks(told, THREE[:2], ["a", "a"], ((0, 1),))
-    assert links.judge(moved) == Finding("gpu links", "unknown", "rank 0 on a, links: was ended before it was done")
-    assert traffic.of_process(Unknown("planted"), THREE, "a").failure.text == "planted"
-    assert peers.judge(traffic.Traffic(), [None], [SAME]).text == "not tried: no GPU that works"
+    moved = bandwidth.of_ranks(told, THREE[:2], ["a", "a"], ((0, 1),))
+    assert host_links.judge(moved) == Finding("gpu links", "unknown", "rank 0 on a, links: was ended before it was done")
+    assert bandwidth.of_process(Unknown("planted"), THREE, "a").failure.text == "planted"
+    assert gpu_peers.judge(bandwidth.Traffic(), [None], [SAME]).text == "not tried: no GPU that works"
 
 
 def test_gpus_of_several_ranks_are_measured_once():
     shared = [THREE[0], THREE[1], THREE[0], THREE[1], THREE[2]]
-    assert traffic._one_a_gpu(((0, 1, 2), (3, 4)), shared) == [[0, 1], [3, 4]]
+    assert bandwidth._one_a_gpu(((0, 1, 2), (3, 4)), shared) == [[0, 1], [3, 4]]
 
 
-TOOLS = tools.Tools("/usr/bin/g++", "", False, (("/cache", ""),))
+TOOLS = compilers.Tools("/usr/bin/g++", "", False, (("/cache", ""),))
 
 
 def test_hosts_with_the_same_tools_take_one_line():
-    assert verdicts(tools.judge([TOOLS, None, TOOLS], ["a", "a", "b"], gpus=False)) == ["ok", "ok"]
-    none = tools.Tools("", "apt-get install g++", True, (("/cache", ""),))
-    findings = tools.judge([TOOLS, None, none], ["a", "a", "b"], gpus=False)
+    assert verdicts(compilers.judge([TOOLS, None, TOOLS], ["a", "a", "b"], gpus=False)) == ["ok", "ok"]
+    none = compilers.Tools("", "apt-get install g++", True, (("/cache", ""),))
+    findings = compilers.judge([TOOLS, None, none], ["a", "a", "b"], gpus=False)
     assert [(finding.verdict, finding.text[:11]) for finding in findings if finding.subject == "compiler"] == [
         ("ok", "a (rank 0):"), ("note", "b (rank 2):")
     ]  # fmt: skip
-    assert tools.judge([none], ["a"], gpus=True)[0].verdict == "ok"
-    assert tools.judge([Unknown("planted")], ["a"], gpus=False)[0].verdict == "unknown"
+    assert compilers.judge([none], ["a"], gpus=True)[0].verdict == "ok"
+    assert compilers.judge([Unknown("planted")], ["a"], gpus=False)[0].verdict == "unknown"
 
 
 JOB = {"JOB_ID": "7", "NTASKS": "2", "JOB_NUM_NODES": "1"}
@@ -909,14 +896,14 @@ def test_a_real_gpu_is_seen_and_works(real_gpus):
 
 @pytest.mark.gpu
 def test_one_process_measures_all_gpus_that_it_sees(real_gpus):
-    moved = traffic.of_process(ask("pairs", str(traffic.SIZE)), real_gpus, "here")
+    moved = bandwidth.of_process(ask("pairs", str(bandwidth.SIZE)), real_gpus, "here")
     assert moved.failure is None
     assert [link.uuid for link in moved.links] == [gpu.uuid for gpu in real_gpus]
     assert all(link.locked for link in moved.links)
     assert len(moved.passages) == len(real_gpus) * (len(real_gpus) - 1)
     assert all(passage.right for passage in moved.passages)
-    assert links.judge(moved).verdict in ("ok", "note")
-    assert peers.judge(moved, real_gpus[:1], []).verdict in ("ok", "note")
+    assert host_links.judge(moved).verdict in ("ok", "note")
+    assert gpu_peers.judge(moved, real_gpus[:1], []).verdict in ("ok", "note")
 
 
 @pytest.mark.gpu
@@ -925,11 +912,11 @@ def test_ranks_measure_their_gpus_together(comm, real_gpus):
     team = Team(comm)
     sights = comm.allgather(gpus.Sight(tuple(real_gpus), None))
     chosen = gpus.choose(sights)
-    moved = traffic.look(team, chosen, [sight.usable for sight in sights])
-    around = comm.allgather(traffic.surroundings(real_gpus))
+    moved = bandwidth.look(team, chosen, [sight.usable for sight in sights])
+    around = comm.allgather(bandwidth.surroundings(real_gpus))
     assert {link.uuid for link in moved.links} == {gpu.uuid for gpu in chosen}
-    assert links.judge(moved).verdict in ("ok", "note")
-    assert peers.judge(moved, chosen, around).verdict in ("ok", "note")
+    assert host_links.judge(moved).verdict in ("ok", "note")
+    assert gpu_peers.judge(moved, chosen, around).verdict in ("ok", "note")
     team.free()
 
 
@@ -938,7 +925,7 @@ def test_ranks_measure_their_gpus_together(comm, real_gpus):
 def test_mpi_is_tried_with_a_real_gpu(real_gpus):
     told = ask("cuda_aware", "0")
     assert told.said["stage"] == "moving"
-    assert isinstance(aware.interpret(told), str)
+    assert isinstance(cuda_aware_mpi.interpret(told), str)
     assert cuda_aware.SIZES[0] < cuda_aware.SIZES[1]
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from hybrid.devices.emulated import EmulatedDevice
-from hybrid.emulation import EmulationError
-from hybrid.emulation.build import KERNELS, compiler
+from hybrid.emulation.build import compiler
 from hybrid.emulation.checked import Job, run_checked, verdict
+from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import CATALOGUE, launch_of, named
+from hybrid.kernels.sources import KERNELS
 
 try:
     compiler()

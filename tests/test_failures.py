@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.launcher import mpirun
+from hybrid.ranks.launcher import mpirun
 
 pytestmark = pytest.mark.launcher
 
@@ -123,7 +123,7 @@ def test_a_long_multiplication_is_no_standstill(tmp_path):
         "    time.sleep(3)  # as a library may take, without giving a sign\n"
         "    numpy.matmul(a, b, out=c)\n"
         "hybrid.devices.cpu.blas = slow\n"
-        "sys.exit(hybrid.matmul.main())\n"
+        "sys.exit(hybrid.commands.matmul.main())\n"
     )
     done = run(2, [str(program), "20", "20", "20", "--stall", "1.5"])
     assert done.returncode == 0, done.stderr

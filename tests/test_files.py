@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hybrid.errors import UsageError
-from hybrid.files import appearing, discard, name_beside, publish, refuse_unwritable
+from hybrid.host.files import appearing, discard, name_beside, publish, refuse_unwritable
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.fill import FILLS, fill_rows
-from hybrid.partition import Span, pieces
+from hybrid.arrays.fill import FILLS, fill_rows
+from hybrid.core.spans import Span, pieces
 
 
 def made(rows, columns, *, fill="uniform", seed=0, matrix="A", dtype="float64", threads=1, first=0):

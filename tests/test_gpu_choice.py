@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.devices.cuda import Gpu, choose_gpus
+from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 
 
 def seen(*names):

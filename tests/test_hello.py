@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from starting import module, start
 
-from hybrid import greeting, hello
-from hybrid.devices.cuda import usable_gpus
+from hybrid.commands import hello
+from hybrid.devices import greeting
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, HybridError, StartError
-from hybrid.launcher import mpirun
-from hybrid.mpi_library import Library
+from hybrid.ranks.launcher import mpirun
+from hybrid.ranks.mpi_library import Library
 
 COMMAND = module("hybrid.hello")
 ROOT = Path(__file__).resolve().parent.parent
@@ -231,7 +232,7 @@ def test_help_comes_once_under_mpirun():
 
 FAULTY = """\
 import os, signal, sys
-from hybrid import hello
+from hybrid.commands import hello
 greet = hello.greet
 def faulty(process, *others):
     if process == 1:
@@ -263,7 +264,7 @@ def test_a_rank_that_fails_ends_the_job_with_one_line(tmp_path, deed, said):
 
 def test_the_command_loads_no_numpy():
     """Its BLAS would have started its threads before they are settled."""
-    program = "import sys, hybrid.hello, hybrid.greeting; sys.exit('numpy' in sys.modules)"
+    program = "import sys, hybrid.hello, hybrid.devices.greeting; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0
 
 
@@ -360,9 +361,9 @@ def test_an_mpi_that_bears_no_threads_is_refused(monkeypatch):
 def test_a_number_is_taken_by_its_type_and_shape():
     import numpy as np
 
-    from hybrid.emulation import EmulationError
-    from hybrid.emulation.build import KERNELS
+    from hybrid.emulation.errors import EmulationError
     from hybrid.emulation.kernel import EmulatedKernel
+    from hybrid.kernels.sources import KERNELS
 
     kernel = EmulatedKernel(KERNELS / greeting.SOURCE, greeting.KERNEL)
     for wrong in (np.zeros((1, 1)), np.zeros((2, 1), np.int32), np.zeros((1, 2), np.int32)):

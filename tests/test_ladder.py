@@ -10,11 +10,11 @@ import ladder
 import ladder_bench
 import pytest
 
-from hybrid import record
-from hybrid.devices.cuda import usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, named
+from hybrid.reporting import jsonl
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 ROW_BLOCK = (1000, 8000, 8000)
@@ -68,7 +68,7 @@ def all_lines():
 def lines_file(tmp_path):
     path = str(tmp_path / "lines.jsonl")
     for one in all_lines():
-        record.write(one, path)
+        jsonl.write(one, path)
     return path
 
 
@@ -183,7 +183,7 @@ def test_every_target_reached(lines_file, capsys):
     ],
 )
 def test_a_missed_target(lines_file, capsys, late, text):
-    record.write(late, lines_file)
+    jsonl.write(late, lines_file)
     assert ladder.main(["--from", lines_file, "--check"]) == 1
     missed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSED")]
     assert len(missed) == 1
@@ -218,7 +218,7 @@ def test_measured_on_a_gpu(tmp_path, capsys):
         pytest.skip(str(missing))
     path = str(tmp_path / "lines.jsonl")
     assert ladder.main(["--sizes", "500", "300x200x100", "--rounds", "2", "--json", path]) == 0
-    lines = list(record.read(path))
+    lines = list(jsonl.read(path))
     assert {one["kernel"] for one in lines} >= {"naive", "tiled", "register_tiled", "cublas"}
     assert all(one["seconds"]["median"] > 0 and one["ratio"] > 0 for one in lines)
     assert all(one["registers"] > 0 for one in lines if one["kernel"] != "cublas")

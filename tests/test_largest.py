@@ -9,9 +9,9 @@ import pytest
 from lecture_places import CallFailed, EmulatedPlace
 from test_lecture_common import needs_compiler, needs_gpu, text_of, written_run
 
-from hybrid import record
 from hybrid.errors import CheckFailed
 from hybrid.kernels.catalogue import named
+from hybrid.reporting import jsonl
 
 MEMORY = 100_000  # bytes
 
@@ -152,7 +152,7 @@ def test_measured_on_a_gpu(tmp_path):
     needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert largest.main(["--device", "cuda", "--gpu-memory", "64M", "--json", path, "--times", "2"]) == 0
-    found = {(line["dtype"], line["part"]): line["n"] for line in record.read(path) if line["part"] != "end"}
+    found = {(line["dtype"], line["part"]): line["n"] for line in jsonl.read(path) if line["part"] != "end"}
     assert found["float32", "theoretical"] == 2364
     assert found["float32", "in core"] == 2364
     assert found["float32", "out of core"] == 4728

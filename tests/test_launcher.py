@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hybrid.launcher import Launch, launched, rank_by_launcher
+from hybrid.ranks.launcher import Launch, launched, rank_by_launcher
 
 MPICH = {"PMI_RANK": "2", "PMI_SIZE": "4"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "5"}

@@ -10,10 +10,10 @@ import pytest
 from lecture_places import EmulatedPlace
 from test_lecture_common import needs_compiler, needs_gpu, spread, text_of, written_run
 
-from hybrid import record
+from hybrid.devices.c_loops import compiled_loops
 from hybrid.emulation.build import c_compiler
-from hybrid.emulation.loops import compiled_loops
 from hybrid.errors import DeviceUnavailable
+from hybrid.reporting import jsonl
 
 
 def lines(width=1024):
@@ -78,7 +78,7 @@ def test_times_faster(tmp_path, capsys):
 @pytest.mark.parametrize(("gpu", "width"), [(None, 256), (None, 1024), ("NVIDIA H200", 512)])
 def test_no_factor_without_a_gpu_or_for_another_width(tmp_path, gpu, width):
     path = written_run(tmp_path / "l.jsonl", "lecture_2d", lines(width), gpu=gpu)
-    results = lecture_2d.Results(list(record.read(path))[:-1])
+    results = lecture_2d.Results(list(jsonl.read(path))[:-1])
     assert [results.times_faster(program) for program in lecture_2d.PROGRAMS_2D] == [None] * 3
     if gpu is None:
         table = "\n".join(lecture_2d.table(results))
@@ -144,6 +144,6 @@ def test_measured_on_a_gpu(tmp_path):
     needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert lecture_2d.main(["--quick", "--device", "cuda", "--json", path]) == 0
-    results = lecture_2d.Results(list(record.read(path))[:-1])
+    results = lecture_2d.Results(list(jsonl.read(path))[:-1])
     assert all(len(line["runs"]) == 5 and line["kernel_seconds"] for line in results.ragged.values())
     assert lecture_roofline.roof_of(results.lines).bytes > 0

@@ -18,11 +18,11 @@ import pytest
 from lecture_places import CallFailed, EmulatedPlace, GpuPlace, place_for
 from starting import start, successful
 
-from hybrid import record
-from hybrid.devices.cuda import usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.build import compiler
 from hybrid.errors import CheckFailed, DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import named
+from hybrid.reporting import jsonl
 
 SCRIPTS = Path(lecture_common.__file__).parent
 
@@ -49,7 +49,7 @@ def written_run(path, script, lines, *, gpu="NVIDIA H200", run="1", ended=True):
     """A recorded run, by default as on a GPU; its path."""
     about = {"script": script, "run": run, "device": "cuda" if gpu else "emulate", "gpu": gpu, "command": "python x.py"}
     for line in [*lines, *([{"part": "end"}] if ended else [])]:
-        record.write({**about, **line}, str(path))
+        jsonl.write({**about, **line}, str(path))
     return str(path)
 
 

@@ -16,8 +16,8 @@ from lecture_programs import run_program
 from lecture_timing import matrices
 from test_lecture_common import needs_compiler, needs_gpu, spread, text_of, written_run
 
-from hybrid import record
 from hybrid.errors import DoesNotFit
+from hybrid.reporting import jsonl
 
 SCRIPT = Path(lecture_hochberg.__file__)
 CALLS = {
@@ -96,7 +96,7 @@ def test_a_copy_that_multshare_does_not_print_is_said_when_it_fails(monkeypatch)
 
 
 def test_matrices_that_the_host_cannot_hold(monkeypatch):
-    monkeypatch.setattr("hybrid.memory.available_host_bytes", lambda: 1000)
+    monkeypatch.setattr("hybrid.host.memory.available_host_bytes", lambda: 1000)
     with pytest.raises(DoesNotFit, match=r"A, B and C take 1\.2 KiB of the host's memory, which has 1000 B"):
         run_program("multShare", EmulatedPlace(1 << 20), (10, 10, 10))
 
@@ -150,7 +150,7 @@ def test_without_a_gpu_nothing_is_compared(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "both kernels are right at 100, 1000, 8000" in out
     assert "3.00" not in out
-    results = lecture_hochberg.Results(list(record.read(path))[:-1])
+    results = lecture_hochberg.Results(list(jsonl.read(path))[:-1])
     assert results.ratio("kernel", 1000) is None
 
 
@@ -180,7 +180,7 @@ def test_measured_on_a_gpu(tmp_path):
     needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert lecture_hochberg.main(["--sizes", "100", "130", "--device", "cuda", "--json", path]) == 0
-    results = lecture_hochberg.Results(list(record.read(path))[:-1])
+    results = lecture_hochberg.Results(list(jsonl.read(path))[:-1])
     assert all(results.ratio(part, size) > 0 for part in ("kernel", "wall") for size in (100, 130))
 
 

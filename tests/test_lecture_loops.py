@@ -7,10 +7,10 @@ import pytest
 from starting import module, start, successful
 
 import hybrid
+from hybrid.devices.c_loops import compiled_loops
 from hybrid.devices.cpu import CpuDevice
-from hybrid.emulation import EmulationError
 from hybrid.emulation.build import build_plain, c_compiler
-from hybrid.emulation.loops import compiled_loops
+from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import AUTO, fastest, named
 
@@ -59,7 +59,7 @@ def test_parts_of_wider_matrices(name):
 
 
 def test_long_products_are_cut_into_calls(monkeypatch):
-    monkeypatch.setattr("hybrid.emulation.loops._AT_ONCE", 100)
+    monkeypatch.setattr("hybrid.devices.c_loops._AT_ONCE", 100)
     rng = np.random.default_rng()
     a, b, c = rng.standard_normal((13, 6)), rng.standard_normal((6, 5)), np.full((13, 5), np.nan)
     compiled_loops("loops", "float64")(a, b, c)

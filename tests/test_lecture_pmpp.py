@@ -10,8 +10,8 @@ from lecture_launch import Covering, Pieces, TilePhase
 from lecture_places import EmulatedPlace
 from test_lecture_common import needs_compiler, needs_gpu, spread, text_of, written_run
 
-from hybrid import record
 from hybrid.errors import UsageError
+from hybrid.reporting import jsonl
 
 
 def gpu_lines():
@@ -149,6 +149,6 @@ def test_measured_on_a_gpu(tmp_path):
     needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert lecture_pmpp.main(["--quick", "--device", "cuda", "--json", path]) == 0
-    lines = [line for line in record.read(path) if line["part"] != "end"]
+    lines = [line for line in jsonl.read(path) if line["part"] != "end"]
     assert len(lines) == 11
     assert all(line["device"] == "cuda" and line["gpu"] and line["seconds"]["median"] > 0 for line in lines)

@@ -11,8 +11,8 @@ from lecture_places import EmulatedPlace
 from lecture_timing import matrices
 from test_lecture_common import needs_compiler, needs_gpu, spread, text_of, written_run
 
-from hybrid import record
 from hybrid.errors import CheckFailed, HybridError
+from hybrid.reporting import jsonl
 
 
 def lines(n=8000):
@@ -145,7 +145,7 @@ def test_all_points_of_the_picture_lie_inside_of_it(tmp_path):
     figure = pytest.importorskip("matplotlib.figure").Figure()
     panel = figure.subplots()
     path = written_run(tmp_path / "l.jsonl", "lecture_siegel", [line for line in lines() if line.get("devices", 1) == 1])
-    results = lecture_siegel_results.Results(list(record.read(path))[:-1])
+    results = lecture_siegel_results.Results(list(jsonl.read(path))[:-1])
     lecture_siegel_results._draw_several(panel, results)
     assert [list(curve.get_ydata()) for curve in panel.lines] == [[0.18], [0.2]]
     assert panel.get_ylim()[1] > 1.1 * 0.2
@@ -156,7 +156,7 @@ def test_measured_on_a_gpu(tmp_path):
     needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert lecture_siegel.main(["--quick", "--size", "300", "--device", "cuda", "--json", path]) == 0
-    results = lecture_siegel_results.Results(list(record.read(path))[:-1])
+    results = lecture_siegel_results.Results(list(jsonl.read(path))[:-1])
     assert set(results.programs) == {"matmul1", "matmul2"}
     assert all(line["whole"]["median"] > line["seconds"]["median"] > 0 for line in results.programs.values())
     assert {way for way, _ in results.several} == {"one process", "ranks"}

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid import memory
-from hybrid.lately import lately
-from hybrid.memory import available_host_bytes, host_bytes_in, readable, shared_bytes
+from hybrid.core.text import readable
+from hybrid.core.ttl_cache import lately
+from hybrid.host import memory
+from hybrid.host.memory import available_host_bytes, host_bytes_in, shared_bytes
 
 MiB = 1 << 20
 

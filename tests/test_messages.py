@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hybrid.errors import RankFailed
-from hybrid.messages import _SLOT
-from hybrid.team import Team
+from hybrid.ranks.messages import _SLOT
+from hybrid.ranks.team import Team
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

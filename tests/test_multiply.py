@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import facts
+from hybrid.core.settings import Settings
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
-from hybrid.plan import PROCESS_BYTES
-from hybrid.settings import Settings
-from hybrid.team import Team
+from hybrid.plan.plan import PROCESS_BYTES
+from hybrid.ranks.team import Team
+from hybrid.selection import inventory
 
 ROOT = Path(__file__).parents[1]
 KiB, MiB = 1 << 10, 1 << 20
@@ -33,7 +33,7 @@ def plain_machine(monkeypatch):
     def no_gpus():
         raise DeviceUnavailable("no GPU on this made-up machine")
 
-    monkeypatch.setattr(facts, "usable_gpus", no_gpus)
+    monkeypatch.setattr(inventory, "usable_gpus", no_gpus)
     for known in fields(Settings):
         monkeypatch.delenv(f"HYBRID_{known.name.upper()}", raising=False)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hybrid
+from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
-from hybrid.partition import Span
-from hybrid.window import window_folder
+from hybrid.ranks.shared_memory import window_folder
 
 pytestmark = pytest.mark.mpi
 
@@ -185,7 +185,7 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
     monkeypatch.setenv("HYBRID_MESSAGE_BYTES", message)
     a, b = same_matrix((size, size), 1), same_matrix((size, size), 2)
-    original = hybrid.placing.pass_along
+    original = hybrid.execution.scatter_gather.pass_along
     calls = []
 
     def breaking(team, chain, rows, take, put, row_bytes, message_bytes):
@@ -203,7 +203,7 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
 
     with monkeypatch.context() as patch:
         if comm.rank == failing_rank:
-            patch.setattr(hybrid.placing, "pass_along", breaking)
+            patch.setattr(hybrid.execution.scatter_gather, "pass_along", breaking)
         with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {phase}: OSError: planted"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
@@ -227,7 +227,7 @@ def test_a_wrong_element_on_any_rank_is_found_by_all(comm, way, monkeypatch, wro
 
 
 def test_check_can_be_left_out(comm, monkeypatch):
-    monkeypatch.setattr(hybrid.product, "verify", failing(AssertionError))
+    monkeypatch.setattr(hybrid.execution.product, "verify", failing(AssertionError))
     a, b = same_matrix((6, 6), 1), same_matrix((6, 6), 2)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm, check=False)
     if comm.rank == 0:
@@ -259,7 +259,7 @@ def test_an_environment_that_differs_is_named(comm, monkeypatch):
 def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
     """The check of the product starts from what lies on the nodes: that it lies there rightly is checked too."""
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    pass_along = hybrid.placing.pass_along
+    pass_along = hybrid.execution.scatter_gather.pass_along
 
     def changing(team, chain, rows, take, put, *sizes):
         pass_along(team, chain, rows, take, put, *sizes)
@@ -267,7 +267,7 @@ def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
         if team.rank == team.size - 1 and of_a == (operand == "A") and team.rank in chain:
             put(Span(rows.hi - 1, rows.hi))[0, 0] += 1
 
-    monkeypatch.setattr(hybrid.placing, "pass_along", changing)
+    monkeypatch.setattr(hybrid.execution.scatter_gather, "pass_along", changing)
     a, b = same_matrix((12, 10), 1), same_matrix((10, 12), 2)
     with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
         hybrid.multiply(*at(comm, 0, a, b), comm=comm)

@@ -9,10 +9,10 @@ import warnings
 
 import pytest
 
+from hybrid.core.spans import Span
 from hybrid.devices import nccl
 from hybrid.devices.nccl_library import load_nccl
 from hybrid.errors import DeviceUnavailable
-from hybrid.partition import Span
 
 FILES = {
     "cupy/__init__.py": "",

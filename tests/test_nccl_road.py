@@ -9,17 +9,17 @@ import pytest
 from joined_by_files import Joint, stand_in
 
 import hybrid
-from hybrid.agreement import agree
+from hybrid.arrays.sources import FromRoot, Generated
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
-from hybrid.exchange.nccl import NcclRoad
-from hybrid.facts import look_around
-from hybrid.operands import FromRoot, Generated
-from hybrid.partition import Span
-from hybrid.problem import Problem
-from hybrid.product import make_product
-from hybrid.ranks import team_of
-from hybrid.settings import Settings
+from hybrid.execution.product import make_product
+from hybrid.ranks.world import team_of
+from hybrid.selection.agreement import agree
+from hybrid.selection.inventory import look_around
+from hybrid.transport.nccl import NcclRoad
 
 pytestmark = pytest.mark.mpi(min_size=2)
 NODES = pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 
-from hybrid.devices.page_locks import LEAST_BYTES, LEAST_OWNER_BYTES, PageLocks, page_locks
+from hybrid.devices.pinned_memory import LEAST_BYTES, LEAST_OWNER_BYTES, PageLocks, page_locks
 
 ELEMENTS = LEAST_OWNER_BYTES // 8 + 64
 

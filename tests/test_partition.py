@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.partition import Span, Topology, block, even_pieces, pieces
+from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 
 quick = settings(deadline=None, max_examples=150)
 spans = st.builds(lambda lo, length: Span(lo, lo + length), st.integers(0, 50), st.integers(0, 200))

@@ -13,8 +13,8 @@ import pascal
 import pytest
 from test_lecture_common import text_of
 
-from hybrid import record
 from hybrid.errors import UsageError
+from hybrid.reporting import jsonl
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "pascal.py"
 FIT = {"int32": 34, "int64": 67, "float32": 28, "float64": 57}
@@ -120,7 +120,7 @@ def test_the_table_and_its_record(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()[1:5]]
     assert [(dtype, int(fit), int(exact)) for dtype, fit, exact, *_ in lines] == [(d, FIT[d], EXACT[d]) for d in pascal.TYPES]
-    records = {one["dtype"]: one for one in record.read(str(path))}
+    records = {one["dtype"]: one for one in jsonl.read(str(path))}
     for dtype, _, _, right, *kernel in lines:
         assert records[dtype]["fit"] == FIT[dtype]
         if dtype.startswith("int"):

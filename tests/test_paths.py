@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starting import module, start, successful
 
-from hybrid import counts, record
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.graphs import read_graph
-from hybrid.launcher import mpirun
+from hybrid.graphs import count_output
+from hybrid.graphs.graph import read_graph
+from hybrid.ranks.launcher import mpirun
+from hybrid.reporting import jsonl
 
 COMMAND = module("hybrid.paths")
 ROOT = Path(__file__).resolve().parent.parent
@@ -197,7 +198,7 @@ def test_more_digits_than_python_prints_by_default(tmp_path):
     a, b = 0, 1
     for _ in range(30000):
         a, b = b, a + b
-    with counts.digits_unlimited():
+    with count_output.digits_unlimited():
         expected = str(a)
     assert len(expected) > 4300
     (tmp_path / "fibonacci.txt").write_text("a a\na b\nb a\n")
@@ -484,7 +485,7 @@ def test_a_wrong_product_is_noticed(tmp_path, ranks, length):
         "    numpy.matmul(a, b, out=c)\n"
         "    c[0, 0] += 1\n"
         "hybrid.devices.cpu.blas = wrong\n"
-        "sys.exit(hybrid.paths.main())\n"
+        "sys.exit(hybrid.commands.paths.main())\n"
     )
     done = subprocess.run(
         [*(mpirun(ranks) if ranks else []), sys.executable, program, "ten", "--length", str(length), "--device", "cpu"],
@@ -501,7 +502,7 @@ def test_runs_are_recorded(tmp_path):
     path = tmp_path / "runs.jsonl"
     good("ten", "--length", 4, "--from", "C", "--to", "J", "--json", path)
     good("five", "--length", 100, "--json", path)
-    first, second = record.read(str(path))
+    first, second = jsonl.read(str(path))
     assert {name: first[name] for name in ("command", "graph", "length", "from", "to", "vertices", "result", "products")} == {
         "command": "paths", "graph": "ten", "length": 4, "from": "C", "to": "J", "vertices": 10, "result": "7", "products": 2,
     }  # fmt: skip

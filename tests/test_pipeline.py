@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid import cut
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Topology
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu import CpuDevice, add_by_blas, blas
-from hybrid.exchange import Ends
-from hybrid.exchange.host import HostRoad
-from hybrid.partition import Topology
-from hybrid.pipeline import LOADS_AHEAD, multiply_in_place, run_share
-from hybrid.plan import make_plan
-from hybrid.problem import Problem
+from hybrid.execution.pipeline import LOADS_AHEAD, multiply_in_place, run_share
+from hybrid.plan import tiling
+from hybrid.plan.plan import make_plan
+from hybrid.transport.base import Ends
+from hybrid.transport.host import HostRoad
 
 KINDS = ("copy in", "multiply", "copy out")
 
@@ -132,7 +132,7 @@ def gpu_cut_for_small_matrices():
     small |= {"TILE": 1}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in small.items():
-            patch.setattr(cut, name, value)
+            patch.setattr(tiling, name, value)
         make_plan.cache_clear()
         yield
     make_plan.cache_clear()

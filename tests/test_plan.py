@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.cut import choose_cut
+from hybrid.commands.explain import explain, on_road_asked_for, refuse_on_assumed_machine
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Span, Topology
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.explain import explain, on_road_asked_for, refuse_on_assumed_machine
 from hybrid.kernels.catalogue import fastest
-from hybrid.layout import layout_of
-from hybrid.memory import Room, refuse_what_does_not_fit
-from hybrid.partition import Span, Topology
-from hybrid.plan import PROCESS_BYTES, make_plan
-from hybrid.problem import Problem
-from hybrid.settings import Settings
+from hybrid.plan.buffer_layout import layout_of
+from hybrid.plan.capacity import Room, refuse_what_does_not_fit
+from hybrid.plan.plan import PROCESS_BYTES, make_plan
+from hybrid.plan.tiling import choose_cut
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 PLENTY = 1 << 60
@@ -345,7 +345,7 @@ def test_on_a_cpu_too_pieces_are_of_one_size_where_they_take_each_others_place(m
 
 def test_a_cut_in_very_many_pieces_is_found_in_a_few_steps(monkeypatch):
     looked = []
-    monkeypatch.setattr("hybrid.tight.layout_of", lambda *cut: looked.append(cut) or layout_of(*cut))
+    monkeypatch.setattr("hybrid.plan.out_of_core.layout_of", lambda *cut: looked.append(cut) or layout_of(*cut))
     sizes = {"chunk_rows": 1, "panel_columns": 1}
     choose_cut(Problem(100_000, 1, 1), 100_000, device="cuda", nodes=1, links=1, memory=1 << 20, **sizes)
     assert len(looked) < 10_000

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.launcher import mpirun
-from hybrid.options import build_parser
-from hybrid.settings import Settings
+from hybrid.commands.matmul_options import build_parser
+from hybrid.core.settings import Settings
+from hybrid.ranks.launcher import mpirun
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

@@ -9,8 +9,8 @@ from datetime import datetime
 
 import pytest
 
-from hybrid import record
 from hybrid.errors import UsageError
+from hybrid.reporting import jsonl
 
 
 @pytest.fixture
@@ -20,36 +20,36 @@ def path(tmp_path):
 
 def test_what_is_written_is_read_again_in_its_order_with_what_it_depends_on(path):
     first = {"n": 5, "dtype": "float32", "seconds": {"multiply": {"median": 0.25}}, "stations": [{"gpu": None}], "name": "×"}
-    record.write(first, path)
-    record.write({"n": 6}, path)
-    runs = list(record.read(path))
+    jsonl.write(first, path)
+    jsonl.write({"n": 6}, path)
+    runs = list(jsonl.read(path))
     assert [run["n"] for run in runs] == [5, 6]
     assert first.items() <= runs[0].items()
-    assert runs[0]["schema"] == record.SCHEMA
+    assert runs[0]["schema"] == jsonl.SCHEMA
     assert datetime.fromisoformat(runs[0]["date"]).tzinfo is not None
     assert {"python", "numpy"} <= set(runs[0]["versions"])
     assert runs[0]["machine"]["cores"] >= 1
 
 
 def test_each_record_is_one_line_that_any_json_reader_takes(path):
-    record.write({"text": "two\nlines"}, path)
-    record.write({}, path)
+    jsonl.write({"text": "two\nlines"}, path)
+    jsonl.write({}, path)
     with open(path) as written:
         lines = written.read().splitlines()
     assert [json.loads(line).get("text") for line in lines] == ["two\nlines", None]
 
 
 def test_nan_and_infinity_become_null_wherever_they_are(path):
-    record.write({"a": math.nan, "b": {"c": [1.5, math.inf, (-math.inf,)]}, "d": 0.0}, path)
+    jsonl.write({"a": math.nan, "b": {"c": [1.5, math.inf, (-math.inf,)]}, "d": 0.0}, path)
     with open(path) as written:
         assert "NaN" not in (text := written.read())
         assert "Infinity" not in text
-    (run,) = record.read(path)
+    (run,) = jsonl.read(path)
     assert (run["a"], run["b"], run["d"]) == (None, {"c": [1.5, None, [None]]}, 0.0)
 
 
 def test_a_dash_prints_the_line(path, capsys):
-    record.write({"n": 7}, "-")
+    jsonl.write({"n": 7}, "-")
     assert json.loads(capsys.readouterr().out)["n"] == 7
 
 
@@ -68,11 +68,11 @@ def test_a_dash_prints_the_line(path, capsys):
     ],
 )
 def test_a_line_that_is_no_record_is_named_by_its_number(path, line, message):
-    record.write({"n": 1}, path)
-    record.write({"n": 2}, path)
+    jsonl.write({"n": 1}, path)
+    jsonl.write({"n": 2}, path)
     with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(line + "\n")
-    reading = record.read(path)
+    reading = jsonl.read(path)
     assert [next(reading)["n"], next(reading)["n"]] == [1, 2]
     with pytest.raises(UsageError, match=rf"runs\.jsonl, line 3: {message}"):
         next(reading)
@@ -80,12 +80,12 @@ def test_a_line_that_is_no_record_is_named_by_its_number(path, line, message):
 
 def test_an_empty_file_holds_no_records(tmp_path):
     (tmp_path / "runs.jsonl").touch()
-    assert list(record.read(str(tmp_path / "runs.jsonl"))) == []
+    assert list(jsonl.read(str(tmp_path / "runs.jsonl"))) == []
 
 
 def _write_many(path, writer, count):
     for index in range(count):
-        record.write({"writer": writer, "index": index, "long": "x" * 50_000}, path)
+        jsonl.write({"writer": writer, "index": index, "long": "x" * 50_000}, path)
 
 
 def test_several_writers_at_once_append_whole_lines(path):
@@ -97,7 +97,7 @@ def test_several_writers_at_once_append_whole_lines(path):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * writers
-    runs = list(record.read(path))
+    runs = list(jsonl.read(path))
     assert all(len(run["long"]) == 50_000 for run in runs)
     for writer in range(writers):
         assert [run["index"] for run in runs if run["writer"] == writer] == list(range(count))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.recycled import LEAST_BYTES, Recycled
+from hybrid.host.result_pool import LEAST_BYTES, Recycled
 
 ROWS, COLUMNS = 512, LEAST_BYTES // 512
 

@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 import tqdm
 
-from hybrid import report
-from hybrid.agreement import Agreement, Station
-from hybrid.devices.cuda import Gpu
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.core.text import ranges
+from hybrid.core.timeline import Spread
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.execution.product import Outcome
+from hybrid.host.row_view import Window
+from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
-from hybrid.partition import Span, Topology
-from hybrid.plan import make_plan
-from hybrid.problem import Problem
-from hybrid.product import Outcome
-from hybrid.report import Progress, describe, heading, last_line, moved_bytes, ranges, rate, table, top_left, verdict
-from hybrid.threads import Threads
-from hybrid.timeline import Spread
-from hybrid.verify import Check
-from hybrid.window import Window
+from hybrid.plan.plan import make_plan
+from hybrid.reporting import run_report
+from hybrid.reporting.progress import Progress
+from hybrid.reporting.run_report import describe, heading, last_line, moved_bytes, rate, table, top_left, verdict
+from hybrid.selection.agreement import Agreement, Station
+from hybrid.verification.freivalds import Check
 
 GOOD = Check("freivalds", 1.25e-15, 3e-12, True)
 
@@ -153,7 +155,7 @@ def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
         steady(4.0),
         check,
     )
-    written = report.as_record(outcome, {"fill": "uniform", "seed": 3}, {"threads": 0})
+    written = run_report.as_record(outcome, {"fill": "uniform", "seed": 3}, {"threads": 0})
     assert (written["n"], written["l"], written["m"], written["dtype"]) == (10, 20, 30, "float64")
     assert (written["ranks"], written["nodes"], written["device"], written["kernel"]) == (2, 1, "cpu", "blas")
     assert (written["fill"], written["seed"], written["settings"]) == ("uniform", 3, {"threads": 0})
@@ -171,7 +173,7 @@ def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(report.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(run_report.time, "monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -237,7 +239,7 @@ def test_on_a_terminal_each_phase_has_a_bar_that_goes_away(clock, bars):
     for done in (0, 1, 2):
         clock.now += 10
         progress("multiply", done, 3)
-    common = {"delay": report.PATIENCE, "leave": False, "file": terminal}
+    common = {"delay": run_report.PATIENCE, "leave": False, "file": terminal}
     assert [bar.options for bar in bars] == [{"desc": "fill", "total": 100, **common}, {"desc": "multiply", "total": 3, **common}]
     assert [(bar.n, bar.closed) for bar in bars] == [(100, True), (2, False)]
     progress.close()

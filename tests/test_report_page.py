@@ -31,7 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_lecture_common import written_run
 
-from hybrid import record
+from hybrid.reporting import jsonl
 
 pytest.importorskip("matplotlib")
 
@@ -61,7 +61,7 @@ def all_lines(path, *, gpu="NVIDIA H200"):
     for name, lines in LECTURES.items():
         written_run(path, name, lines(), gpu=gpu)
     for line in (*test_ladder.all_lines(), *test_bench_hosts.all_lines("cuda" if gpu else "cpu"), PASCAL, PATHS):
-        record.write(line, str(path))
+        jsonl.write(line, str(path))
     return str(path)
 
 
@@ -223,7 +223,7 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(tmp_path, capsys
     path = written_run(tmp_path / "l.jsonl", "largest", test_largest.lines())
     written_run(path, "lecture_2d", test_lecture_2d.lines(), ended=False)
     written_run(path, "largest", test_largest.lines(), run="2")
-    record.write({"command": "matmul", "n": 8}, path)
+    jsonl.write({"command": "matmul", "n": 8}, path)
     last = len(Path(path).read_text().splitlines())
     assert report.main([path, "--out", str(out)]) == 0
     text = visible(out.read_text())
@@ -243,7 +243,7 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(tmp_path, capsys
 def test_lines_of_other_machines_are_named(tmp_path):
     path = tmp_path / "l.jsonl"
     for line in (*test_ladder.all_lines(), *test_bench_hosts.all_lines()):
-        record.write({**line, "gpu": "NVIDIA A100"}, str(path))
+        jsonl.write({**line, "gpu": "NVIDIA A100"}, str(path))
     out = tmp_path / "report.html"
     assert report.main([str(path), all_lines(tmp_path / "new.jsonl"), "--out", str(out)]) == 0
     text = visible(out.read_text())
@@ -314,9 +314,9 @@ def test_hostile_lines_leave_the_page_as_it_is(page, lines_file, tmp_path, capsy
 def test_texts_of_good_lines_are_escaped(tmp_path):
     path = tmp_path / "l.jsonl"
     written_run(path, "lecture_2d", ({**line, "command": QUOTES} for line in test_lecture_2d.lines()), gpu=SCRIPT)
-    record.write({**PASCAL, "reasons": [SCRIPT, QUOTES, "`</code><script>`"], "arguments": [SCRIPT]}, str(path))
+    jsonl.write({**PASCAL, "reasons": [SCRIPT, QUOTES, "`</code><script>`"], "arguments": [SCRIPT]}, str(path))
     corner = {"rows": [SCRIPT], "columns": [QUOTES], "numbers": [["&amp;"]]}
-    record.write({**PATHS, **corner, "road": SCRIPT, "graph": QUOTES}, str(path))
+    jsonl.write({**PATHS, **corner, "road": SCRIPT, "graph": QUOTES}, str(path))
     out = tmp_path / "report.html"
     assert report.main([str(path), "--out", str(out)]) == 0
     parsed = Parsed(out.read_text())
@@ -331,11 +331,11 @@ def test_texts_of_good_lines_are_escaped(tmp_path):
 def test_the_gpu_that_multiplied_the_triangles_is_named(tmp_path):
     path, out = str(tmp_path / "l.jsonl"), tmp_path / "report.html"
     for gpu in ("A GPU", 5):  # the lines may hold anything
-        record.write({**PASCAL, "gpu": gpu}, path)
+        jsonl.write({**PASCAL, "gpu": gpu}, path)
     assert report.main([path, "--out", str(out)]) == 0
     (caption,) = Parsed(out.read_text()).captions
     assert "A GPU" not in caption["machine"]  # the newest line counts
-    record.write({**PASCAL, "gpu": "A GPU"}, path)
+    jsonl.write({**PASCAL, "gpu": "A GPU"}, path)
     assert report.main([path, "--out", str(out)]) == 0
     (caption,) = Parsed(out.read_text()).captions
     assert caption["machine"].startswith("A GPU, ")
@@ -346,7 +346,7 @@ def test_a_wrong_element_of_a_triangle(tmp_path):
     wrong = {"size": 57, "row": 20, "column": 4, "value": -1.0}
     path = str(tmp_path / "l.jsonl")
     for value in (wrong, {**wrong, "value": "x"}, {"value": 1.0}, {**wrong, "more": 1}):
-        record.write({**about, "wrong": value, "ranks": "x"}, path)
+        jsonl.write({**about, "wrong": value, "ranks": "x"}, path)
     assert [text.split(": ")[1] for text in report_lines.found_in([path]).broken] == ["what it has as wrong cannot be"] * 3
     out = tmp_path / "report.html"
     assert report.main([path, "--out", str(out)]) == 1
@@ -373,7 +373,7 @@ def every_shape():
 
 def test_every_recorded_line_has_its_shape_and_each_key_counts(lines_file):
     seen = set()
-    for line in record.read(lines_file):
+    for line in jsonl.read(lines_file):
         kind = report_lines.kind_of(line)
         which = report_shapes.variant(kind, line)
         assert report_shapes.fault(kind, line) == ""
@@ -468,7 +468,7 @@ def test_scripts_are_run_and_one_that_fails_is_named(tmp_path, monkeypatch, capf
     assert "python scripts/pascal.py --quick --json kept.jsonl" in text
     assert "python -m hybrid.paths ten --length 4 --from C --to J --json kept.jsonl" in text
     assert "python -m hybrid.paths ten --length x: exit code 2" in text
-    lines = list(record.read(str(kept)))
+    lines = list(jsonl.read(str(kept)))
     assert len(lines) == 5
     assert next(line for line in lines if line.get("dtype") == "float64")["kernel"].startswith("blas (cpu, ")
     assert "2 of 9 sections" in capfd.readouterr().out

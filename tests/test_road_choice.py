@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hybrid import roads
-from hybrid.devices.cuda import Gpu
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Span, Topology
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import named
-from hybrid.partition import Span, Topology
-from hybrid.plan import make_plan
-from hybrid.problem import Problem
-from hybrid.roads import choose_road
-from hybrid.settings import Settings
-from hybrid.team import Team
-from hybrid.workplace import Workplace
+from hybrid.plan.plan import make_plan
+from hybrid.ranks.team import Team
+from hybrid.transport import build
+from hybrid.transport.build import choose_road
+from hybrid.transport.rank_device import Workplace
 
 LARGE, SMALL = Problem(2000, 2000, 2000), Problem(200, 200, 200)
 
@@ -30,7 +30,7 @@ class Machine:
         self.team = Team()
         self.team.topology = self.plan.topology
         self.place = Workplace(("any",), device=None)
-        monkeypatch.setattr(roads, "_workplace_to_probe", lambda *these: self.place)
+        monkeypatch.setattr(build, "_workplace_to_probe", lambda *these: self.place)
         monkeypatch.setattr(self.place, "probe", lambda team: self._try("peers", peers))
         monkeypatch.setattr(self.place.communicator, "join", lambda team: self._try("nccl", nccl))
 
@@ -115,7 +115,7 @@ def test_what_hinders_nccl_is_seen_before_it_is_started(monkeypatch, hindrance):
     assert machine.choice().name == "host"
     assert machine.tried == []
     if reason is None:
-        assert machine.choice("nccl") == roads.RoadChoice("nccl", "asked for")
+        assert machine.choice("nccl") == build.RoadChoice("nccl", "asked for")
         return
     with pytest.raises(DeviceUnavailable, match=f"^the road nccl cannot be taken: {reason}"):
         machine.choice("nccl")
@@ -131,7 +131,7 @@ def test_ranks_of_a_node_that_share_a_gpu_are_told_so_where_peers_fail_too(monke
 @pytest.mark.parametrize("road", ["host", "peers", "nccl"])
 def test_a_road_asked_for_is_taken_and_no_other_tried(monkeypatch, road):
     machine = Machine(monkeypatch, ONE_NODE)
-    assert machine.choice(road) == roads.RoadChoice(road, "asked for")
+    assert machine.choice(road) == build.RoadChoice(road, "asked for")
     assert machine.tried == ([] if road == "host" else [road])
 
 

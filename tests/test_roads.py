@@ -11,12 +11,12 @@ import pytest
 from joined_by_files import stand_in
 
 import hybrid
-from hybrid import cut
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.build import compiler
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
-from hybrid.exchange.push import DrivingRoad
-from hybrid.plan import make_plan
+from hybrid.plan import tiling
+from hybrid.plan.plan import make_plan
+from hybrid.transport.root_push import DrivingRoad
 
 pytestmark = pytest.mark.mpi
 PIECES = [
@@ -46,16 +46,16 @@ def product(comm, a, b, root=0, **more):
 @pytest.fixture
 def taken(monkeypatch):
     """The roads that products take."""
-    import hybrid.runner
+    import hybrid.execution.rank_run
 
-    seen, original = [], hybrid.runner.make_road
+    seen, original = [], hybrid.execution.rank_run.make_road
 
     def making(*arguments):
         road, buffers = original(*arguments)
         seen.append(type(road).__name__)
         return road, buffers
 
-    monkeypatch.setattr(hybrid.runner, "make_road", making)
+    monkeypatch.setattr(hybrid.execution.rank_run, "make_road", making)
     return seen
 
 
@@ -78,7 +78,7 @@ def gpu_cut_for_small_matrices(monkeypatch):
     small = {"CHUNK_ROWS": 4, "SLAB_ROWS": 5, "LINE_COMPUTES": 1, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1}
     small |= {"TILE": 1}
     for name, value in small.items():
-        monkeypatch.setattr(cut, name, value)
+        monkeypatch.setattr(tiling, name, value)
     make_plan.cache_clear()
     yield
     make_plan.cache_clear()
@@ -194,7 +194,7 @@ def test_a_failure_on_the_way_is_raised_on_all_ranks_and_the_next_product_is_rig
 
 @pytest.mark.mpi(min_size=2)
 def test_a_rank_that_fails_before_the_round_begins_is_not_behind_in_the_next(comm, rng, monkeypatch):
-    from hybrid.runner import Runner
+    from hybrid.execution.rank_run import Runner
 
     monkeypatch.setenv("HYBRID_ROAD", "peers")
     a, b, _ = case(comm, rng, "float64", least=comm.size)
@@ -370,8 +370,8 @@ def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
 
 FAULTS = {
     "the device": ("hybrid.devices.cpu.CpuDevice.take_kernel", {}),
-    "the order of arrivals": ("hybrid.share.arrivals", {}),
-    "the plan": ("hybrid.agreement.make_plan", {}),
+    "the order of arrivals": ("hybrid.plan.rank_share.arrivals", {}),
+    "the plan": ("hybrid.selection.agreement.make_plan", {}),
     "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"ROAD": "peers"}),
     "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"ROAD": "peers"}),
 }

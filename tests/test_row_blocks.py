@@ -7,7 +7,7 @@ import pytest
 
 import hybrid
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
-from hybrid.plan import PROCESS_BYTES
+from hybrid.plan.plan import PROCESS_BYTES
 
 pytestmark = pytest.mark.mpi
 

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.held import last_uses
-from hybrid.layout import Cut
-from hybrid.partition import Span, pieces
-from hybrid.schedule import arrivals
+from hybrid.core.spans import Span, pieces
+from hybrid.plan.buffer_layout import Cut
+from hybrid.plan.residency import last_uses
+from hybrid.plan.schedule import arrivals
 
 quick = settings(deadline=None, max_examples=200)
 sizes = st.integers(0, 40)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
-from hybrid.settings import Settings, one_of, parse_bytes
 
 
 def test_without_flags_and_environment_the_defaults_hold():

@@ -25,15 +25,15 @@ def filled(comm, array, value):
 @pytest.fixture
 def made(monkeypatch):
     """The windows that products make."""
-    import hybrid.product
+    import hybrid.execution.product
 
-    keys, original = [], hybrid.product.make_windows
+    keys, original = [], hybrid.execution.product.make_windows
 
     def making(team, rows, columns, dtype):
         keys.extend(rows)
         return original(team, rows, columns, dtype)
 
-    monkeypatch.setattr(hybrid.product, "make_windows", making)
+    monkeypatch.setattr(hybrid.execution.product, "make_windows", making)
     return keys
 
 

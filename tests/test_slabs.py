@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology, pieces
 from hybrid.errors import UsageError
-from hybrid.held import Held
-from hybrid.layout import Cut
-from hybrid.partition import Span, Topology, pieces
-from hybrid.plan import make_plan
-from hybrid.problem import Problem
-from hybrid.schedule import Arrival, Strip
-from hybrid.slabs import ALIGNED, slab_arrivals, slabs_of
+from hybrid.plan.buffer_layout import Cut
+from hybrid.plan.k_slabs import ALIGNED, slab_arrivals, slabs_of
+from hybrid.plan.plan import make_plan
+from hybrid.plan.residency import Held
+from hybrid.plan.schedule import Arrival, Strip
 
 quick = settings(deadline=None, max_examples=200)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.threads import Threads, announce_threads, choose_threads, core_quota, limited_threads, usable_cores
+from hybrid.host.threads import Threads, announce_threads, choose_threads, core_quota, limited_threads, usable_cores
 
 ROOT = Path(__file__).parents[1]
 EIGHT = tuple(range(8))
@@ -120,7 +120,7 @@ def test_blas_is_held_to_its_threads_within_the_context_only():
 
 def test_threads_announced_before_numpy_is_loaded_need_no_limiting():
     script = (
-        "import sys; from hybrid.threads import announce_threads, limited_threads; announce_threads(1); import numpy\n"
+        "import sys; from hybrid.host.threads import announce_threads, limited_threads; announce_threads(1); import numpy\n"
         "with limited_threads(1): assert 'threadpoolctl' not in sys.modules\n"
         "from threadpoolctl import threadpool_info; print(*{pool['num_threads'] for pool in threadpool_info()})"
     )
@@ -139,5 +139,5 @@ def test_announcing_after_numpy_is_loaded_leaves_the_environment_alone():
 
 def test_what_settles_the_threads_does_not_load_numpy():
     """Else its BLAS would have started its threads by then."""
-    program = "import sys, hybrid.matmul, hybrid.facts, hybrid.ranks; sys.exit('numpy' in sys.modules)"
+    program = "import sys, hybrid.matmul, hybrid.selection.inventory, hybrid.ranks.world; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hybrid.timeline import PHASES, Interval, Spread, Timeline, slowest
-from hybrid.trace import write_trace
+from hybrid.core.timeline import PHASES, Interval, Spread, Timeline, slowest
+from hybrid.reporting.chrome_trace import write_trace
 
 
 def events_of(path):

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.partition import Span
-from hybrid.plan import make_plan
-from hybrid.problem import Problem
-from hybrid.team import Team
-from hybrid.verify import Check, verify
-from hybrid.window import Window
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
+from hybrid.host.row_view import Window
+from hybrid.plan.plan import make_plan
+from hybrid.ranks.team import Team
+from hybrid.verification.freivalds import Check, verify
 
 sizes = st.integers(1, 70)
 dtypes = st.sampled_from(["float32", "float64"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybrid import messages
+from hybrid.ranks import messages
 
 
 class Clock:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid import chains, residues, walks
 from hybrid.errors import CheckFailed, UsageError
+from hybrid.graphs import markov, modular, walks
 
 TEN = ["AB", "AC", "BC", "BD", "BF", "CD", "CE", "DF", "EH", "FG", "FH", "FI", "GH", "GI", "GJ", "HJ", "IJ"]
 
@@ -34,7 +34,7 @@ def strictly(dtype):
     def multiply(a, b):
         assert a.dtype == b.dtype == dtype
         largest = [max(1, int(np.abs(matrix).max())) for matrix in (a, b)]
-        assert a.shape[1] * largest[0] * largest[1] <= 2 ** residues.EXACT_BITS[dtype]
+        assert a.shape[1] * largest[0] * largest[1] <= 2 ** modular.EXACT_BITS[dtype]
         return a @ b
 
     return multiply
@@ -186,23 +186,23 @@ def test_what_is_beyond_all_primes_is_refused_at_once():
 
 
 def test_primes_are_all_primes():
-    few = list(residues.primes_below(600_000))
+    few = list(modular.primes_below(600_000))
     assert len(few) == 49098 - 1  # π(600000), without 2
     assert few == sorted(few, reverse=True)
     assert few[-3:] == [7, 5, 3]
-    assert list(residues.primes_below(3)) == [3]
-    assert list(residues.primes_below(2)) == []
+    assert list(modular.primes_below(3)) == [3]
+    assert list(modular.primes_below(2)) == []
 
 
 @given(st.integers(1, 10**6), st.sampled_from(["float32", "float64"]))
 def test_sums_of_balanced_remainders_stay_exact(terms, dtype):
-    half = (residues.largest_modulus(terms, dtype) - 1) // 2
-    assert terms * half**2 <= 2 ** residues.EXACT_BITS[dtype] < terms * (half + 1) ** 2
+    half = (modular.largest_modulus(terms, dtype) - 1) // 2
+    assert terms * half**2 <= 2 ** modular.EXACT_BITS[dtype] < terms * (half + 1) ** 2
 
 
 @given(st.lists(st.integers(-(2**53), 2**53), min_size=1), st.sampled_from([3, 5, 8191, 94906265]))
 def test_balanced_remainders(numbers, modulus):
-    found = residues.balanced(np.array(numbers, np.float64), np.array([modulus]))
+    found = modular.balanced(np.array(numbers, np.float64), np.array([modulus]))
     assert np.abs(found).max() <= (modulus - 1) // 2
     assert all((int(a) - b) % modulus == 0 for a, b in zip(found, numbers, strict=True))
 
@@ -210,18 +210,18 @@ def test_balanced_remainders(numbers, modulus):
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 40))
 def test_numbers_come_back_from_their_remainders(data, count):
-    primes = [p for p, _ in zip(residues.primes_below(2**23), range(count), strict=False)]
+    primes = [p for p, _ in zip(modular.primes_below(2**23), range(count), strict=False)]
     top = math.prod(primes) - 1
     numbers = data.draw(st.lists(st.integers(0, top) | st.just(top), min_size=1, max_size=4))
     remainders = np.array([[number % prime for number in numbers] for prime in primes])
-    balanced = residues.balanced(remainders, np.array(primes)[:, None])
-    assert residues.Reconstruction(primes)(balanced).tolist() == numbers
+    balanced = modular.balanced(remainders, np.array(primes)[:, None])
+    assert modular.Reconstruction(primes)(balanced).tolist() == numbers
 
 
 def test_reach_is_an_upper_bound():
     for terms, dtype in ((512, "float32"), (1, "float32"), (2**17, "float64")):
-        all_primes = sum(math.log2(p) for p in residues.primes_below(residues.largest_modulus(terms, dtype)))
-        assert all_primes + 1 <= residues.bits_within_reach(terms, dtype)
+        all_primes = sum(math.log2(p) for p in modular.primes_below(modular.largest_modulus(terms, dtype)))
+        assert all_primes + 1 <= modular.bits_within_reach(terms, dtype)
 
 
 # --- Markov chains
@@ -231,9 +231,9 @@ WEATHER = np.array([[0.9, 0.1], [0.5, 0.5]])
 
 
 def chained(matrix, length, dtype="float64"):
-    chain, scaled, _ = chains.choose_chain(matrix, ["a", "b", "c"], length, dtype)
-    found = chains.carry_out(chain, scaled, lambda a, b: a @ b, lambda *_: None)
-    chains.confirm(chain, found)
+    chain, scaled, _ = markov.choose_chain(matrix, ["a", "b", "c"], length, dtype)
+    found = markov.carry_out(chain, scaled, lambda a, b: a @ b, lambda *_: None)
+    markov.confirm(chain, found)
     return chain, found
 
 
@@ -265,4 +265,4 @@ def test_probability_that_got_lost_is_noticed():
     chain, found = chained(WEATHER, 100)
     found[0, 0] -= 1e-9
     with pytest.raises(CheckFailed, match="add up to"):
-        chains.confirm(chain, found)
+        markov.confirm(chain, found)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid.devices import Device
-from hybrid.layout import Region
-from hybrid.problem import Problem
-from hybrid.schedule import Arrival, Strip
-from hybrid.share import Share
+from hybrid.core.problem import Problem
+from hybrid.devices.base import Device
+from hybrid.plan.buffer_layout import Region
+from hybrid.plan.rank_share import Share
+from hybrid.plan.schedule import Arrival, Strip
 
 _MOST_KEPT = 10_000  # strips
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.devices import Mark
-from hybrid.emulation.loops import compiled_loops
+from hybrid.core.problem import WIDEST_COPY
+from hybrid.core.spans import Span, pieces
+from hybrid.devices.base import Mark
+from hybrid.devices.c_loops import compiled_loops
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.catalogue import Kernel
-from hybrid.partition import Span, pieces
-from hybrid.problem import WIDEST_COPY
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from itertools import chain, cycle
 from typing import Any
 
-from hybrid.devices import Mark, Work
-from hybrid.devices.cuda import Gpu
+from hybrid.core.problem import padded
+from hybrid.core.spans import Span
+from hybrid.core.text import readable
+from hybrid.devices.base import Mark, Work
 from hybrid.devices.cuda_events import OpenedEvent, WorkDone
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.cuda_kernels import OwnKernel, multiplication
 from hybrid.devices.nccl import NcclJoined, unique_id
 from hybrid.devices.nccl_library import load_nccl
-from hybrid.devices.page_locks import page_locks
+from hybrid.devices.pinned_memory import page_locks
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel
-from hybrid.memory import readable
-from hybrid.partition import Span
-from hybrid.problem import padded
 
 _DONE, _NOT_READY = 0, 600  # what CUDA answers about an event
 _REACHED_ALREADY = 704

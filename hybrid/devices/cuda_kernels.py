@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.devices.alignment import copy_width
-from hybrid.kernels import catalogue
+from hybrid.devices.copy_width import copy_width
 from hybrid.kernels.catalogue import Kernel, Launch, launch_of
+from hybrid.kernels.sources import KERNELS
 
 # (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, by a kernel that adds.
 Multiply = Callable[..., None]
 
-_FOLDER = Path(catalogue.__file__).parent
+
 _ORDINARY_SHARED_BYTES = 48 * 1024  # more than that must be asked for
 _MOST_PREPARED = 10_000
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # as in matrix.cuh
@@ -67,8 +67,8 @@ class OwnKernel:
             import cupy
 
             module = cupy.RawModule(
-                code=(_FOLDER / launch.source).read_text(),
-                options=compile_options(_FOLDER),
+                code=(KERNELS / launch.source).read_text(),
+                options=compile_options(KERNELS),
                 name_expressions=(launch.expression,),
             )
             function = module.get_function(launch.expression)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybrid.devices import Mark
-from hybrid.devices.alignment import copy_width
+from hybrid.core.problem import WIDEST_COPY, padded
+from hybrid.devices.base import Mark
+from hybrid.devices.copy_width import copy_width
 from hybrid.devices.cpu import CpuDevice
-from hybrid.emulation.build import KERNELS
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, Launch, launch_of
-from hybrid.problem import WIDEST_COPY, padded
+from hybrid.kernels.sources import KERNELS
 
 
 class EmulatedDevice(CpuDevice):

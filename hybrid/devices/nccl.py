@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from hybrid.core.spans import Span
 from hybrid.devices.nccl_library import load_nccl
 from hybrid.errors import DeviceUnavailable, one_line
-from hybrid.partition import Span
 
 
 def unique_id() -> Any:

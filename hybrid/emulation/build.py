@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from hybrid.emulation import EmulationError
+from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
-from hybrid.kernels import catalogue
+from hybrid.kernels.sources import KERNELS
 
 HERE = Path(__file__).resolve().parent
-KERNELS = Path(catalogue.__file__).resolve().parent
+
 
 # No aliasing rules: kernels read numbers as vectors. No multiplication and addition become one by themselves: which of them
 # do is the kernel's choice. No warnings: the code is nvcc's to judge.

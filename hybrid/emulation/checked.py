@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.emulation import EmulationError
 from hybrid.emulation.build import build, compiler
+from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import Launch, launch_of, named

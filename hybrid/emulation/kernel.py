@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.emulation import EmulationError
 from hybrid.emulation.build import build
+from hybrid.emulation.errors import EmulationError
 from hybrid.errors import one_line
 
 ORDERS = ("forward", "reverse", "shuffled")  # of blocks, of a block's warps, of a warp's lanes

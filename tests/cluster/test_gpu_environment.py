@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jobs import Job
 
-from hybrid.devices.cuda import Gpu, choose_gpus
+from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 
 LOOK = 'echo "$SLURM_PROCID $(hostname) ${CUDA_VISIBLE_DEVICES-unset}"'
 UNSET = "unset"  # then CUDA shows all GPUs of the node

@@ -10,12 +10,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from hybrid.devices.cuda import Gpu
-from hybrid.findings import deputies, traffic
-from hybrid.team import Team
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.diagnostics import bandwidth, proxy_ranks
+from hybrid.ranks.team import Team
 
 FAULTY = Path(__file__).with_name("faulty_deputy.py")
-send = deputies.send
+send = proxy_ranks.send
 
 
 def send_cpu(team, command, limit, fault=""):
@@ -34,8 +34,8 @@ def main():
     team.pretend_nodes(ranks_per_node)
     chosen = [None if rank in without else Gpu(0, f"GPU-{rank}", "CPU") for rank in range(team.size)]
     limit = 8 if fault == "sleep" else 50
-    traffic.send = lambda team, command, _: send_cpu(team, command, limit, fault)
-    moved = traffic.look(team, chosen, [[gpu] if gpu else [] for gpu in chosen])
+    bandwidth.send = lambda team, command, _: send_cpu(team, command, limit, fault)
+    moved = bandwidth.look(team, chosen, [[gpu] if gpu else [] for gpu in chosen])
     if team.rank == 0:
         print(json.dumps(asdict(moved)))
 

@@ -6,14 +6,14 @@ import sys
 
 from deputies import send_cpu
 
-from hybrid import doctor
-from hybrid.devices.cuda import Gpu
-from hybrid.findings import aware, gpus, traffic
+from hybrid.commands import doctor
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.diagnostics import bandwidth, cuda_aware_mpi, gpus
 
 GPUS = tuple(Gpu(index, f"GPU-{index}", "CPU") for index in range(2))
 
 gpus.look = lambda: gpus.Sight(GPUS, None, about="a driver")
 gpus.try_out = lambda gpu: gpus.Trial(True, "", 256 << 20)
-aware.look = lambda index: "yes"
-traffic.send = send_cpu
+cuda_aware_mpi.look = lambda index: "yes"
+bandwidth.send = send_cpu
 sys.exit(doctor.main())

@@ -7,9 +7,9 @@ import resource
 import signal
 import sys
 
-from hybrid import commandline, matmul
-from hybrid.launcher import rank_by_launcher
-from hybrid.team import Team
+from hybrid.commands import cli, matmul
+from hybrid.ranks.launcher import rank_by_launcher
+from hybrid.ranks.team import Team
 
 rank, phase, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 del sys.argv[1:4]
@@ -33,7 +33,7 @@ def fail() -> None:
         bytearray(1 << 40)
 
 
-enter, start_world = Team.enter, commandline.start_world
+enter, start_world = Team.enter, cli.start_world
 
 
 def failing_enter(team: Team, activity: str) -> None:
@@ -49,5 +49,5 @@ def failing_start(**options: object) -> Team:
 
 
 Team.enter = failing_enter
-commandline.start_world = failing_start
+cli.start_world = failing_start
 sys.exit(matmul.main())

@@ -1,4 +1,4 @@
-"""hybrid.findings.probes.together with a fault of the device's: faulty_deputy.py LIMIT TASK FAULT"""
+"""hybrid.diagnostics.probes.all_ranks with a fault of the device's: faulty_deputy.py LIMIT TASK FAULT"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import time
 
 from hybrid.devices.cpu import CpuDevice
+from hybrid.diagnostics.probes import all_ranks
 from hybrid.errors import DeviceUnavailable
-from hybrid.findings.probes import together
 
 fault = sys.argv[3]
 exchange, open_memory, copy_in = CpuDevice.exchange, CpuDevice.open, CpuDevice.copy_in
@@ -38,4 +38,4 @@ def faulty_copy_in(self, into, source, after):
 
 
 CpuDevice.exchange, CpuDevice.open, CpuDevice.copy_in = faulty_exchange, faulty_open, faulty_copy_in
-together.main()
+all_ranks.main()

@@ -1,0 +1,71 @@
+"""Matrices whose rows lie on all ranks: products of them that never pass the root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from hybrid.arrays.interop import common_dtype, on_gpu
+from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.spans import Span
+from hybrid.errors import UsageError
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlock:
+    """This rank's rows of a matrix; the ranks' rows follow each other in rank order. Every rank has one, maybe empty.
+
+    array: of NumPy, or of CuPy on the rank's GPU.
+    """
+
+    array: Any
+
+    def __post_init__(self) -> None:
+        if getattr(self.array, "ndim", None) != 2:
+            raise UsageError(f"a RowBlock takes a matrix, not {type(self.array).__name__}")
+
+
+@dataclass(frozen=True)
+class BlockShapes:
+    """What one rank says of its blocks of A and B."""
+
+    a: tuple[int, int]
+    b: tuple[int, int]
+    dtype: str
+    copied: int  # bytes of host memory that converting takes, and copying from a GPU for the check
+
+    @classmethod
+    def of(cls, a: Any, b: Any, *, check: bool) -> BlockShapes:
+        """UsageError for what cannot be multiplied as it lies."""
+        for name, block in (("a", a), ("b", b)):
+            if not isinstance(block, RowBlock):
+                raise UsageError(f"{name} is no RowBlock, but the other operand is one: both must be, on every rank")
+        dtype = common_dtype(a.array.dtype, b.array.dtype)
+        shapes = [(block.array.shape, _is_copied(block.array, dtype, check=check)) for block in (a, b)]
+        shapes.append(((len(a.array), b.array.shape[1]), on_gpu(a.array) and check))
+        copied = sum(rows * columns * ITEM_SIZES[dtype] for (rows, columns), is_copied in shapes if is_copied)
+        return cls(a.array.shape, b.array.shape, dtype, copied)
+
+
+def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
+    """The product that all ranks' blocks make up, the rows of A and those of B that each has. UsageError if they do not fit."""
+    first = blocks[0]
+    for rank, block in enumerate(blocks):
+        if (block.a[1], block.b[1], block.dtype) != (first.a[1], first.b[1], first.dtype):
+            raise UsageError(
+                f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.dtype}, "
+                f"rank 0's {first.a[1]} and {first.b[1]} of {first.dtype}"
+            )
+    rows_a, rows_b = ([Span(*ends) for ends in pairwise(accumulate(sizes, initial=0))] for sizes in
+                      ([block.a[0] for block in blocks], [block.b[0] for block in blocks]))  # fmt: skip
+    if rows_b[-1].hi != first.a[1]:
+        raise UsageError(f"A has {first.a[1]} columns and B {rows_b[-1].hi} rows: they must be the same")
+    return Problem(rows_a[-1].hi, first.a[1], first.b[1], first.dtype), rows_a, rows_b
+
+
+def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
+    """To host memory."""
+    return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous
+

@@ -1,0 +1,140 @@
+"""Where a matrix comes from: made from a seed, read from a file, or an array of the root's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from hybrid.arrays.fill import fill_rows
+from hybrid.arrays.interop import on_gpu
+from hybrid.core.spans import Span, even_pieces
+from hybrid.errors import UsageError, one_line
+from hybrid.host.thread_map import on_threads, rows_of_about
+
+_BYTES_AT_ONCE = 32 << 20  # read from a file between two signs of progress
+
+
+class Operand(Protocol):
+    """A matrix of the product, known to every rank."""
+
+    shape: tuple[int, int]
+    at_root: bool  # only the root has its rows; otherwise any rank can make any row
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        """Write these rows into `into`, converted to its type."""
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        """The matrix itself, where it can be multiplied as it lies."""
+
+
+class Generated:
+    """A matrix made from a seed, on whichever rank needs the rows."""
+
+    at_root = False
+
+    def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str) -> None:
+        self.shape = shape
+        self._fill, self._seed, self._matrix = fill, seed, matrix
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None
+
+
+class FromFile:
+    """A .npy file that every rank opens and reads its rows of."""
+
+    at_root = False
+
+    def __init__(self, path: str) -> None:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UsageError(f"{path} is not a regular file")
+        try:
+            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except Exception as error:  # a malformed header raises whatever its contents lead to
+            raise UsageError(f"{path} cannot be read as a .npy matrix: {one_line(error)}") from None
+        if not isinstance(self._array, np.ndarray) or self._array.ndim != 2:
+            raise UsageError(f"{path} does not hold a matrix: its shape is {getattr(self._array, 'shape', 'unknown')}")
+        if self._array.dtype.kind not in "biuf":
+            raise UsageError(f"{path} holds {self._array.dtype}: only real numbers can be multiplied here")
+        self.path = os.path.abspath(path)
+        self.shape: tuple[int, int] = self._array.shape
+        self.dtype = self._array.dtype
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        done = 0
+        for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
+            with np.errstate(over="raise"):
+                try:
+                    into[group.within(rows).slice] = self._array[group.slice]
+                except FloatingPointError:
+                    raise UsageError(f"{self.path} holds values too large for {into.dtype}") from None
+            done += len(group)
+            progress(done)
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None  # the file may change, and its pages are read more than once
+
+
+class Shared:
+    """A matrix in memory that the ranks of the only node share."""
+
+    at_root = True  # it is neither made nor placed
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.shape: tuple[int, int] = array.shape
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        copy_rows(into, self.array[rows.slice], threads)
+        progress(len(rows))
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return self.array
+
+
+class FromRoot:
+    """An array of the root's, on a GPU only where it is multiplied from there; on the other ranks only its shape is known."""
+
+    at_root = True
+
+    def __init__(self, shape: tuple[int, int], array: np.ndarray | None) -> None:
+        self.shape = shape
+        self._array = array
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        copy_rows(into, self.array[rows.slice], threads)
+        progress(len(rows))
+
+    def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
+        """These rows, copied only if they are not contiguous or of another type."""
+        return np.ascontiguousarray(self.array[rows.slice], dtype)
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        array = self._array
+        if array is None or array.dtype != dtype or not array.dtype.isnative or not array.flags.c_contiguous:
+            return None
+        return array if on_gpu(array) or array.flags.aligned else None
+
+    @property
+    def array(self) -> np.ndarray:
+        assert self._array is not None, "only the root has this array"
+        return self._array
+
+
+def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
+    """`into[...] = source`, converted, by several threads: one alone does not fill the memory's bandwidth, and far less so
+    where memory is touched for the first time."""
+
+    def copy(part: Span) -> None:
+        into[part.slice] = source[part.slice] if isinstance(source, np.ndarray) else source
+
+    rows = Span(0, len(into))
+    for _ in on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads)))):
+        pass
+

@@ -1,0 +1,84 @@
+"""The command: python -m hybrid.doctor. Is this machine, this environment, this job fit for the others?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hybrid.commands.cli import Parser, at_least, run
+from hybrid.core.settings import Settings
+from hybrid.errors import StartError
+from hybrid.ranks.team import Team
+
+if TYPE_CHECKING:
+    from hybrid.diagnostics.examination import Examination
+
+NAME = "hybrid.doctor"
+
+_MORE = """\
+examples:
+  python -m hybrid.doctor
+  mpirun -n 2 python -m hybrid.doctor
+  srun -N 2 --ntasks-per-node 4 python -m hybrid.doctor --json -
+
+One line a finding: ok, note (not as fast or as able as could be), unknown (and why), or WRONG, with what to do.
+exit codes: 0 nothing is wrong, 1 something is, or a failure, 2 wrong usage
+"""
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings."""
+    parser = Parser(prog="python -m hybrid.doctor", description="Find what keeps a job from running well.", epilog=_MORE)
+    parser.add_argument("--json", metavar="FILE", help="append the findings as a JSON line; - for standard output")
+    parser.add_argument("--threads", type=at_least(0), metavar="T",
+                        help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
+    parser.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    options = parser.parse_args(arguments)
+    return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
+
+
+def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """One rank's part of the command."""
+    from hybrid.selection.inventory import same_on_all_ranks
+
+    with team.phase("agree", timed=False) as asking:
+        asking.mine = {**vars(options), **settings.as_dict()}
+    same_on_all_ranks(asking.all)
+    return _examine(team, options, settings, None)
+
+
+def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:
+    """What is left where the launcher's processes are no ranks of one job: the first one looks at itself."""
+    return _examine(Team(), options, settings, error)
+
+
+def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
+    from hybrid.diagnostics.examination import examine
+    from hybrid.host.files import refuse_unwritable
+    from hybrid.selection.inventory import settle_threads
+
+    with team.phase("agree", timed=False):
+        if options.json and options.json != "-":
+            refuse_unwritable(options.json)
+    examination = examine(team, settle_threads(team, settings), error)
+    with team.phase("report", timed=False):
+        if team.rank == 0:
+            _report(examination, options.json)
+    return 0 if examination.well else 1
+
+
+def _report(examination: Examination, json: str | None) -> None:
+    from hybrid.diagnostics.examination import as_record, screen
+    from hybrid.reporting import jsonl
+
+    print(screen(examination.findings), file=sys.stderr if json == "-" else sys.stdout)
+    if json:
+        jsonl.write(as_record(examination), json)
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """The command's entry: exit code for the launcher."""
+    return run(NAME, parse, lambda options, settings: False, work, unstarted)

@@ -1,0 +1,196 @@
+"""The command: python -m hybrid.hello. Every rank greets from its CPU threads and from its GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hybrid.commands.cli import Parser, at_least, run
+from hybrid.core.settings import Settings
+from hybrid.core.text import ranges
+from hybrid.devices.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
+from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
+from hybrid.host.threads import usable_cores
+from hybrid.ranks.launcher import launched
+from hybrid.ranks.mpi_library import library_in_use
+from hybrid.ranks.team import Team
+from hybrid.selection.inventory import wake_gpus
+
+if TYPE_CHECKING:
+    from hybrid.devices.cuda_gpus import Gpu
+
+NAME = "hybrid.hello"
+
+_MORE = f"""\
+examples:
+  mpirun -n 2 python -m hybrid.hello
+  srun -n 2 -c 4 --gres=gpu:1 python -m hybrid.hello --where
+  python -m hybrid.hello --blocks 2 --threads-per-block 32 --threads 1
+
+Standard output holds the greetings and the time, nothing else: ranks · (threads + blocks · threads a block) + 1 lines, and
+with --where one more a rank. What else is to be said goes to standard error: the MPI's thread level, and why a GPU's
+greetings come from the CPU. At most {MOST_LINES} lines a kernel, {MOST_BLOCK} threads a block.
+
+exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compiler for the kernel, 2 wrong usage
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank greets from."""
+
+    host: str
+    cores: tuple[int, ...]
+    device: str  # of the kernel's greetings
+    lacking: str  # why that is no GPU; "" if it is one
+    greets: bool  # False: neither GPU nor emulation can be had
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings; UsageError for what no GPU can do."""
+    parser = Parser(
+        prog="python -m hybrid.hello", description="Every rank greets, from its CPU threads and its GPU.", epilog=_MORE
+    )
+    parser.add_argument("--blocks", type=at_least(1), default=3, metavar="B", help="blocks of the kernel (3)")
+    parser.add_argument("--threads-per-block", type=at_least(1), default=4, metavar="T", help="threads of each (4)")
+    parser.add_argument("--threads", type=at_least(0), metavar="T",
+                        help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
+    parser.add_argument("--device", help="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
+    parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
+    parser.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    options = parser.parse_args(arguments)
+    if options.threads_per_block > MOST_BLOCK:
+        raise UsageError(f"--threads-per-block {options.threads_per_block}: a block has at most {MOST_BLOCK} threads")
+    if options.blocks * options.threads_per_block > MOST_LINES:
+        raise UsageError(
+            f"{options.blocks} blocks of {options.threads_per_block} threads would print more than {MOST_LINES} lines a rank: "
+            "fewer --blocks or --threads-per-block"
+        )
+    return options, Settings.gather({name: getattr(options, name) for name in ("device", "threads", "stall")})
+
+
+def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """One rank's part of the command."""
+    from hybrid.selection.inventory import same_on_all_ranks, settle_threads
+
+    with team.phase("agree", timed=False) as asking:
+        asking.mine = {**vars(options), **settings.as_dict()}
+    same_on_all_ranks(asking.all)
+    team.pretend_nodes(settings.ranks_per_node)
+    with team.phase("agree", timed=False) as starting:
+        starting.mine = _thread_level()
+    threads = settle_threads(team, settings)[team.rank].count
+    with team.phase("prepare", timed=False) as preparing:
+        if threads > MOST_THREADS:
+            raise UsageError(f"{threads} CPU threads a rank are too many to greet: --threads {MOST_THREADS} or less")
+    gpu = _choose_gpu(team, settings)
+    with team.phase("prepare", timed=False) as preparing:
+        greeter, preparing.mine = _prepare(team, options, settings, gpu)
+    places: list[Place] = preparing.all
+    if team.rank == 0:
+        _remark(starting.all[0], places, settings)
+
+    lines_of_kernel = options.blocks * options.threads_per_block if greeter else 0
+    with team.phase("barrier", timed=False):
+        pass
+    began = time.perf_counter()
+    with team.phase("greet", timed=False) as greeting:
+        lines = greet(team.rank, team.size, threads, greeter, lines_of_kernel)
+        if options.where:
+            lines.insert(0, _where(team, places[team.rank]))
+        text = "".join(f"{line}\n" for line in lines).encode()
+        greeting.mine = len(text)
+    seconds = time.perf_counter() - began
+    with team.phase("report", timed=False):
+        _show(team, text, greeting.all, seconds)
+    return 0 if all(place.greets for place in places) or settings.device == "cpu" else 1
+
+
+def _thread_level() -> str:
+    """The thread level asked for and provided, in words. StartError if MPI does not bear other threads beside its own."""
+    if launched() is None:
+        return "started alone: no MPI, so no thread level"
+    library = library_in_use()
+    if not library.threads_suffice:
+        raise StartError(f"{library.name} provides thread level {library.provided} only: an MPI built with threads is needed")
+    return f"MPI thread level {library.asked} asked for, {library.provided} provided ({library.name})"
+
+
+def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
+    """This rank's GPU, or why it has none. Every rank for itself: where one has no GPU, the others still use theirs."""
+    from hybrid.devices.cuda_gpus import choose_gpus, usable_gpus
+
+    if settings.device in ("cpu", "emulate"):
+        return "asked for"
+    with team.phase("prepare", timed=False) as looking:
+        try:
+            looking.mine = usable_gpus()
+        except DeviceUnavailable as missing:
+            if settings.device == "cuda":
+                raise
+            looking.mine = str(missing)
+    seen = looking.all[team.rank]
+    if isinstance(seen, str):
+        return seen
+    having = [rank for rank in range(team.size) if not isinstance(looking.all[rank], str)]
+    return choose_gpus([looking.all[rank] for rank in having])[having.index(team.rank)]
+
+
+def _prepare(team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, Place]:
+    """The kernel, compiled, and where it runs."""
+    cores = usable_cores()
+    if settings.device == "cpu":
+        return None, Place(team.host, cores, "no kernel", "asked for", False)
+    if not isinstance(gpu, str):
+        return (
+            GpuGreeter(gpu, options.blocks, options.threads_per_block),
+            Place(team.host, cores, f"{gpu.uuid} ({gpu.name})", "", True),
+        )
+    try:
+        greeter = EmulatedGreeter(options.blocks, options.threads_per_block)
+    except HybridError as cannot:
+        if settings.device == "emulate":
+            raise
+        return None, Place(team.host, cores, "no GPU", f"{gpu}; {cannot}", False)
+    return greeter, Place(team.host, cores, "no GPU (emulated)", gpu, True)
+
+
+def _remark(thread_level: str, places: list[Place], settings: Settings) -> None:
+    """To standard error: the lines on standard output are counted."""
+    print(f"{NAME}: {thread_level}", file=sys.stderr)
+    ranks_of: dict[tuple[bool, str], list[int]] = {}
+    for rank, place in enumerate(places):
+        if place.lacking and settings.device != "cpu":
+            ranks_of.setdefault((place.greets, place.lacking), []).append(rank)
+    for (greets, why), ranks in ranks_of.items():
+        what = "the GPU's greetings come from the CPU, emulated" if greets else "no greetings from a GPU"
+        who = "" if len(ranks) == len(places) else f"rank {ranges(ranks)}: "
+        print(f"{NAME}: {who}{what}: {why}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _where(team: Team, place: Place) -> str:
+    return f"Process {team.rank}/{team.size} is on {place.host}, cores {ranges(place.cores)}, {place.device}"
+
+
+def _show(team: Team, text: bytes, sizes: list[int], seconds: float) -> None:
+    """Rank 0 prints for all, rank by rank: what ranks print themselves, a launcher may cut and mix."""
+    if team.rank != 0:
+        team.messages.send(text, 0)
+        return
+    for rank, size in enumerate(sizes):
+        theirs = bytearray(size)
+        if rank:
+            team.messages.receive(theirs, rank)
+        sys.stdout.write((theirs if rank else text).decode())
+    sys.stdout.write(f"Time: {seconds:.6f}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """The command's entry: exit code for the launcher."""
+    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)

@@ -1,0 +1,210 @@
+"""The command: python -m hybrid.matmul n l m. C (n×m) = A (n×l) · B (l×m) by all ranks of the job."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import signal
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from hybrid.commands.cli import run
+from hybrid.commands.matmul_options import parse
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import CATALOGUE
+from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.team import Team
+from hybrid.selection.inventory import wake_gpus
+
+if TYPE_CHECKING:
+    from hybrid.arrays.sources import FromFile, Operand
+    from hybrid.execution.product import Outcome
+    from hybrid.selection.agreement import Agreement
+
+NAME = "hybrid.matmul"
+
+
+def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """One rank's part of the command."""
+    from hybrid.selection.inventory import look_around, same_on_all_ranks, settle_threads
+
+    with team.phase("agree", timed=False) as asking:
+        asking.mine = {**vars(options), **settings.as_dict()}
+    same_on_all_ranks(asking.all)
+    team.pretend_nodes(settings.ranks_per_node)
+    settle_threads(team, settings)
+    # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    from hybrid.execution.npy_output import write_product
+    from hybrid.execution.product import make_product
+    from hybrid.reporting.progress import Progress
+    from hybrid.selection.agreement import agree
+
+    with team.phase("agree", timed=False) as looking:
+        _refuse_unwritable(options)
+        problem, a, b = _operands(options)
+        looking.mine = look_around(team, settings)
+    agreement = agree(team, problem, settings, looking.all)
+    speaker = _Speaker(team, options)
+    speaker.begin(agreement)
+    team.timeline.kept = bool(options.trace)
+    warmup = options.warmup if options.warmup is not None else int(agreement.plan.device == "cuda")
+    progress = Progress() if team.rank == 0 else None
+    outcome = make_product(
+        team, agreement, a, b, settings, repeat=options.repeat, warmup=warmup, progress=progress or (lambda *_: None)
+    )
+    if progress is not None:
+        progress.close()
+    good = outcome.check is None or outcome.check.ok
+    if options.out and good:  # a product that failed its check is not worth a file
+        write_product(team, agreement.plan, outcome.c.array, options.out)
+    with team.phase("report", timed=False):
+        speaker.end(outcome, a, b, {"warmup": warmup}, settings)
+    if not good:
+        return 3
+    return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
+
+
+class _Speaker:
+    """Rank 0's word to the user; silent elsewhere."""
+
+    def __init__(self, team: Team, options: argparse.Namespace) -> None:
+        self._silent = team.rank != 0
+        self._options = options
+        self._stream = sys.stderr if options.json == "-" else sys.stdout
+
+    def begin(self, agreement: Agreement) -> None:
+        from hybrid.reporting.run_report import heading
+
+        if not self._silent:
+            print(heading(agreement), file=self._stream, flush=True)
+
+    def end(self, outcome: Outcome, a: Operand, b: Operand, extra: dict[str, Any], settings: Settings) -> None:
+        if self._silent:
+            return
+        from hybrid.reporting import jsonl
+        from hybrid.reporting.chrome_trace import write_trace
+        from hybrid.reporting.run_report import as_record, last_line, table
+
+        options, plan = self._options, outcome.agreement.plan
+        if options.printed:
+            self._print_corners(outcome, a, b)
+        if outcome.repeats < options.repeat:
+            print(f"asked to end: {outcome.repeats} of {options.repeat} products were finished", file=self._stream)
+        print(table(plan, outcome.phases, outcome.total), file=self._stream)
+        if options.json:
+            asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
+            jsonl.write(as_record(outcome, {**asked, **extra}, settings.as_dict()), options.json)
+        if options.trace:
+            names = [f"rank {station.rank} on {station.host}" for station in outcome.agreement.stations]
+            write_trace(options.trace, outcome.intervals, names)
+        print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
+
+    def _print_corners(self, outcome: Outcome, a: Operand, b: Operand) -> None:
+        import numpy as np
+
+        from hybrid.core.spans import Span
+        from hybrid.reporting.run_report import top_left
+
+        count, problem = self._options.printed, outcome.agreement.plan.problem
+        for operand in (a, b):  # made again: on several nodes the rows may lie elsewhere
+            rows = Span(0, min(count, operand.shape[0]))
+            corner = np.empty((len(rows), operand.shape[1]), problem.dtype)
+            operand.rows(rows, corner, 1, lambda done: None)
+            self._stream.write(top_left(corner[:, :count]))
+        self._stream.write(top_left(outcome.c.array[:count, :count]))
+
+
+def _operands(options: argparse.Namespace) -> tuple[Problem, Operand, Operand]:
+    from hybrid.arrays.interop import common_dtype
+    from hybrid.arrays.sources import FromFile, Generated
+
+    files: dict[str, FromFile] = {}
+    for key, path in (("A", options.a), ("B", options.b)):
+        if path:
+            files[key] = FromFile(path)
+    n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
+    shapes = {"A": (n, l), "B": (l, m)}
+    for key, file in files.items():
+        if file.shape != shapes[key]:
+            raise UsageError(
+                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}"
+            )
+    dtype = options.dtype
+    if dtype is None:
+        types = [file.dtype for file in files.values()]
+        dtype = common_dtype(types[0], types[-1]) if types else "float64"
+    operands: dict[str, Operand] = {
+        key: files.get(key) or Generated(shapes[key], options.fill, options.seed, key) for key in ("A", "B")
+    }
+    return Problem(n, l, m, dtype), operands["A"], operands["B"]
+
+
+def _refuse_unwritable(options: argparse.Namespace) -> None:
+    from hybrid.host.files import refuse_same, refuse_unwritable
+
+    written = {"--out": options.out, "--trace": options.trace, "--json": None if options.json == "-" else options.json}
+    for path in filter(None, written.values()):
+        refuse_unwritable(path)
+    refuse_same({**written, "--a": options.a, "--b": options.b}, may_replace={"--out": ("--a", "--b")})
+
+
+def _explain(options: argparse.Namespace, settings: Settings) -> None:
+    from hybrid.commands.explain import explain, memory_of_a_rank, on_road_asked_for, refuse_on_assumed_machine
+    from hybrid.core.spans import Topology
+    from hybrid.kernels.catalogue import EMULATED_CAPABILITY
+    from hybrid.plan.plan import make_plan
+    from hybrid.selection.agreement import choose_kernel
+    from hybrid.selection.inventory import kernel_asked_for
+
+    problem, _, _ = _operands(options)
+    launch = launched()
+    ranks = options.ranks or (launch.size if launch else 1)
+    kernel = kernel_asked_for(settings)
+    cuda = settings.device == "cuda" or bool(options.gpus_per_node) or (kernel is not None and kernel.device == "cuda")
+    device = "cuda" if cuda and settings.device == "auto" else settings.device.replace("auto", "cpu")
+    choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)
+    plan = make_plan(
+        problem,
+        Topology.of_equal_nodes(ranks, settings.ranks_per_node or options.gpus_per_node or ranks),
+        device=device,
+        staged=settings.staged,
+        chunk_rows=settings.chunk_rows,
+        panel_columns=settings.panel_columns,
+        slab_rows=settings.slab_rows,
+        adds=choice.kernel.adds,
+        device_memory=memory_of_a_rank(settings, ranks, options.gpus_per_node),
+        check=settings.check,
+    )
+    plan = on_road_asked_for(plan, settings, options.gpus_per_node)
+    print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
+    refuse_on_assumed_machine(plan, settings, options.gpus_per_node)
+    plan.refuse_endless()
+    print(
+        "it fits" if settings.gpu_memory or settings.host_memory else "memory not checked: --host-memory and --gpu-memory give it"
+    )
+
+
+def _list_kernels() -> None:
+    width = max(len(kernel.name) for kernel in CATALOGUE)
+    for kernel in CATALOGUE:
+        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes):<15}  {kernel.summary}")
+
+
+def answer(options: argparse.Namespace, settings: Settings) -> bool:
+    """What needs no job: the list of kernels, the plan explained. Every rank comes to the same, rank 0 shows it."""
+    if options.kernel != "list" and not options.explain:
+        return False
+    with nullcontext() if rank_by_launcher() == 0 else redirect_stdout(io.StringIO()):
+        if options.kernel == "list":
+            _list_kernels()
+        else:
+            _explain(options, settings)
+    return True
+
+
+def main() -> int:
+    """The command's entry: exit code for the launcher."""
+    return run(NAME, parse, answer, work, meanwhile=wake_gpus)

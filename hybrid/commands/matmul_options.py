@@ -1,0 +1,98 @@
+"""The options of `python -m hybrid.matmul`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+
+from hybrid.arrays.fill import FILLS
+from hybrid.commands.cli import Parser, at_least
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.settings import Settings, one_of, parse_bytes
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import CATALOGUE
+
+PRINTED = 10  # rows and columns that --print shows without a number
+
+_EXAMPLES = """\
+examples:
+  mpirun -n 2 python -m hybrid.matmul 8000 8000 8000
+  mpirun -n 4 python -m hybrid.matmul 4000 3000 2000 --dtype float32 --fill uniform --repeat 5
+  python -m hybrid.matmul --a A.npy --b B.npy --out C.npy
+  python -m hybrid.matmul 100000 100000 100000 --explain --ranks 8 --gpus-per-node 8 --gpu-memory 141G
+
+exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 the product failed its check
+Every option of how a product is carried out is also an environment variable HYBRID_<NAME>.
+"""
+
+
+def _name_of(what: str, allowed: Sequence[str]) -> Callable[[str], str]:
+    return lambda text: one_of(what, text, allowed)
+
+
+def _capability(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\.(\d)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a compute capability (such as 8.0)")
+    return 10 * int(found[1]) + int(found[2])
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="python -m hybrid.matmul",
+        description="Multiply two matrices by all ranks of the job: C (n×m) = A (n×l) · B (l×m).",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("sizes", nargs="*", type=at_least(0), metavar="n l m", help="rows of A, columns of A, columns of B")
+    what = parser.add_argument_group("what is multiplied")
+    what.add_argument("--dtype", type=_name_of("dtype", tuple(ITEM_SIZES)), help="float32 or float64 (float64, or the files')")
+    what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
+    what.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
+    what.add_argument("--a", metavar="A.npy", help="take A from a file; each rank reads its rows")
+    what.add_argument("--b", metavar="B.npy", help="take B from a file")
+    what.add_argument("--out", metavar="C.npy", help="write C to a file, which appears whole or not at all")
+    how = parser.add_argument_group("how")
+    how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
+    how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
+    how.add_argument("--road", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
+    how.add_argument(
+        "--threads", type=int, help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
+    )
+    how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
+    how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
+    how.add_argument("--no-check", dest="check", action="store_false", default=None, help="do not verify the product")
+    how.add_argument(
+        "--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60; 0: never)"
+    )
+    how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
+    how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K",
+                       help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
+    shown.add_argument("--json", metavar="FILE", help="append the run as a JSON line; - for standard output")
+    shown.add_argument("--trace", metavar="FILE", help="write Chrome trace events, for Perfetto")
+    shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
+    shown.add_argument("--ranks", type=at_least(1), metavar="P", help="with --explain: for P ranks")
+    shown.add_argument("--gpus-per-node", type=at_least(0), default=0, metavar="G", help="with --explain: for nodes of G GPUs")
+    shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings; UsageError for what makes no sense on any machine."""
+    options = build_parser().parse_args(arguments)
+    from_files = bool(options.a and options.b)
+    if options.kernel == "list":
+        return options, Settings()
+    if len(options.sizes) not in ((0, 3) if from_files else (3,)):
+        raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage")
+    if bool(options.a) != bool(options.b) and len(options.sizes) != 3:
+        raise UsageError("with only one of --a and --b the sizes n l m are needed")
+    if not options.explain and (options.ranks or options.gpus_per_node or options.capability):
+        raise UsageError("--ranks, --gpus-per-node and --capability describe a machine one does not have: only with --explain")
+    flags = ("device", "kernel", "road", "threads", "check", "stall", "host_memory", "gpu_memory")
+    settings = Settings.gather({name: getattr(options, name) for name in flags})
+    if settings.kernel != "auto":
+        one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    return options, settings

@@ -1,0 +1,198 @@
+"""The command: python -m hybrid.paths GRAPH --length L. How many walks of a length lead from where to where?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hybrid.commands.cli import run
+from hybrid.commands.paths_options import parse
+from hybrid.core.settings import Settings
+from hybrid.errors import DoesNotFit
+from hybrid.ranks.team import Team
+from hybrid.selection.inventory import wake_gpus
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hybrid.graphs.graph import Graph
+    from hybrid.graphs.markov import Chain
+    from hybrid.graphs.walks import Road
+
+NAME = "hybrid.paths"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What rank 0 read and decided, as far as all ranks need it."""
+
+    way: Road | Chain
+    rows: list[int]
+    columns: list[int]
+
+
+@dataclass
+class Held:
+    """What only rank 0 has."""
+
+    graph: Graph
+    matrix: np.ndarray
+    remarks: list[str] = field(default_factory=list)
+
+
+def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """One rank's part of the command. Rank 0 reads, and shows; all multiply."""
+    from hybrid.selection.inventory import same_on_all_ranks, settle_threads
+
+    with team.phase("agree", timed=False) as asking:
+        asking.mine = {**vars(options), **settings.as_dict()}
+    same_on_all_ranks(asking.all)
+    team.pretend_nodes(settings.ranks_per_node)
+    settle_threads(team, settings)
+    # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    from hybrid.ranks.supervisor import busy
+
+    held: Held | None = None
+    with team.phase("read", timed=False) as reading, busy():
+        if team.rank == 0:
+            held, reading.mine = _prepare(options, settings)
+    task: Task = reading.all[0]
+    if held is not None:
+        for remark in held.remarks:
+            print(f"{NAME}: {remark}", file=sys.stderr, flush=True)
+    began = time.perf_counter()
+    found = _multiply(team, task, held, settings)
+    with team.phase("report", timed=False), busy():
+        if held is not None:
+            assert found is not None
+            _report(options, task, held, found, {"ranks": team.size, "settings": settings.as_dict()}, began)
+    return 0
+
+
+def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Held, Task]:
+    from hybrid.graphs.count_output import refuse_ending
+    from hybrid.graphs.graph import EXAMPLES, read_graph
+    from hybrid.graphs.markov import choose_chain
+    from hybrid.graphs.walks import choose_road
+    from hybrid.host.files import refuse_same, refuse_unwritable
+
+    json = None if options.json == "-" else options.json
+    if options.out:
+        refuse_ending(options.out)
+    for path in filter(None, (options.out, json)):
+        refuse_unwritable(path)
+    files = {"GRAPH": None if options.graph in EXAMPLES else options.graph, "--out": options.out, "--json": json}
+    refuse_same(files, may_replace={})
+    graph = read_graph(
+        options.graph,
+        options.format,
+        directed=options.directed,
+        probabilities=options.stochastic,
+        memory=settings.host_memory,
+    )
+    held = Held(graph, graph.adjacency, [f"{options.graph}: {graph}"])
+    rows, columns = (_wanted(graph, name, options) for name in (options.tail, options.head))
+    way: Road | Chain
+    if options.stochastic:
+        way, held.matrix, off = choose_chain(graph.adjacency, graph.names, options.length, options.dtype)
+        if off > 1e-12:
+            held.remarks.append(f"rows whose sums were off by up to {off:.1e} are scaled to 1")
+    else:
+        way = choose_road(graph.adjacency, options.length, options.dtype)
+        _refuse_too_much(way, len(rows) * len(columns), settings)
+    held.remarks.append(f"{way}; {way.products} {'product' if way.products == 1 else 'products'} by the runner")
+    return held, Task(way, rows, columns)
+
+
+def _wanted(graph: Graph, name: str | None, options: argparse.Namespace) -> list[int]:
+    if name is not None:
+        return [graph.vertex(name)]
+    return list(range(len(graph.names) if options.out else min(options.printed, len(graph.names))))
+
+
+def _refuse_too_much(road: Road, entries: int, settings: Settings) -> None:
+    from hybrid.core.text import readable
+    from hybrid.host.memory import available_host_bytes
+
+    need, free = road.bytes_for(entries), settings.host_memory or available_host_bytes()
+    if need > free:
+        raise DoesNotFit(
+            f"{entries} numbers of up to {road.bits} bits take about {readable(need)}, {readable(free)} are free: "
+            "ask for fewer (--from, --to, --print) or a smaller --length"
+        )
+
+
+def _multiply(team: Team, task: Task, held: Held | None, settings: Settings) -> np.ndarray | None:
+    """Every rank calls it; the rows and columns asked for at rank 0, None on the others."""
+    from hybrid.api import multiply
+    from hybrid.graphs import markov, walks
+    from hybrid.reporting.progress import Progress
+
+    comm: Any = None
+    if team.size > 1:
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD
+    device, kernel, threads = settings.device, settings.kernel, settings.threads
+
+    def product(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+        return multiply(a, b, comm=comm, check=True, device=device, kernel=kernel, threads=threads)
+
+    bar = Progress() if team.rank == 0 else None
+
+    def progress(done: int, of: int) -> None:
+        if bar is not None:
+            bar("multiply", done, of)
+
+    matrix = held.matrix if held is not None else None
+    if isinstance(task.way, walks.Road):
+        found = walks.carry_out(task.way, matrix, task.rows, task.columns, product, progress)
+    else:
+        found = markov.carry_out(task.way, matrix, product, progress)
+    if bar is not None:
+        bar.close()
+    return found
+
+
+def _report(options: argparse.Namespace, task: Task, held: Held, found: np.ndarray, about: dict[str, Any], began: float) -> None:
+    import numpy as np
+
+    from hybrid.graphs import count_output, markov, walks
+    from hybrid.reporting import jsonl
+
+    way, names = task.way, held.graph.names
+    if isinstance(way, walks.Road):
+        numbers = walks.as_integers(way, found)
+    else:
+        markov.confirm(way, found)
+        numbers = found[np.ix_(task.rows, task.columns)]
+    seconds = time.perf_counter() - began
+    single = options.tail is not None and options.head is not None
+    rows, columns = ([names[index] for index in part] for part in (task.rows, task.columns))
+    if options.out:
+        count_output.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
+        rows, columns = rows[: options.printed], columns[: options.printed]
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    print(
+        count_output.text(numbers[0, 0]) if single else count_output.table(numbers[: len(rows), : len(columns)], rows, columns), file=stream
+    )
+    left_out = max(len(names) - options.printed, 0)
+    if left_out and not single:
+        more = options.out or "--out FILE writes all, --print K shows more"
+        print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)
+    if options.json:
+        asked = {"graph": options.graph, "length": options.length, "from": options.tail, "to": options.head}
+        shown = {"vertices": len(names), "stochastic": options.stochastic, "dtype": options.dtype, "road": str(way)}
+        result = {"products": way.products, "seconds": seconds, "result": count_output.text(numbers[0, 0]) if single else None}
+        corner = [list(map(count_output.shortened, line)) for line in numbers[: len(rows), : len(columns)]]
+        matrix = {"arguments": sys.argv[1:], "rows": rows, "columns": columns, "numbers": corner}
+        jsonl.write({"command": "paths", **asked, **shown, **result, **matrix, **about}, options.json)
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """The command's entry: exit code for the launcher."""
+    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)

@@ -1,0 +1,72 @@
+"""The options of `python -m hybrid.paths`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from hybrid.commands.cli import Parser, at_least
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.settings import Settings, one_of
+from hybrid.errors import UsageError
+
+PRINTED = 10  # rows and columns of the matrix that are shown
+FORMATS = ("edges", "csv", "mtx", "npy")
+
+_MORE = """\
+A "path" is meant here as in the lecture: a walk, which may come by the same vertex and the same edge again. Its length is
+the number of its edges.
+
+GRAPH is a file, or one of the graphs that come along: ten (Figure 1.1) and five (question 1). Its name's ending says how it
+is read, --format if that says something else:
+  .csv .tsv   the adjacency matrix, with or without the vertices' names above and before it
+  .mtx        Matrix Market, read by SciPy: pip install 'hybrid-runner[graphs]'
+  .npy        the adjacency matrix
+  others      an edge list: FROM TO or FROM TO NUMBER a line, both ways unless --directed; a name alone is a vertex
+Vertices without names are numbered from 1. A loop counts once. With --stochastic the numbers are probabilities.
+
+examples:
+  python -m hybrid.paths ten --length 4
+  python -m hybrid.paths ten --length 4 --from C --to J
+  mpirun -n 2 python -m hybrid.paths five --length 10000 --from A --to B
+  python -m hybrid.paths chain.csv --stochastic --length 50 --out after50.csv
+
+Standard output holds the number, or the matrix; how it was computed exactly goes to standard error.
+exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 a product or the result failed its check
+"""
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings; UsageError for what makes no sense whatever the graph."""
+    parser = Parser(
+        prog="python -m hybrid.paths", epilog=_MORE, description="Count the paths of a length, exactly, by matrix powers."
+    )
+    parser.add_argument("graph", metavar="GRAPH", help="a file, or ten, or five")
+    parser.add_argument("--length", type=at_least(0), required=True, metavar="L", help="edges of a path")
+    parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (everywhere)")
+    parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (everywhere)")
+    parser.add_argument("--stochastic", action="store_true", help="a Markov chain: probabilities after L steps")
+    parser.add_argument("--format", metavar="F", help="edges, csv, mtx or npy (by the name's ending)")
+    parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
+    how = parser.add_argument_group("how")
+    how.add_argument("--dtype", default="float64", help="of the products, float32 or float64: exact in both (float64)")
+    how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
+    how.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
+    how.add_argument("--threads", type=at_least(0), metavar="T",
+                     help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
+    how.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K",
+                       help=f"at most K rows and columns ({PRINTED})")  # fmt: skip
+    shown.add_argument("--out", metavar="FILE", help="write all rows and columns: .csv, .json, or .npy where int64 holds them")
+    shown.add_argument("--json", metavar="FILE", help="append the run as a JSON line; - for standard output")
+    options = parser.parse_args(arguments)
+    one_of("dtype", options.dtype, ITEM_SIZES)
+    if options.format is not None:
+        one_of("format", options.format, FORMATS)
+    if options.stochastic and options.directed:
+        raise UsageError("--directed is not for --stochastic: probabilities always go one way")
+    if options.out and (options.tail is not None or options.head is not None):
+        raise UsageError("--out writes the whole matrix: not with --from or --to")
+    flags = ("device", "kernel", "threads", "stall")
+    return options, Settings.gather({name: getattr(options, name) for name in flags})

@@ -1,0 +1,29 @@
+"""Numbers and words as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def readable(count: float) -> str:
+    """`count` bytes in the largest fitting unit of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """0,1,2,5 → 0-2,5"""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"

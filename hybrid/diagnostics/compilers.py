@@ -1,0 +1,111 @@
+"""What compiles kernels, and where they are kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from hybrid.core.text import ranges
+from hybrid.diagnostics.finding import Finding, Unknown, alike, attempt
+from hybrid.emulation.build import cache_folder, compiler
+from hybrid.errors import DeviceUnavailable, HybridError, one_line
+from hybrid.ranks.supervisor import busy
+
+_LIMIT = 30  # seconds for a small program
+_PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Of one host. Each a path, or what is wrong with it."""
+
+    compiler: str
+    compiler_trouble: str
+    compiler_absent: bool
+    caches: tuple[tuple[str, str], ...]  # a folder, and why nothing can be kept there
+
+
+def look() -> Tools | Unknown:
+    return attempt(_look)
+
+
+def _look() -> Tools:
+    path, trouble, absent = "", "", False
+    try:
+        path = compiler()
+        trouble = _try_compiler(path)
+    except DeviceUnavailable as missing:
+        trouble, absent = str(missing), "CXX" not in os.environ
+    caches = [_try_emulations_cache()]
+    cupy = util.find_spec("cupy")
+    if cupy is not None and cupy.origin:  # not just a folder of that name
+        folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
+        caches.append((folder, _try_folder(Path(folder), "CUPY_CACHE_DIR")))
+    return Tools(path, trouble, absent, tuple(caches))
+
+
+def _try_compiler(path: str) -> str:
+    """Why it does not compile C++17; "" if it does."""
+    command = [path, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
+    try:
+        with busy():
+            done = subprocess.run(command, input=_PROGRAM, capture_output=True, timeout=_LIMIT, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"took more than {_LIMIT} s for four lines"
+    except OSError as error:
+        return one_line(error)
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.decode(errors="replace").splitlines()
+    return next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
+
+
+def _try_emulations_cache() -> tuple[str, str]:
+    try:
+        folder = cache_folder()
+    except HybridError as error:
+        return "", str(error)
+    return str(folder), _try_folder(folder, "XDG_CACHE_HOME")
+
+
+def _try_folder(folder: Path, variable: str) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x" * 4096)
+    except OSError as error:
+        return f"compiled kernels cannot be kept in {folder} ({one_line(error)}): set {variable}"
+    return ""
+
+
+def judge(seen: Sequence[Tools | Unknown | None], hosts: Sequence[str], *, gpus: bool) -> list[Finding]:
+    """`seen`: of one rank a host, None for the others. `gpus`: some rank has a usable one, so nothing needs emulation."""
+    findings = []
+    groups = {tools: ranks for tools, ranks in alike(seen).items() if tools is not None}
+    for tools, ranks in groups.items():
+        who = "" if len(groups) == 1 else f"{hosts[ranks[0]]} (rank {ranges(ranks)}): "
+        if isinstance(tools, Unknown):
+            findings.append(Finding("compiler", "unknown", f"{who}{tools.reason}"))
+            continue
+        findings.append(_compiler(tools, who, gpus))
+        troubles = [trouble for _, trouble in tools.caches if trouble]
+        if troubles:
+            what, _, remedy = troubles[0].rpartition(": ")
+            findings.append(Finding("kernel cache", "wrong", f"{who}{what}", f"{remedy} to a folder that can be written to"))
+        else:
+            findings.append(Finding("kernel cache", "ok", f"{who}{', '.join(folder for folder, _ in tools.caches)}"))
+    return findings
+
+
+def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
+    if tools.compiler_absent:
+        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}")
+    if tools.compiler_trouble:
+        remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
+        return Finding("compiler", "wrong", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy)
+    return Finding("compiler", "ok", f"{who}{tools.compiler}, for the emulated GPU")

@@ -1,0 +1,51 @@
+"""C as a .npy file: written by all ranks of the root's node, each its rows, and named when it is whole."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+
+from hybrid.core.spans import Span, pieces
+from hybrid.host.files import discard, name_beside, publish, write_whole
+from hybrid.plan.plan import Plan
+from hybrid.ranks.team import Team
+
+_BYTES_AT_ONCE = 32 << 20
+
+
+def write_product(team: Team, plan: Plan, c: np.ndarray, path: str) -> None:
+    """Every rank calls it; `c` is the gathered C on the root's node."""
+    with team.phase("write", timed=False) as naming:
+        naming.mine = name_beside(path) if team.rank == plan.root else None
+    beside: Path = naming.all[plan.root]
+    try:
+        with team.phase("write", timed=False):
+            if team.node == plan.root_node:
+                _write_rows(team, beside, c, plan.c_rows_at_the_end(team.rank))
+        with team.phase("write", timed=False):
+            if team.rank == plan.root:
+                publish(beside, path)
+    except BaseException:
+        if team.rank == plan.root:
+            discard(beside)
+        raise
+
+
+def _write_rows(team: Team, path: Path, matrix: np.ndarray, rows: Span) -> None:
+    # Not through a memory map: a full disk is then an error and not a SIGBUS.
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(matrix.dtype), "fortran_order": False, "shape": matrix.shape}
+    np.lib.format.write_array_header_2_0(header, described)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        write_whole(descriptor, header.getvalue(), 0)
+        at = len(header.getvalue()) + rows.lo * matrix.shape[1] * matrix.itemsize
+        data = memoryview(matrix[rows.slice].reshape(-1).view(np.uint8).data)
+        for part in pieces(Span(0, len(data)), _BYTES_AT_ONCE):
+            write_whole(descriptor, data[part.slice], at + part.lo)
+            team.enter("write")
+    finally:
+        os.close(descriptor)

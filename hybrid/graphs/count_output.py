@@ -1,0 +1,91 @@
+"""Exact counts and probabilities as users read them: a table, whole files, and integers of any length as text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hybrid.errors import UsageError
+from hybrid.host.files import appearing
+
+OUT_FORMATS = (".npy", ".csv", ".json")
+_LONGEST = 30  # digits of a number in a table; of longer ones the ends are shown
+_END = 8
+
+
+@contextmanager
+def digits_unlimited() -> Iterator[None]:
+    """Python refuses to write integers of more than 4300 digits, for the sake of servers."""
+    if not hasattr(sys, "set_int_max_str_digits"):
+        yield
+        return
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        yield
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def text(number: Any) -> str:
+    """All digits."""
+    with digits_unlimited():
+        return repr(float(number)) if isinstance(number, (float, np.floating)) else str(number)
+
+
+def shortened(number: Any) -> str:
+    """For a table: 30 digits or less, else the first and the last ones and how many there are."""
+    if isinstance(number, (float, np.floating)):
+        return f"{number:.6f}"
+    whole = text(number)
+    return whole if len(whole) <= _LONGEST else f"{whole[:_END]}…{whole[-_END:]} ({len(whole)} digits)"
+
+
+def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
+    """Aligned, the vertices' names above and before it."""
+    cells = [["from\\to", *columns], *([name, *map(shortened, line)] for name, line in zip(rows, numbers, strict=True))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def refuse_ending(path: str) -> None:
+    """UsageError for a file that could not be written later for its name."""
+    if not path.endswith(OUT_FORMATS):
+        raise UsageError(f"--out {path}: the name must end in {', '.join(OUT_FORMATS)}")
+
+
+def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str, Any]) -> None:
+    """The whole matrix; the file appears whole or not at all.
+
+    .npy holds int64 (or the probabilities' type) and is refused where a count does not fit; .csv can be read as a graph again;
+    .json holds counts as strings, since many readers would round long numbers.
+    """
+    if path.endswith(".npy") and numbers.dtype == object:
+        largest = max(map(int, numbers.flat))
+        if largest >= 2**63:
+            raise UsageError(
+                f"--out {path}: the largest count has {largest.bit_length()} bits, .npy holds int64: use .csv or .json"
+            )
+        numbers = numbers.astype(np.int64)
+    with appearing(path) as beside:
+        if path.endswith(".npy"):
+            with open(beside, "wb") as raw:
+                np.save(raw, numbers)
+            return
+        with open(beside, "w", encoding="utf-8", newline="") as file:
+            cells = [list(map(text, line)) for line in numbers]
+            if path.endswith(".csv"):
+                lines = csv.writer(file, lineterminator="\n")
+                lines.writerow(["from/to", *names])
+                lines.writerows([name, *line] for name, line in zip(names, cells, strict=True))
+            else:
+                what = "walks" if numbers.dtype == object else "probabilities"
+                values = cells if what == "walks" else [list(map(float, line)) for line in cells]
+                json.dump({**about, "vertices": list(names), what: values}, file)
+                file.write("\n")

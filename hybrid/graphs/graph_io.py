@@ -1,0 +1,168 @@
+"""What stands in a graph's file: an edge list, a CSV matrix, Matrix Market or .npy; as a matrix, and names where it has some."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.text import readable
+from hybrid.errors import DoesNotFit, UsageError, one_line
+from hybrid.host.memory import available_host_bytes
+
+Read = tuple[np.ndarray, "list[str] | None"]
+
+LARGEST = 2**63 - 1
+_COPIES = 4  # of the matrix, while it is read and multiplied
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def as_number(text: str, kind: type) -> int | float:
+    """A number of edges (int) or a probability (float); UsageError for what is neither."""
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        raise UsageError(f"{text[:40]!r} is not a number")
+    if kind is float:
+        return float(text)
+    digits = text.lstrip("+-")
+    value: int | float = int(text) if digits.isdecimal() and len(digits) < 30 else float(text)
+    if value != value // 1 or (isinstance(value, float) and value > 2**53):
+        raise UsageError(f"{text[:40]} is not a whole number of edges (probabilities are for --stochastic)")
+    if not 0 <= value <= LARGEST:
+        raise UsageError(f"{text[:40]} is no number of edges: 0 to 2^63-1")
+    return int(value)
+
+
+def refuse_too_many(vertices: int, memory: int) -> None:
+    """DoesNotFit before a matrix of so many vertices is made. `memory`: bytes that may be used; 0: what is available."""
+    need, free = _COPIES * 8 * vertices**2, memory or available_host_bytes()
+    if need > free:
+        raise DoesNotFit(
+            f"a matrix of {vertices}×{vertices} takes {readable(need)} with what is made of it, {readable(free)} are free: "
+            "a smaller graph, or a machine with more memory"
+        )
+
+
+def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
+    """Lines of FROM TO [NUMBER]; a name alone is a vertex, # begins a comment. Numbers as names are sorted as numbers."""
+    edges: dict[tuple[str, str], tuple[int | float, int]] = {}
+    names: set[str] = set()
+    with open(path, encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            words = line.split("#")[0].replace(",", " ").split()
+            names.update(words[:2])
+            if len(words) < 2:
+                continue
+            tail, head = words[:2]
+            try:
+                if len(words) > 3 or (kind is float and len(words) < 3):
+                    wanted = "FROM TO PROBABILITY" if kind is float else "FROM TO or FROM TO NUMBER"
+                    raise UsageError(f"{len(words)} words, where {wanted} is expected")
+                value = as_number(words[2], kind) if len(words) == 3 else 1
+                earlier = edges.get((tail, head)) or (None if directed else edges.get((head, tail)))
+                if earlier:
+                    both = "" if directed else "; a list that names both ways is for --directed"
+                    raise UsageError(
+                        f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}"
+                    )
+            except UsageError as error:
+                raise UsageError(f"line {number}: {error}") from None
+            edges[tail, head] = (value, number)
+    refuse_too_many(len(names), memory)
+    numbers = all(name.isdecimal() for name in names)
+    order = sorted(names, key=lambda name: (int(name) if numbers else 0, name))
+    at = {name: row for row, name in enumerate(order)}
+    matrix = np.zeros((len(order), len(order)), np.float64 if kind is float else np.int64)
+    for (tail, head), (value, _) in edges.items():
+        matrix[at[tail], at[head]] = value
+        if not directed:
+            matrix[at[head], at[tail]] = value
+    return matrix, order
+
+
+def from_csv(path: Path, kind: type, memory: int) -> Read:
+    """A matrix; or with a row of names above it, a column of names before it, or both. Its shape tells which."""
+    rows = list(_cells(path))
+    refuse_too_many(len(rows), memory)
+    height, width = len(rows), max((len(row) for _, row in rows), default=0)
+    framed = height == width > 1 and not _all_numbers(rows[0][1])
+    named_above = framed or (height == width + 1 and not _all_numbers(rows[0][1]))
+    named_before = framed or (height + 1 == width and not _all_numbers([row[0] for _, row in rows]))
+    corner = int(framed and len(rows[0][1]) == width)
+    above = [name.strip() for name in rows.pop(0)[1][corner:]] if named_above else None
+    before = [row[0].strip() for _, row in rows] if named_before else None
+    rows = [(number, row[int(named_before) :]) for number, row in rows]
+    for number, row in rows:
+        if len(row) != len(rows):
+            raise UsageError(f"line {number} has {len(row)} numbers, but there are {len(rows)} rows: the matrix must be square")
+    if above is not None and before is not None and above != before:
+        raise UsageError("the names above the matrix and before it differ: the same vertices in the same order are needed")
+    names = above or before
+    if names is not None and len(set(names)) < len(names):
+        raise UsageError("two vertices have the same name")
+    values = []
+    for number, row in rows:
+        try:
+            values.append([as_number(cell, kind) for cell in row])
+        except UsageError as error:
+            raise UsageError(f"line {number}: {error}") from None
+    return np.array(values, np.float64 if kind is float else np.int64).reshape(len(rows), len(rows)), names
+
+
+def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows with their lines' numbers; empty lines are left out."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                yield reader.line_num, row
+
+
+def _all_numbers(cells: list[str]) -> bool:
+    return all(_NUMBER.fullmatch(cell.strip()) for cell in cells)
+
+
+def from_matrix_market(path: Path, memory: int) -> Read:
+    """By SciPy's reader."""
+    try:
+        from scipy.io import mminfo, mmread
+    except ImportError:
+        raise UsageError("Matrix Market takes SciPy: pip install 'hybrid-runner[graphs]'") from None
+    try:
+        rows, columns, _, _, field, _ = mminfo(path)
+        if rows != columns:
+            raise UsageError(f"not a square matrix: its shape is {rows}×{columns}")
+        refuse_too_many(rows, memory)
+        if field not in ("integer", "real", "pattern", "unsigned-integer"):
+            raise UsageError(f"it holds {field} numbers: only real ones can be multiplied here")
+        newer = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
+        matrix: Any = mmread(path, **newer)
+    except (ValueError, OverflowError, TypeError, EOFError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"not Matrix Market: {one_line(error)}") from None
+    if isinstance(matrix, np.ndarray):
+        return matrix, None
+    matrix = matrix.tocoo()
+    if len(set(zip(matrix.row.tolist(), matrix.col.tolist(), strict=True))) < matrix.nnz:
+        raise UsageError("it names the same element twice; symmetric files hold one triangle only")
+    return matrix.toarray(), None
+
+
+def from_npy(path: Path, memory: int) -> Read:
+    """Without pickles, which could run anything."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # a malformed header raises whatever its contents lead to
+        raise UsageError(f"not a .npy matrix: {one_line(error)}") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 2:
+        raise UsageError(f"not a matrix: its shape is {getattr(array, 'shape', 'unknown')}")
+    refuse_too_many(max(array.shape), memory)
+    return np.array(array), None

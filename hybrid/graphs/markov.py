@@ -1,0 +1,71 @@
+"""Markov chains: the probabilities after so many steps, by repeated squaring, with a bound on their rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.errors import CheckFailed, UsageError
+from hybrid.graphs.walks import SQUARE, Multiply, Progress, further_steps
+
+_OFF = 1e-5  # from 1 that a row's sum may be: of some numbers of six decimals
+_MOST_ERROR = 1e-3  # relative; what may be further off is refused
+_SECOND_ORDER = 1.01  # products of errors, while their sum stays below _MOST_ERROR
+
+
+@dataclass(frozen=True)
+class Chain:
+    """How many steps of which chain. The same on every rank."""
+
+    states: int
+    length: int
+    dtype: str
+
+    @property
+    def products(self) -> int:
+        return len(further_steps(self.length))
+
+    def error(self, length: int) -> float:
+        """Of any probability after so many steps, relative to it, for every order of summation.
+
+        No number is negative, so errors only add up: (l+2)·u for the rows scaled to 1, l·u for each product of two powers.
+        """
+        unit = float(np.finfo(self.dtype).eps) / 2
+        return _SECOND_ORDER * unit * (length * (self.states + 2) + max(0, length - 1) * self.states)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}, each probability right to {self.error(self.length):.1e} of itself"
+
+
+def choose_chain(probabilities: np.ndarray, names: list[str], length: int, dtype: str) -> tuple[Chain, np.ndarray, float]:
+    """The chain, its rows scaled to 1, and how far the sums were off. UsageError for what is no chain, or too long a way."""
+    sums = probabilities.sum(axis=1)
+    off = np.abs(sums - 1)
+    worst = int(off.argmax())
+    if not off[worst] <= _OFF:
+        raise UsageError(f"the probabilities from {names[worst]} add up to {sums[worst]:.10g}, not to 1")
+    chain = Chain(len(probabilities), length, dtype)
+    if length > 2**60 or chain.error(length) > _MOST_ERROR:
+        more = "" if dtype == "float64" else ", or --dtype float64"
+        raise UsageError(
+            f"after so many steps rounding alone may change {dtype} probabilities by a thousandth: a smaller --length{more}"
+        )
+    return chain, (probabilities / sums[:, None]).astype(dtype), float(off[worst])
+
+
+def carry_out(chain: Chain, matrix: np.ndarray | None, multiply: Multiply, progress: Progress) -> np.ndarray | None:
+    """The matrix of probabilities after all steps, at rank 0; None on the others. Every rank calls it."""
+    power = matrix if matrix is None or chain.length else np.eye(chain.states, dtype=chain.dtype)
+    for done, step in enumerate(further_steps(chain.length)):
+        progress(done, chain.products)
+        power = multiply(power, power if step == SQUARE else matrix)
+    return power
+
+
+def confirm(chain: Chain, power: np.ndarray) -> None:
+    """CheckFailed where a row's sum is off by more than rounding can explain."""
+    off = float(np.abs(power.sum(axis=1, dtype=np.float64) - 1).max())
+    allowed = chain.error(max(1, chain.length)) + chain.states * float(np.finfo(np.float64).eps)
+    if not off <= allowed:
+        raise CheckFailed(f"the probabilities from some vertex add up to 1 ± {off:.1e}, rounding explains {allowed:.1e}")

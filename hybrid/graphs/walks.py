@@ -1,0 +1,224 @@
+"""Walks of a given length between all vertices: powers of the adjacency matrix by repeated squaring, exact at any length.
+
+Which numbers can occur is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the norm of
+the largest row sum and in that of the largest column sum. While every sum stays below 2^53 (2^24 in float32), floating point
+is exact and used plainly; from the first product on that might not be, the work goes on modulo primes (residues.py).
+Small matrices go through the runner many moduli at once: [X Y …] · diag(X, Y, …) = [X² Y² …].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.errors import CheckFailed, UsageError
+from hybrid.graphs.modular import EXACT_BITS, Reconstruction, balanced, bits_within_reach, enough_primes
+
+# The product of two matrices of rank 0; the other ranks hand in None and get None.
+Multiply = Callable[[np.ndarray | None, np.ndarray | None], np.ndarray | None]
+# Told how many products are done, and of how many.
+Progress = Callable[[int, int], None]
+
+SQUARE, TIMES_A = "square", "times A"
+INT64_BITS = 63
+_SIDE = 512  # of the matrices that several moduli are put together to
+_MOST_NORMS = 64  # short lengths whose norms are computed, to bound those of long ones
+_SLACK = 1e-9  # far more than the rounding of the logarithms that are compared
+_ZERO = -math.inf  # the logarithm of zero
+
+
+class Bounds:
+    """Upper bounds, as base-2 logarithms, of the entries of a matrix's powers; it has no negative entries."""
+
+    def __init__(self, adjacency: np.ndarray) -> None:
+        self._largest = _log2(int(adjacency.max()))
+        self._norms = [_short_norms(matrix) for matrix in (adjacency, adjacency.T)]
+
+    def entry(self, power: int) -> float:
+        """Of any entry of A^power; -inf where all are zero, inf where no number can tell."""
+        if power == 0:
+            return 0.0
+        return min(min(_norm(norms, power), _norm(norms, power - 1) + self._largest) for norms in self._norms)
+
+    def bits(self, power: int) -> int:
+        """Every entry of A^power is below 2 to this. UsageError where that is beyond all reach."""
+        bound = self.entry(power)
+        if bound > 1e15:
+            raise UsageError(f"the numbers at length {_shown(power)} may have more than 10^15 bits: make it shorter")
+        return 0 if bound == _ZERO else math.floor(bound * (1 + _SLACK)) + 1
+
+
+def _short_norms(adjacency: np.ndarray) -> list[float]:
+    """Logarithms of the largest row sum of A^0, A^1 and on, as far as float64 is exact."""
+    sums_fit = int(adjacency.max()) * len(adjacency) < 2**INT64_BITS
+    sums = (adjacency if sums_fit else adjacency.astype(object)).sum(axis=1)
+    first = int(sums.max())
+    norms = [0.0, _log2(first)]
+    matrix = adjacency.astype(np.float64)
+    while norms[-1] != _ZERO and len(norms) <= _MOST_NORMS and int(sums.max()) * first <= 2 ** EXACT_BITS["float64"]:
+        sums = matrix @ sums.astype(np.float64)
+        norms.append(_log2(int(sums.max())))
+    return norms
+
+
+def _norm(norms: list[float], power: int) -> float:
+    if power < len(norms):
+        return norms[power]
+    if norms[-1] == _ZERO:
+        return _ZERO
+    return min(_times(power // few, norms[few]) + norms[power % few] for few in range(1, len(norms)))
+
+
+def _times(count: int, logarithm: float) -> float:
+    try:
+        return count * logarithm if logarithm else 0.0
+    except OverflowError:
+        return math.inf
+
+
+def _log2(number: int) -> float:
+    return math.log2(number) if number else _ZERO
+
+
+def _shown(number: int) -> str:
+    return str(number) if number < 10**20 else "beyond 10^20"
+
+
+def further_steps(length: int) -> list[str]:
+    """From A^1 on: square for each further binary digit of the length, and times A where it is 1."""
+    digits = format(length, "b")[1:] if length else ""
+    return [step for digit in digits for step in ((SQUARE, TIMES_A) if digit == "1" else (SQUARE,))]
+
+
+@dataclass(frozen=True)
+class Road:
+    """How A^length is come by. The same on every rank."""
+
+    vertices: int
+    length: int
+    dtype: str  # of the products
+    bits: int  # every entry of the result is below 2 to this
+    plain: int  # so many of the steps are exact as they are
+    primes: tuple[int, ...] = ()  # for the others
+    at_once: int = 1  # moduli in a product
+
+    @property
+    def products(self) -> int:
+        """Carried out by the runner."""
+        return self.plain + -(-len(self.primes) // self.at_once) * (len(further_steps(self.length)) - self.plain)
+
+    def bytes_for(self, entries: int) -> int:
+        """Host memory at rank 0 for so many entries of the result: remainders, halves of their sum, the products of primes."""
+        operands = 8 * (4 * (self.at_once * self.vertices) ** 2 + 3 * self.vertices**2)
+        levels = max(1, len(self.primes).bit_length())
+        return operands + entries * (100 * len(self.primes) + self.bits // 2) + levels * (self.bits // 4)
+
+    def __str__(self) -> str:
+        held = {**EXACT_BITS, "int64": INT64_BITS}
+        if not self.products:
+            return "nothing is multiplied"
+        if not self.primes:
+            return f"every number stays below 2^{held[self.dtype]}: exact in plain {self.dtype}"
+        outgrown = [f"{name} (2^{bits})" for name, bits in held.items() if bits < self.bits]
+        beyond = f"numbers up to 2^{self.bits}" + (f" outgrow {', '.join(outgrown)}" if outgrown else "")
+        start = f"{self.plain} of {len(further_steps(self.length))} products in plain {self.dtype}, then " if self.plain else ""
+        return (
+            f"{beyond}; {start}exact modulo {len(self.primes)} primes of {self.primes[-1].bit_length()} bits in {self.dtype}, "
+            f"{self.at_once} at once, joined by the Chinese remainder theorem"
+        )
+
+
+def choose_road(adjacency: np.ndarray, length: int, dtype: str) -> Road:
+    """Decide, before anything is multiplied, how the power is computed exactly. UsageError where nothing of it can be."""
+    bounds, vertices = Bounds(adjacency), len(adjacency)
+    bits = bounds.bits(length)
+    steps, plain, power = further_steps(length), 0, 1
+    for step in steps:
+        factors = (bounds.entry(power), bounds.entry(power if step == SQUARE else 1))
+        # The runner's exact check asks for as much: l·max|A|·max|B| ≤ 2^53.
+        if math.log2(vertices) + sum(max(0.0, factor) for factor in factors) > EXACT_BITS[dtype] - _SLACK:
+            break
+        plain, power = plain + 1, power * 2 if step == SQUARE else power + 1
+    if plain == len(steps):
+        return Road(vertices, length, dtype, bits, plain)
+    at_once = max(1, _SIDE // vertices)
+    while at_once > 1 and bits > bits_within_reach(at_once * vertices, dtype):
+        at_once //= 2  # shorter sums leave room for larger primes
+    primes = enough_primes(bits, at_once * vertices, dtype)
+    return Road(vertices, length, dtype, bits, plain, tuple(primes), min(at_once, len(primes)))
+
+
+def carry_out(
+    road: Road, adjacency: np.ndarray | None, rows: list[int], columns: list[int], multiply: Multiply, progress: Progress
+) -> np.ndarray | None:
+    """These rows and columns of A^length for `as_integers`, at rank 0; None on the others, which hand in None.
+
+    Every rank calls it with the same road: `multiply` is called equally often on all. Only `multiply` raises HybridErrors.
+    """
+    steps, done = further_steps(road.length), 0
+    power = base = adjacency
+    if adjacency is not None and road.length == 0:
+        power = np.eye(road.vertices, dtype=np.int64)
+    elif adjacency is not None and road.plain:
+        power = base = adjacency.astype(road.dtype)
+    for step in steps[: road.plain]:
+        progress(done, road.products)
+        power, done = multiply(power, power if step == SQUARE else base), done + 1
+    if not road.primes:
+        return None if power is None else power[np.ix_(rows, columns)]
+    remainders = []
+    for moduli in _groups(road):
+        group = None if power is None or adjacency is None else _Group(road, moduli, power, adjacency)
+        for step in steps[road.plain :]:
+            progress(done, road.products)
+            left, right = group.factors(step) if group else (None, None)
+            product, done = multiply(left, right), done + 1
+            if group and product is not None:
+                group.take(product)
+        if group:
+            remainders.append(group.at(rows, columns))
+    return np.concatenate(remainders) if remainders else None
+
+
+def as_integers(road: Road, found: np.ndarray) -> np.ndarray:
+    """What `carry_out` found as Python integers.
+
+    CheckFailed for a number that was proved impossible: one modulus more than is needed brings wrong remainders to light.
+    """
+    numbers = Reconstruction(road.primes)(found) if road.primes else found.astype(np.int64).astype(object)
+    if any(int(number).bit_length() > road.bits for number in numbers.flat):
+        raise CheckFailed(f"a count exceeds 2^{road.bits}, which none can: some product, or what was made of it, is wrong")
+    return numbers
+
+
+def _groups(road: Road) -> Iterator[np.ndarray]:
+    for at in range(0, len(road.primes), road.at_once):
+        yield np.array(road.primes[at : at + road.at_once], np.int64)
+
+
+class _Group:
+    """Some power of A modulo some primes, side by side."""
+
+    def __init__(self, road: Road, moduli: np.ndarray, power: np.ndarray, adjacency: np.ndarray) -> None:
+        self._size, self._count, self._dtype = road.vertices, len(moduli), road.dtype
+        self._moduli = np.repeat(moduli, self._size)
+        self._state, self._base = (balanced(np.tile(matrix, self._count), self._moduli) for matrix in (power, adjacency))
+        self._diagonal = np.zeros((self._count * self._size,) * 2, self._dtype)
+
+    def factors(self, step: str) -> tuple[np.ndarray, np.ndarray]:
+        right = self._state if step == SQUARE else self._base
+        for at in range(0, len(self._moduli), self._size):
+            block = slice(at, at + self._size)
+            self._diagonal[block, block] = right[:, block]
+        return self._state.astype(self._dtype), self._diagonal
+
+    def take(self, product: np.ndarray) -> None:
+        self._state = balanced(product, self._moduli)
+
+    def at(self, rows: list[int], columns: list[int]) -> np.ndarray:
+        """[prime, row, column]"""
+        cube = self._state.reshape(self._size, self._count, self._size).transpose(1, 0, 2)
+        return cube[:, rows][:, :, columns]

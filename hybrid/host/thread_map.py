@@ -1,0 +1,29 @@
+"""Work on rows by several threads of one process, for NumPy calls that let other threads run meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from hybrid.core.spans import Span, pieces
+
+Result = TypeVar("Result")
+
+CALL_BYTES = 4 << 20  # of the operands of one NumPy call: between calls one thread at a time runs, and smaller ones are too short
+_MOST_THREADS = 16  # more wait for each other between their calls, and each has memory of its own
+
+
+def on_threads(threads: int, work: Callable[[Span], Result], parts: Iterable[Span]) -> Iterator[Result]:
+    """`work(part)` for each part, in order, by `threads` threads."""
+    parts, threads = list(parts), min(threads, _MOST_THREADS)
+    if threads <= 1 or len(parts) <= 1:
+        yield from map(work, parts)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(work, parts)
+
+
+def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:
+    """`rows` in pieces of about `at_once` bytes, of one row at least."""
+    return pieces(rows, max(1, at_once // max(1, row_bytes)))

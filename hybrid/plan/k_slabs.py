@@ -1,0 +1,88 @@
+"""B in slabs, each some of its rows: their order on a device that holds all of A and B, and what each arrival releases.
+
+Whole rows cross a link faster than parts of them, and a slab can be multiplied as soon as it is there; but it only adds to C,
+which cannot go home before the last slab. So the first chunks, the foundation, come in turn with the slabs, and gather what
+these add. When all of B is there each further chunk's rows of C are computed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hybrid.core.spans import Span, block, pieces
+from hybrid.plan.buffer_layout import TILE
+from hybrid.plan.schedule import Arrival, Strip
+
+Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
+
+ALIGNED = 16  # rows of B: columns of A from a multiple of it on can be copied at full width
+
+
+def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
+    """All `rows` of B in slabs of about `slab_rows`. Each link brings consecutive rows, in all its slabs together."""
+    unit = 1 if slab_rows % ALIGNED else ALIGNED
+    in_units = [block(-(-rows // unit), links, link) for link in range(links)]
+    of_links = [Span(min(units.lo * unit, rows), min(units.hi * unit, rows)) for units in in_units]
+    step = -(-slab_rows // links // unit) * unit or unit
+    count = max(-(-len(span) // step) for span in of_links)
+    return tuple(
+        tuple(Span(min(span.lo + number * step, span.hi), min(span.lo + (number + 1) * step, span.hi)) for span in of_links)
+        for number in range(count)
+    )
+
+
+def slab_arrivals(chunks: Sequence[Span], slabs: Sequence[Slab], columns: Span, foundation: int, own: int) -> Iterator[Arrival]:
+    """Every chunk and every slab once. `foundation`: chunks that come in turn with the slabs, at least one: what can be
+    multiplied grows the fastest while as much of A crosses a link as of B.
+
+    `own`: the link whose rows of a slab are multiplied first, since they are there first.
+    """
+    if not (chunks and len(columns)):
+        return
+    foundation = min(foundation, len(chunks))
+    all_of_b = (Span(min(part.lo for part in slabs[0]), max(part.hi for part in slabs[-1])),)
+    chunks_here = slabs_here = b_loaded = 0
+    while slabs_here < len(slabs) or chunks_here < len(chunks):
+        here = Span(chunks[0].lo, chunks[chunks_here - 1].hi) if chunks_here else Span(0, 0)
+        if slabs_here == len(slabs):
+            chunk = chunks[chunks_here]
+            yield _chunk(chunk, chunks_here, _strips(chunk, all_of_b, columns, completed=[chunk]))
+            chunks_here += 1
+        elif chunks_here < foundation and len(here) * len(all_of_b[0]) <= b_loaded * len(columns):
+            chunk = chunks[chunks_here]
+            came = zip(slabs[0], slabs[slabs_here - 1], strict=True) if slabs_here else ()
+            parts = _from(own, [Span(first.lo, last.hi) for first, last in came])
+            yield _chunk(chunk, chunks_here, _strips(chunk, parts, columns))
+            chunks_here += 1
+        else:
+            slab, is_last = slabs[slabs_here], slabs_here == len(slabs) - 1
+            # At last chunk by chunk, so that C's rows begin to go home.
+            completed = chunks[:chunks_here] if is_last else ()
+            releases = _strips(here, _from(own, slab), columns, adds=slabs_here > 0, completed=completed)
+            yield Arrival("B", slabs_here, columns, columns, 0, tuple(releases), slab)
+            slabs_here += 1
+            b_loaded += len(slab[own])
+
+
+def _chunk(rows: Span, index: int, releases: Iterator[Strip]) -> Arrival:
+    return Arrival("A", index, rows, rows, 0, tuple(releases))
+
+
+def _from(own: int, parts: Sequence[Span]) -> list[Span]:
+    """Those that have rows, the own one first."""
+    return [part for part in (*parts[own:], *parts[:own]) if len(part)]
+
+
+def _strips(
+    rows: Span, parts: Sequence[Span], columns: Span, *, adds: bool = False, completed: Sequence[Span] = ()
+) -> Iterator[Strip]:
+    """One part of B after the other adds to these rows of C, the first one only if it `adds`. `completed`: the same rows, in
+    runs that the last part completes."""
+    # What adds to the same elements waits for each other: so there are two strips, and one's last tiles run beside the other's.
+    sides = tuple(pieces(columns, -(-len(columns) // (2 * TILE)) * TILE))
+    for number, part in enumerate(parts):
+        adds = adds or number > 0
+        if completed and number == len(parts) - 1:
+            yield from (Strip(run, columns, run, columns, 0, part, adds) for run in completed)
+        else:
+            yield from (Strip(rows, side, rows, side, 0, part, adds, completes=False) for side in sides)

@@ -1,0 +1,63 @@
+"""One rank's part of a product: its rows, how they and B are cut, and in which order the pieces arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from hybrid.core.spans import Span
+from hybrid.plan.buffer_layout import Cut, Layout
+from hybrid.plan.k_slabs import Slab, slab_arrivals
+from hybrid.plan.residency import last_uses
+from hybrid.plan.schedule import Arrival, Strip, arrivals
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's part of the product."""
+
+    rank: int
+    node: int
+    rows: Span  # of A and C: the row-block it multiplies
+    b_rows: Span  # of B: the rows it provides
+    chunks: tuple[Span, ...]  # of its row-block, counted within it
+    panels: tuple[Span, ...]  # of B's columns
+    cut: Cut
+    layout: Layout  # of its buffers, where the device has some
+    slabs: tuple[Slab, ...] = ()  # of B's rows: where there are some, B comes in these, or panels that stay do
+
+    @property
+    def holds_all(self) -> bool:
+        """All of A's rows and of B are on the device at the end: nothing is overwritten, nothing comes twice."""
+        return len(self.chunks) <= self.cut.chunks and len(self.panels) <= self.cut.panels
+
+    @property
+    def pieces_of_b(self) -> int:
+        """How many panels or slabs there are."""
+        return len(self.slabs if self.in_slabs else self.panels)
+
+    @property
+    def in_slabs(self) -> bool:
+        """All of B comes in these, not in panels."""
+        return bool(self.slabs) and self.cut.foundation > 0
+
+    def arrivals(self) -> Iterator[Arrival]:
+        cut = self.cut
+        if self.in_slabs:
+            return slab_arrivals(self.chunks, self.slabs, Span(0, self.panels[-1].hi), cut.foundation, self.rank)
+        rows_of_b = [Span(slab[0].lo, slab[-1].hi) for slab in self.slabs]
+        return arrivals(self.chunks, self.panels, cut.chunks, cut.panels, staying=cut.staying, apart=cut.apart, slabs=rows_of_b)
+
+    def strips(self) -> Iterator[Strip]:
+        return (strip for arrival in self.arrivals() for strip in arrival.releases)
+
+    @cached_property
+    def order(self) -> tuple[Arrival, ...]:
+        """All arrivals, kept: working them out again would take its time in every product."""
+        return tuple(self.arrivals())
+
+    @cached_property
+    def last_uses(self) -> list[int]:
+        """For each arrival the last one before it whose strips use what it overwrites; -1 where it overwrites nothing. Kept."""
+        return last_uses(self.order)

@@ -1,0 +1,86 @@
+"""From a launcher's processes, or a user's communicator, to a team."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hybrid.errors import StartError, UsageError, one_line
+from hybrid.ranks.launcher import launched
+from hybrid.ranks.mpi_library import library_name
+from hybrid.ranks.team import Team
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_keyval: int | None = None  # under which a user's communicator keeps its team
+
+
+def team_of(comm: Any) -> Team:
+    """The team of a user's communicator, made at the first call and given back when the communicator is freed."""
+    global _keyval
+    if comm is None:
+        return _alone()
+    from mpi4py import MPI
+
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}")
+    if MPI.Is_finalized():
+        raise UsageError("MPI has been finalized: comm cannot be used any more")
+    if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
+        _refuse_another_mpis_launcher(comm)
+    if comm.Get_size() == 1:
+        return _alone()
+    if _keyval is None:
+        _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
+    team: Any = comm.Get_attr(_keyval)
+    if team is None:
+        team = Team(comm)
+        comm.Set_attr(_keyval, team)
+    return team
+
+
+@cache
+def _alone() -> Team:
+    """Of this process, whoever calls: it keeps its device from call to call."""
+    return Team()
+
+
+def _free_team(comm: MPI.Comm, keyval: int, team: Team) -> None:
+    team.free()
+
+
+def start_world(*, patience: float | None = None) -> Team:
+    """The team of all ranks of this job; MPI is started only where a launcher started this process.
+
+    Raises StartError when MPI cannot be started, or when MPI's idea of the job is not the launcher's: then every process
+    would take itself for rank 0 of 1 and silently do all the work again.
+    """
+    launch = launched()
+    if launch is None:
+        return Team()
+    try:
+        import mpi4py
+
+        mpi4py.rc(thread_level="funneled")
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise StartError(
+            f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
+            "for example with pip install mpich"
+        ) from error
+    _refuse_another_mpis_launcher(MPI.COMM_WORLD)
+    return Team(MPI.COMM_WORLD, patience=patience)
+
+
+def _refuse_another_mpis_launcher(world: MPI.Comm) -> None:
+    """StartError if MPI's idea of the job is not the launcher's: every process takes itself for rank 0 of 1."""
+    launch, size = launched(), world.Get_size()
+    if launch is None or size == launch.size:
+        return
+    from mpi4py import MPI
+
+    raise StartError(
+        f"{launch.name} started {launch.size} processes, but {library_name(MPI)} sees {size}: they belong to "
+        "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for"
+    )

@@ -1,0 +1,155 @@
+"""What a user reads: who works where, the progress of long runs, the table of phases, the last line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybrid.core.spans import Span
+from hybrid.core.text import plural, ranges
+from hybrid.core.timeline import PHASES, Spread
+from hybrid.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from hybrid.execution.product import Outcome
+    from hybrid.selection.agreement import Agreement, Station
+    from hybrid.verification.freivalds import Check
+
+OUTSIDE_TOTAL = ("fill", "prepare", "check")
+
+
+def heading(agreement: Agreement) -> str:
+    """What runs where: a line for the product, then one for each rank."""
+    plan, problem = agreement.plan, agreement.plan.problem
+    nodes = len(plan.topology.nodes)
+    lines = [
+        f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
+        f"{plan.topology.size} {plural('rank', plan.topology.size)} on {nodes} {plural('node', nodes)}  "
+        f"{plan.device} ({agreement.device_reason})  kernel {agreement.kernel.name} ({agreement.kernel_reason})"
+        + (f"  road {plan.road} ({agreement.road_reason})" if plan.staged else "")
+    ]
+    lines += [f"  {describe(station, plan.shares[station.rank].rows)}" for station in agreement.stations]
+    return "\n".join(lines)
+
+
+def describe(station: Station, rows: Span) -> str:
+    """One rank: host, cores, threads, GPU, rows."""
+    threads = station.threads
+    parts = [
+        f"rank {station.rank}",
+        station.host,
+        f"cores {ranges(station.cores)}",
+        f"{threads.count} {plural('thread', threads.count)} ({threads.reason})",
+    ]
+    if station.gpu:
+        shared = ", ".join(map(str, station.shares_gpu_with))
+        parts.append(f"{station.gpu.name} {station.gpu.uuid}" + (f" shared with rank {shared}" if shared else ""))
+    return "  ".join([*parts, f"rows {rows}"])
+
+
+def table(plan: Plan, phases: dict[str, Spread], total: Spread) -> str:
+    """Each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate."""
+    lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
+    for phase in PHASES:
+        if phase not in phases:
+            continue
+        spread = phases[phase]
+        outside = phase in OUTSIDE_TOTAL
+        share = "–" if outside or not total.median else f"{100 * spread.median / total.median:.0f} %"
+        seconds = f"{spread.median:>10.4f}{spread.min:>10.4f}{spread.max:>10.4f}"
+        lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plan, phase, spread.median)}".rstrip())
+    return "\n".join(lines)
+
+
+def rate(plan: Plan, phase: str, seconds: float) -> str:
+    """The phase's work of all ranks together over the time of the slowest."""
+    if seconds <= 0:
+        return ""
+    if phase == "multiply":
+        return f"{plan.problem.operations / seconds / 1e9:.2f} GF/s"
+    moved = moved_bytes(plan, phase)
+    return f"{moved / seconds / 1e9:.2f} GB/s" if moved else ""
+
+
+def moved_bytes(plan: Plan, phase: str) -> int:
+    """Bytes that a phase writes (fill), reads (check) or moves, over all ranks; 0 where that depends on the operands."""
+    p = plan.problem
+    a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
+    nodes = len(plan.topology.nodes)
+    away = sum(len(plan.a_rows_on(node)) for node in range(len(plan.topology.nodes)) if node != plan.root_node)
+    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.road, 0)  # of every row; the other devices have it from there
+    return {
+        "fill": a + b,
+        "copy in": a + loads_of_b * b if loads_of_b else _loaded(plan),
+        "exchange": (plan.topology.size - loads_of_b) * b if loads_of_b else 0,
+        "copy out": c,
+        "gather": p.bytes(away, p.m),
+        "check": a + b + c,
+    }.get(phase, 0)
+
+
+def _loaded(plan: Plan) -> int:
+    """Bytes of chunks, and of panels or slabs, each as often as it is loaded."""
+    p = plan.problem
+    return sum(
+        sum(p.bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.bytes(len(arrival.span), p.l)
+        for share in plan.shares
+        if len(share.rows)
+        for arrival in share.arrivals()
+    )
+
+
+def last_line(plan: Plan, total: Spread, check: Check | None) -> str:
+    """Stable, for scripts: `total <seconds> s  rate <number> GF/s  check ok|FAILED|off …`."""
+    speed = plan.problem.operations / total.median / 1e9 if total.median else 0.0
+    return f"total {total.median:.4f} s  rate {speed:.2f} GF/s  check {verdict(check)}"
+
+
+def verdict(check: Check | None) -> str:
+    if check is None:
+        return "off"
+    if check.kind == "none":
+        return "impossible (NaN, infinity or too large values in A or B)"
+    result = "ok" if check.ok else "FAILED"
+    return f"{result} ({check.kind}, error {check.error:.1e}, tolerance {check.tolerance:.1e})"
+
+
+def top_left(matrix: Any) -> str:
+    """The matrix as the lecture's programs print it: six decimals and a space each, an empty line after it."""
+    return "".join("".join(f"{value:f} " for value in row) + "\n" for row in matrix) + "\n"
+
+
+def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """A run as the record that `--json` writes."""
+    plan, agreement, check = outcome.agreement.plan, outcome.agreement, outcome.check
+    problem = plan.problem
+    return {
+        "command": "matmul",
+        "n": problem.n,
+        "l": problem.l,
+        "m": problem.m,
+        "dtype": problem.dtype,
+        "ranks": plan.topology.size,
+        "nodes": len(plan.topology.nodes),
+        "device": plan.device,
+        "kernel": agreement.kernel.name,
+        "road": plan.road,
+        **options,
+        "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
+        "total": vars(outcome.total),
+        "rate": problem.operations / outcome.total.median if outcome.total.median else 0.0,
+        "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
+        "settings": settings,
+        "stations": [
+            {
+                "rank": station.rank,
+                "host": station.host,
+                "cores": ranges(station.cores),
+                "threads": station.threads.count,
+                "gpu": station.gpu.name if station.gpu else None,
+                "uuid": station.gpu.uuid if station.gpu else None,
+                "rows": str(plan.shares[station.rank].rows),
+            }
+            for station in agreement.stations
+        ],
+    }
+

@@ -1,0 +1,146 @@
+"""What every rank says of itself before a product: its cores, the GPUs it sees, the memory it finds free."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hybrid.core.settings import Settings, one_of
+from hybrid.core.spans import Topology
+from hybrid.core.ttl_cache import lately
+from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
+from hybrid.emulation.build import compiler
+from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.host.memory import available_host_bytes, shared_bytes
+from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
+from hybrid.kernels.catalogue import CATALOGUE, Kernel, named
+from hybrid.plan.capacity import Room
+from hybrid.ranks.shared_memory import window_folder
+from hybrid.ranks.team import Team
+
+SPARE_GPU_BYTES = 1 << 30  # for kernels, libraries, and what CUDA sets up when work begins, the root's contexts among it
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What a rank's number of threads depends on."""
+
+    cores: tuple[int, ...]
+    quota: float | None
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One rank's."""
+
+    processor: Processor
+    gpus: tuple[Gpu, ...]
+    why_no_gpu: str  # empty where nobody asked for one
+    room: Room
+    remembers: int = field(compare=False)  # when the agreement was made that it remembers; 0: none
+
+
+def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`, for all ranks."""
+    first = asked[0]
+    for rank, other in enumerate(asked[1:], 1):
+        for key in first:
+            if other.get(key) != first[key]:
+                raise UsageError(
+                    f"rank {rank} asks for {key} {other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same"
+                )
+
+
+def may_use_gpus(settings: Settings) -> bool:
+    kernel = named(settings.kernel)
+    return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
+
+
+def wake_gpus(settings: Settings) -> None:
+    """In the background, where they may be used."""
+    if may_use_gpus(settings):
+        wake_driver()
+
+
+def look_around(team: Team, settings: Settings) -> Facts:
+    """This rank's facts. Raises what makes it unable to take part; to be called within a phase."""
+    gpus: tuple[Gpu, ...] = ()
+    why_no_gpu = ""
+    kernel_asked_for(settings)
+    if settings.device == "emulate":
+        compiler()
+    elif may_use_gpus(settings):
+        try:
+            gpus = tuple(usable_gpus())
+        except DeviceUnavailable as missing:
+            why_no_gpu = str(missing)
+    worked_on = team.kept.gpu if team.kept is not None else None
+    room = room_of(team, settings, worked_on if worked_on in gpus else None)
+    agreed = team.kept.agreed if team.kept is not None else None
+    return Facts(_processor(), gpus, why_no_gpu, room, agreed[0] if agreed else 0)
+
+
+def room_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> Room:
+    """As it was a moment ago, and without asking the GPU, which takes as long as a small product; `now`: looked at anew."""
+    # What is held for earlier products serves this one, or is given back before.
+    held = team.kept.held if team.kept is not None and team.kept.gpu == gpu else 0
+    on_gpu = settings.gpu_memory or sys.maxsize
+    if gpu and now:
+        free = free_bytes(gpu) + held
+        on_gpu = min(on_gpu, free - min(SPARE_GPU_BYTES, free // 8))
+    return Room(
+        host=team.host,
+        host_bytes=settings.host_memory or available_host_bytes(now=now),
+        shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
+        gpu_bytes=on_gpu if gpu else 0,
+        gpu_id=gpu.uuid if gpu else "",
+        gpu_held=held,
+        gpu_pooled=pooled_bytes(gpu) if gpu else 0,
+        gpu_asked=now,
+    )
+
+
+def _shared_bytes() -> int:
+    return shared_bytes(window_folder())
+
+
+_shared_bytes_lately = lately(_shared_bytes)
+_core_quota_lately = lately(core_quota)
+
+
+def kernel_asked_for(settings: Settings) -> Kernel | None:
+    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
+    if settings.kernel == "auto":
+        return None
+    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    kernel = named(settings.kernel)
+    assert kernel is not None
+    if settings.device != "auto" and not kernel.runs_on(settings.device):
+        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
+    return kernel
+
+
+def settle_threads(team: Team, settings: Settings) -> list[Threads]:
+    """Every rank's number of threads. Called before NumPy is loaded where that can be, so that BLAS starts no more."""
+    with team.phase("agree", timed=False) as counting:
+        counting.mine = _processor()
+    chosen = threads_of_ranks(team.topology, settings, counting.all)
+    announce_threads(chosen[team.rank].count)
+    return chosen
+
+
+def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
+    chosen = []
+    for rank, own in enumerate(processors):
+        members = topology.nodes[topology.node_of(rank)]
+        cores = [processors[member].cores for member in members]
+        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
+    return chosen
+
+
+def _processor() -> Processor:
+    return Processor(usable_cores(), _core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})

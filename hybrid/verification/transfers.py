@@ -1,0 +1,47 @@
+"""Did the root's rows reach the other nodes as they were? The product's check starts from what lies there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid.arrays.sources import FromRoot
+from hybrid.core.spans import Span
+from hybrid.errors import CheckFailed
+from hybrid.host.row_view import Window
+from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
+from hybrid.plan.plan import Plan
+from hybrid.ranks.team import Team
+
+
+def verify_placed(team: Team, plan: Plan, key: str, operand: FromRoot, window: Window, threads: int) -> None:
+    """Raise CheckFailed on all ranks, naming the first rank whose rows of the operand differ from the root's.
+
+    A row is compared by a sum over its bits, weighted with odd numbers, modulo 2^64.
+    """
+
+    def rows_of(rank: int) -> Span:
+        share = plan.shares[rank]
+        return share.rows if key == "A" else share.b_rows
+
+    with team.phase("check") as arrived:
+        arrived.mine = _sums(window[rows_of(team.rank)], plan.problem.dtype, threads)
+    with team.phase("check") as comparing:
+        if team.rank == plan.root:
+            sent = _sums(operand.array, plan.problem.dtype, threads)
+            comparing.mine = [rank for rank, sums in enumerate(arrived.all) if (sums != sent[rows_of(rank).slice]).any()]
+    for rank in comparing.all[plan.root]:
+        raise CheckFailed(f"rows {rows_of(rank)} of {key} did not reach rank {rank} as they are at the root")
+
+
+def _sums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
+    bits = {4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
+    weights = 2 * np.arange(matrix.shape[1], dtype=np.uint64) + 1
+    sums = np.empty(len(matrix), np.uint64)
+
+    def add(rows: Span) -> None:
+        part = np.ascontiguousarray(matrix[rows.slice], dtype).view(bits)
+        np.sum(part * weights, axis=1, out=sums[rows.slice])
+
+    for _ in on_threads(threads, add, rows_of_about(CALL_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1])):
+        pass
+    return sums

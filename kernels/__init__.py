@@ -1,1 +1,0 @@
-"""The kernels that can multiply, and the catalogue that names them."""
