@@ -13,18 +13,18 @@ from hybrid.arrays.interop import as_gpu_matrix, as_rows, await_callers_work, em
 from hybrid.arrays.root_arrays import RootMatrices, can_hold, lie_shared, looked_at, refuse_shapes
 from hybrid.arrays.row_block import BlockShapes, RowBlock, whole
 from hybrid.arrays.shared_arrays import shared_arrays
-from hybrid.arrays.sources import FromRoot, Operand, Shared
+from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.execution.product import make_product
-from hybrid.execution.row_block_product import make_resident_product
+from hybrid.execution.product import run_product
+from hybrid.execution.row_block_product import run_row_block_product
 from hybrid.host.pages import empty_matrix
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import team_of
 from hybrid.selection.agreement import agree
-from hybrid.selection.inventory import look_around, same_on_all_ranks
+from hybrid.selection.inventory import same_on_all_ranks, take_inventory
 from hybrid.verification.freivalds import Check
 
 # The number of BLAS threads belongs to the whole process: calls from several Python threads take turns.
@@ -120,7 +120,7 @@ def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dic
         if out is not None or root != 0:
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
         asked = _asked(settings, kind="RowBlocks", root=root)
-        looking.mine = (asked, look_around(team, settings), BlockShapes.of(a, b, check=settings.check))
+        looking.mine = (asked, take_inventory(team, settings), BlockShapes.of(a, b, check=settings.check))
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shapes: list[BlockShapes] = [said[2] for said in looking.all]
@@ -128,7 +128,7 @@ def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dic
     facts = [said[1] for said in looking.all]
     rows, besides = (tuple(rows_a), tuple(rows_b)), [each.copied for each in shapes]
     agreement = agree(team, problem, settings, facts, resident_rows=rows, besides=besides)
-    c, check = make_resident_product(team, agreement, a.array, b.array, settings)
+    c, check = run_row_block_product(team, agreement, a.array, b.array, settings)
     _refuse_wrong(check)
     return RowBlock(c)
 
@@ -159,15 +159,15 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
             except UsageError as wrong:  # said when it is clear that the ranks mean the same root
                 told = wrong
         asked = _asked(settings, kind="matrices of the root", root=root)
-        looking.mine = (asked, look_around(team, settings), told, shared.gone)
+        looking.mine = (asked, take_inventory(team, settings), told, shared.gone)
     same_on_all_ranks([said[0] for said in looking.all])
     matrices: RootMatrices | UsageError = looking.all[root][2]
     if isinstance(matrices, UsageError):
         raise matrices
     shared.drop([looking.all[root][3]])
     problem = matrices.problem
-    place = plain_out if team.rank == root and plain_out is not None and can_hold(plain_out, problem.dtype) else None
-    all_shared = lie_shared(team, matrices.places)
+    c_array = plain_out if team.rank == root and plain_out is not None and can_hold(plain_out, problem.dtype) else None
+    all_shared = lie_shared(team, matrices.locations)
     agreement = agree(
         team,
         problem,
@@ -181,20 +181,20 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         besides=[problem.bytes_of_matrices if matrices.on_gpu and rank == root else 0 for rank in range(team.size)],
     )
     if matrices.on_gpu:
-        with team.phase("place"):
+        with team.phase("scatter"):
             if team.rank == root:
-                *arrays, place = _from_gpu(agreement.plan, *arrays)
-    first: Operand = FromRoot(matrices.shape_a, arrays[0])
-    second: Operand = FromRoot(matrices.shape_b, arrays[1])
+                *arrays, c_array = _from_gpu(agreement.plan, *arrays)
+    first: MatrixSource = RootMatrix(matrices.shape_a, arrays[0])
+    second: MatrixSource = RootMatrix(matrices.shape_b, arrays[1])
     if all_shared:
-        array_a, array_b, place = (
+        array_a, array_b, c_array = (
             shared.array_at(at, shape) if at is not None else None
-            for at, shape in zip(matrices.places, (matrices.shape_a, matrices.shape_b, (problem.n, problem.m)), strict=True)
+            for at, shape in zip(matrices.locations, (matrices.shape_a, matrices.shape_b, (problem.n, problem.m)), strict=True)
         )
         assert array_a is not None
         assert array_b is not None
-        first, second = Shared(array_a), Shared(array_b)
-    outcome = make_product(team, agreement, first, second, settings, out=place, measured=False)
+        first, second = SharedMatrix(array_a), SharedMatrix(array_b)
+    outcome = run_product(team, agreement, first, second, settings, out=c_array, measured=False)
     _refuse_wrong(outcome.check)
     return outcome.c.array
 

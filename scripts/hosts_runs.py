@@ -205,7 +205,7 @@ def _as_ours(line: Line, start: Start) -> Line:
     if not start.gives:
         return {**{key: line[key] for key in line if key not in ("schema", "date", "versions", "machine")}, **kept}
     setup = line["seconds"].get("prepare")
-    of_run = {key: line[key] for key in ("n", "kernel", "road", "settings", "repeat")} | {"phases": line["seconds"]}
+    of_run = {key: line[key] for key in ("n", "kernel", "transport", "settings", "repeat")} | {"phases": line["seconds"]}
     about: dict[str, Any] = {"part": start.gives, "gpus": start.gpus, "ran_on": line["device"], "error": line["check"]["error"]}
     return {**about, **of_run, "seconds": line["total"], "setup": setup["median"] if setup else None, **kept}
 

@@ -13,17 +13,17 @@ from lecture_common import Line, shown
 from lecture_places import CallFailed, Place
 
 from hybrid.arrays.fill import fill_rows
-from hybrid.arrays.sources import Generated
+from hybrid.arrays.sources import GeneratedMatrix
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed, DoesNotFit
-from hybrid.execution.product import Outcome, make_product
+from hybrid.execution.product import Outcome, run_product
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import Kernel
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import Agreement, agree
-from hybrid.selection.inventory import look_around
+from hybrid.selection.inventory import take_inventory
 
 HOST_ENDS = "the host's memory ends it"
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
@@ -160,8 +160,8 @@ class RunnerAlone:
 
     def _product(self, agreement: Agreement) -> Outcome:
         problem = agreement.plan.problem
-        a, b = (Generated((problem.n, problem.l), "lecture", 0, matrix) for matrix in "AB")
-        outcome = make_product(self._team, agreement, a, b, self._settings)
+        a, b = (GeneratedMatrix((problem.n, problem.l), "lecture", 0, matrix) for matrix in "AB")
+        outcome = run_product(self._team, agreement, a, b, self._settings)
         if outcome.check is None or not outcome.check.ok:
             raise CheckFailed(f"the runner's product of {problem.dtype} {problem.n}×{problem.l} is wrong")
         return outcome
@@ -169,7 +169,7 @@ class RunnerAlone:
     def _agreement(self, n: int, dtype: str) -> Agreement | None:
         """None where it does not fit."""
         try:
-            facts = [look_around(self._team, self._settings)]
+            facts = [take_inventory(self._team, self._settings)]
             return agree(self._team, Problem(n, n, n, dtype), self._settings, facts)
         except DoesNotFit:
             return None

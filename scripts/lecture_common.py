@@ -17,6 +17,7 @@ from report_shapes import SHAPES, fault
 from tqdm import tqdm
 
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.core import text
 from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import jsonl
@@ -81,7 +82,7 @@ def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
     """DoesNotFit where the host cannot hold its own copies of the matrices."""
     needed, free = item * (n * l + l * m + n * m), memory.available_host_bytes()
     if needed > free:
-        raise DoesNotFit(f"A, B and C take {memory.readable(needed)} of the host's memory, which has {memory.readable(free)}")
+        raise DoesNotFit(f"A, B and C take {text.readable(needed)} of the host's memory, which has {text.readable(free)}")
 
 
 def present(

@@ -36,7 +36,7 @@ from hybrid.host import files
 from hybrid.ranks.team import Team
 from hybrid.reporting import jsonl
 from hybrid.selection.agreement import agree
-from hybrid.selection.inventory import look_around
+from hybrid.selection.inventory import take_inventory
 
 MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
@@ -164,7 +164,7 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> Result:
 def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str, str | None]:
     """What the runner will take, and on what; the GPU's name."""
     settings, team = Settings.gather({"device": options.device, "kernel": options.kernel}), Team()
-    facts = look_around(team, settings)
+    facts = take_inventory(team, settings)
     agreement = agree(team, Problem(size, size, size, dtype), settings, [facts])
     gpu = facts.gpus[0].name if agreement.plan.device == "cuda" else None
     return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})", gpu

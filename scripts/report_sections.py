@@ -166,7 +166,7 @@ def _paths(lines: Lines) -> Iterator[Figure]:
         title = f"{line['graph']}, length {line['length']}"
         products = f"{line['products']} {'product' if line['products'] == 1 else 'products'} by the runner"
         table = Table(["from\\to", *line["columns"]], "l" + "r" * len(line["columns"]), rows, title)
-        yield Figure([table, Remarks([line["road"], products])], processor_of(line), dates_of([line]), [command])
+        yield Figure([table, Remarks([line["arithmetic"], products])], processor_of(line), dates_of([line]), [command])
 
 
 SOURCES = (

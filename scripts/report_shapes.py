@@ -167,7 +167,7 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
     },
     "paths": {
         "": {
-            **_RECORDED, "arguments": several(text), "graph": text, "length": whole, "ranks": count, "road": text,
+            **_RECORDED, "arguments": several(text), "graph": text, "length": whole, "ranks": count, "arithmetic": text,
             "products": whole, "seconds": positive, "rows": several(text), "columns": several(text),
             "numbers": several(several(text)),
         },

@@ -15,7 +15,7 @@ from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
 from hybrid.plan.plan import Plan
 from hybrid.ranks.node_flags import pauses
-from hybrid.transport.device_group import Communicator
+from hybrid.transport.device_group import DeviceGroup
 
 
 class Joint:
@@ -61,29 +61,29 @@ class Joint:
 def stand_in(monkeypatch: Any) -> list[Any]:
     """CPUs can be joined from here on, and the road nccl taken; returns the log of what this rank's device is asked."""
     log: list[Any] = []
-    joining, hindrance = Communicator.join, Plan.why_no_nccl.fget
+    joining, hindrance = DeviceGroup.init_communicator, Plan.why_no_nccl.fget
 
-    def join(self: Communicator, team: Any) -> None:
+    def init_communicator(self: DeviceGroup, team: Any) -> None:
         monkeypatch.setattr(Joint, "team", team)
         joining(self, team)
 
-    def joined(self: CpuDevice, invitation: str, rank: int, size: int) -> Joint:
+    def joined(self: CpuDevice, unique_id: str, rank: int, size: int) -> Joint:
         log.append("join")
-        return Joint(invitation, rank, log)
+        return Joint(unique_id, rank, log)
 
     def gather_rows(self: CpuDevice, joint: Joint, matrix: np.ndarray, rows_of: Sequence[Span], after: list[Any]) -> Any:
-        marks: list[Any] = []
-        self._do("exchange", lambda: marks.append(joint.gather_rows(matrix, rows_of)))
-        return marks[0]
+        events: list[Any] = []
+        self._do("exchange", lambda: events.append(joint.gather_rows(matrix, rows_of)))
+        return events[0]
 
     ways = {
-        "prepare_to_join": lambda self: log.append("prepare"),
-        "invitation": lambda self: tempfile.mkdtemp(prefix="hybrid-joined-"),
-        "join": joined,
+        "load_collectives": lambda self: log.append("prepare"),
+        "unique_id": lambda self: tempfile.mkdtemp(prefix="hybrid-joined-"),
+        "init_communicator": joined,
         "gather_rows": gather_rows,
     }
     for name, way in ways.items():
         monkeypatch.setattr(CpuDevice, name, way, raising=False)
-    monkeypatch.setattr(Communicator, "join", join)
+    monkeypatch.setattr(DeviceGroup, "init_communicator", init_communicator)
     monkeypatch.setattr(Plan, "why_no_nccl", property(lambda plan: hindrance(replace(plan, device="cuda"))))
     return log

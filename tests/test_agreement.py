@@ -17,8 +17,8 @@ from hybrid.ranks.team import Team
 from hybrid.ranks.world import team_of
 from hybrid.selection import agreement, inventory
 from hybrid.selection.agreement import agree
-from hybrid.selection.inventory import SPARE_GPU_BYTES, look_around, room_of
-from hybrid.transport.rank_device import Workplace
+from hybrid.selection.inventory import SPARE_GPU_BYTES, free_memory_of, take_inventory
+from hybrid.transport.rank_device import RankDevice
 
 MiB = 1 << 20
 SMALL, LARGE = Problem(100, 100, 100), Problem(1000, 1000, 1000)
@@ -45,7 +45,7 @@ class Machine:
 
     def plan(self, problem, resident=False, **settings):
         with self.team.phase("agree", timed=False) as looking:
-            looking.mine = look_around(self.team, Settings(**settings))
+            looking.mine = take_inventory(self.team, Settings(**settings))
         ranks = range(self.team.size)
         rows = tuple(tuple(self.team.topology.rows_of_rank(rank, length) for rank in ranks) for length in (problem.n, problem.l))
         plan = agree(self.team, problem, Settings(**settings), looking.all, resident_rows=rows if resident else None).plan
@@ -82,8 +82,8 @@ def test_a_larger_product_is_cut_to_what_is_free_by_then(machine):
 
 def test_what_is_held_does_not_keep_a_cut_product_from_what_has_become_free(machine):
     machine.free = 10 * MiB
-    cut = machine.plan(LARGE)
-    machine.hold(cut.bytes_on_gpu(0))
+    tiling = machine.plan(LARGE)
+    machine.hold(tiling.bytes_on_gpu(0))
     machine.free = 1000 * MiB
     assert machine.plan(LARGE).shares[0].holds_all
 
@@ -115,14 +115,14 @@ def test_what_is_held_is_given_back_for_c_once_the_gpu_has_been_asked(machine, m
 
 def test_what_is_free_and_what_is_held_may_be_used_but_for_a_spare(machine):
     machine.hold(600 * MiB)
-    room = room_of(machine.team, Settings(), machine.gpu, now=True)
-    assert room.gpu_held == 600 * MiB
+    room = free_memory_of(machine.team, Settings(), machine.gpu, now=True)
+    assert room.gpu_reserved == 600 * MiB
     assert room.gpu_bytes == 1600 * MiB - 200 * MiB, "an eighth"
     machine.free = 100_000 * MiB
-    assert room_of(machine.team, Settings(), machine.gpu, now=True).gpu_bytes == 100_600 * MiB - SPARE_GPU_BYTES
-    assert room_of(machine.team, Settings(gpu_memory=5 * MiB), machine.gpu, now=True).gpu_bytes == 5 * MiB
-    another = room_of(machine.team, Settings(), Gpu(1, "GPU-another", "made up"), now=True)
-    assert another.gpu_held == 0
+    assert free_memory_of(machine.team, Settings(), machine.gpu, now=True).gpu_bytes == 100_600 * MiB - SPARE_GPU_BYTES
+    assert free_memory_of(machine.team, Settings(gpu_memory=5 * MiB), machine.gpu, now=True).gpu_bytes == 5 * MiB
+    another = free_memory_of(machine.team, Settings(), Gpu(1, "GPU-another", "made up"), now=True)
+    assert another.gpu_reserved == 0
     assert another.gpu_bytes == 100_000 * MiB - SPARE_GPU_BYTES
 
 
@@ -174,7 +174,7 @@ def agreed_anew(monkeypatch):
         return original(*asked)
 
     monkeypatch.setattr(agreement, "_agree_anew", counted)
-    monkeypatch.setattr(ttl_cache, "LOOK_AGAIN", 1000.0)
+    monkeypatch.setattr(ttl_cache, "SECONDS_TO_LIVE", 1000.0)
     return times
 
 
@@ -207,7 +207,7 @@ def test_what_was_agreed_on_serves_the_same_product_again_unless_a_rank_has_forg
 
 
 def test_what_was_agreed_on_after_asking_a_gpu_is_asked_again(machine, agreed_anew):
-    machine.team.kept = Workplace(None, None, machine.gpu)
+    machine.team.kept = RankDevice(None, None, machine.gpu)
     machine.plan(LARGE)
     machine.plan(LARGE)
     assert machine.asked == len(agreed_anew) == 2

@@ -405,10 +405,10 @@ def test_everything_runs_without_a_gpu(bench, capsys, ranks):
 @pytest.mark.launcher
 def test_the_road_between_peers(bench):
     parts = ("--only", "ours", "library", "wall", "resident")
-    code, lines = bench("--gpus", "2", "--sizes", "96", *parts, HYBRID_STAGED="1", HYBRID_ROAD="peers")
+    code, lines = bench("--gpus", "2", "--sizes", "96", *parts, HYBRID_STAGED="1", HYBRID_TRANSPORT="peers")
     assert code == 0
     assert measured(lines) == {(part, 2, 96) for part in ("ours", "library", "library, new C", "wall", "launcher", "resident")}
-    assert {one["road"] for one in lines if one["part"] in ("ours", "wall")} == {"peers"}
+    assert {one["transport"] for one in lines if one["part"] in ("ours", "wall")} == {"peers"}
 
 
 @pytest.mark.launcher
@@ -426,7 +426,7 @@ def test_more_than_fits_in_the_memory_of_an_emulated_gpu(bench):
 @pytest.mark.launcher
 def test_a_part_that_fails_is_named_and_does_not_stop_the_others(bench, capsys):
     parts = ("--only", "ours", "library", "handwritten")
-    alone = {"HYBRID_STAGED": "1", "HYBRID_ROAD": "peers"}  # one rank has no peer
+    alone = {"HYBRID_STAGED": "1", "HYBRID_TRANSPORT": "peers"}  # one rank has no peer
     code, lines = bench("--sizes", "96", "128", "--rounds", "2", *parts, **alone)
     assert code == 1
     assert measured(lines) == {("handwritten", 1, 96), ("handwritten", 1, 128)}

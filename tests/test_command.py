@@ -35,7 +35,7 @@ def test_a_product_prints_ranks_phases_and_a_last_line():
     lines = good(60, 50, 40).stdout.splitlines()
     assert lines[0].startswith("C (60×40) = A (60×50) · B (50×40)  float64  1 rank on 1 node  cpu")
     assert re.match(r"  rank 0  \S+  cores [\d,-]+  \d+ threads? \(.+\)  rows 0:60$", lines[1])
-    assert [line.split()[0] for line in lines[3:-1]] == ["fill", "place", "multiply", "gather", "check"]
+    assert [line.split()[0] for line in lines[3:-1]] == ["fill", "scatter", "multiply", "gather", "check"]
     assert LAST_LINE.fullmatch(lines[-1])
     assert "check ok (exact" in lines[-1]
 
@@ -53,7 +53,7 @@ def test_output_comes_from_rank_0_alone(ranks):
 @launcher
 @pytest.mark.parametrize("fill", ["lecture", "uniform", "normal", "index"])
 def test_the_same_product_for_any_number_of_ranks_and_nodes(tmp_path, fill):
-    ways = [(0, {}), (1, {}), (3, {}), (4, {"HYBRID_RANKS_PER_NODE": "2"}), (2, {"HYBRID_STAGED": "1", "HYBRID_CHUNK_ROWS": "7"})]
+    ways = [(0, {}), (1, {}), (3, {}), (4, {"HYBRID_RANKS_PER_NODE": "2"}), (2, {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "7"})]
     products = []
     for index, (ranks, environment) in enumerate(ways):
         path = tmp_path / f"{index}.npy"
@@ -111,7 +111,7 @@ def test_json_is_appended_and_read_back(tmp_path):
         "n": 30, "l": 20, "m": 10, "dtype": "float64", "ranks": 1, "nodes": 1, "device": "cpu", "kernel": "blas",
         "fill": "uniform", "repeat": 3,
     }  # fmt: skip
-    assert set(second["seconds"]) == {"fill", "place", "multiply", "gather", "check"}
+    assert set(second["seconds"]) == {"fill", "scatter", "multiply", "gather", "check"}
     assert second["seconds"]["multiply"]["min"] <= second["seconds"]["multiply"]["median"] <= second["seconds"]["multiply"]["max"]
     assert second["rate"] == pytest.approx(2 * 30 * 20 * 10 / second["total"]["median"])
     assert second["check"]["kind"] == "freivalds"
@@ -296,9 +296,9 @@ def test_threads_are_set_and_shown():
 
 
 def test_settings_come_from_the_environment_and_flags_win():
-    done = good(8, 8, 8, "--threads", 1, "--json", "-", HYBRID_THREADS="2", HYBRID_CHUNK_ROWS="3")
+    done = good(8, 8, 8, "--threads", 1, "--json", "-", HYBRID_THREADS="2", HYBRID_PANEL_ROWS="3")
     settings = json.loads(done.stdout)["settings"]
-    assert (settings["threads"], settings["chunk_rows"]) == (1, 3)
+    assert (settings["threads"], settings["panel_rows"]) == (1, 3)
 
 
 @launcher

@@ -45,10 +45,10 @@ def test_random_shapes(poisoned_gpu, dtype, kernel):
         assert (np.abs(c - wanted) <= bound(a, b)).all(), (n, l, m)
 
 
-@pytest.mark.parametrize(("chunk", "panel"), [(1, 1), (7, 5), (64, 200), (1000, 3)])
-def test_any_chunks_and_panels(poisoned_gpu, monkeypatch, chunk, panel):
-    monkeypatch.setenv("HYBRID_CHUNK_ROWS", str(chunk))
-    monkeypatch.setenv("HYBRID_PANEL_COLUMNS", str(panel))
+@pytest.mark.parametrize(("row_panel", "column_panel"), [(1, 1), (7, 5), (64, 200), (1000, 3)])
+def test_any_chunks_and_panels(poisoned_gpu, monkeypatch, row_panel, column_panel):
+    monkeypatch.setenv("HYBRID_PANEL_ROWS", str(row_panel))
+    monkeypatch.setenv("HYBRID_PANEL_COLUMNS", str(column_panel))
     rng = np.random.default_rng()
     a, b = rng.standard_normal((150, 301)), rng.standard_normal((301, 77))
     assert (np.abs(hybrid.multiply(a, b, device="cuda") - a @ b) <= bound(a, b)).all()
@@ -109,12 +109,12 @@ def test_auto_takes_the_gpu(gpus):
     from hybrid.core.settings import Settings
     from hybrid.ranks.team import Team
     from hybrid.selection.agreement import agree
-    from hybrid.selection.inventory import look_around
+    from hybrid.selection.inventory import take_inventory
 
     team = Team()
-    agreement = agree(team, Problem(8, 8, 8), Settings(), [look_around(team, Settings())])
+    agreement = agree(team, Problem(8, 8, 8), Settings(), [take_inventory(team, Settings())])
     assert agreement.plan.device == "cuda"
-    assert agreement.stations[0].gpu.uuid in {gpu.uuid for gpu in gpus}
+    assert agreement.placements[0].gpu.uuid in {gpu.uuid for gpu in gpus}
 
 
 @pytest.mark.mpi

@@ -18,16 +18,16 @@ from hybrid.ranks.launcher import mpirun
 pytestmark = pytest.mark.gpu
 WAYS = {
     "private": {},
-    "pieces": {"CHUNK_ROWS": "33", "PANEL_COLUMNS": "40"},
-    "slabs": {"CHUNK_ROWS": "33", "SLAB_ROWS": "32"},
-    "slabs from the host": {"ROAD": "host", "CHUNK_ROWS": "48", "SLAB_ROWS": "27"},
-    "host": {"ROAD": "host"},
-    "little memory": {"ROAD": "host", "GPU_MEMORY": "200k"},
+    "pieces": {"PANEL_ROWS": "33", "PANEL_COLUMNS": "40"},
+    "slabs": {"PANEL_ROWS": "33", "SLAB_ROWS": "32"},
+    "slabs from the host": {"TRANSPORT": "host", "PANEL_ROWS": "48", "SLAB_ROWS": "27"},
+    "host": {"TRANSPORT": "host"},
+    "little memory": {"TRANSPORT": "host", "GPU_MEMORY": "200k"},
     "a node a rank": {"RANKS_PER_NODE": "1"},
-    "nccl": {"ROAD": "nccl"},
-    "nccl in pieces": {"ROAD": "nccl", "CHUNK_ROWS": "33", "PANEL_COLUMNS": "40"},
-    "nccl, a node a rank": {"ROAD": "nccl", "RANKS_PER_NODE": "1", "PANEL_COLUMNS": "40"},
-    "nccl, nodes of two": {"ROAD": "nccl", "RANKS_PER_NODE": "2"},
+    "nccl": {"TRANSPORT": "nccl"},
+    "nccl in pieces": {"TRANSPORT": "nccl", "PANEL_ROWS": "33", "PANEL_COLUMNS": "40"},
+    "nccl, a node a rank": {"TRANSPORT": "nccl", "RANKS_PER_NODE": "1", "PANEL_COLUMNS": "40"},
+    "nccl, nodes of two": {"TRANSPORT": "nccl", "RANKS_PER_NODE": "2"},
 }
 
 
@@ -61,11 +61,11 @@ def nccl(comm, gpus):
 @pytest.fixture(params=WAYS, ids=str)
 def way(request, comm, monkeypatch):
     settings = WAYS[request.param]
-    if settings.get("ROAD") == "nccl":
+    if settings.get("TRANSPORT") == "nccl":
         request.getfixturevalue("nccl")
     # Peers also for small matrices: asked for, where there are two ranks on a node.
-    if "ROAD" not in settings and "RANKS_PER_NODE" not in settings and comm.size > 1:
-        settings = {**settings, "ROAD": "peers"}
+    if "TRANSPORT" not in settings and "RANKS_PER_NODE" not in settings and comm.size > 1:
+        settings = {**settings, "TRANSPORT": "peers"}
     for name, value in settings.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
 
@@ -144,7 +144,7 @@ def test_row_blocks(comm, way, dtype, on_gpu):
 @pytest.mark.mpi
 @pytest.mark.parametrize("work", ["copy_in", "gather_rows", "multiply", "copy_out"])
 def test_a_rank_that_fails_among_joined_gpus_keeps_nobody_waiting(comm, nccl, monkeypatch, work):
-    for name, value in {"ROAD": "nccl", "PANEL_COLUMNS": "128"}.items():
+    for name, value in {"TRANSPORT": "nccl", "PANEL_COLUMNS": "128"}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     rng = np.random.default_rng(5)
     a, b = rng.standard_normal((900, 500)), rng.standard_normal((500, 700))
@@ -170,9 +170,9 @@ def test_a_rank_that_fails_among_joined_gpus_keeps_nobody_waiting(comm, nccl, mo
 
 @pytest.mark.mpi
 def test_gpus_are_joined_once_and_again_after_they_were_left(comm, nccl, monkeypatch):
-    monkeypatch.setenv("HYBRID_ROAD", "nccl")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "nccl")
     joins, original = [], CudaDevice.join
-    monkeypatch.setattr(CudaDevice, "join", lambda *these: (joins.append(these), original(*these))[1])
+    monkeypatch.setattr(CudaDevice, "init_communicator", lambda *these: (joins.append(these), original(*these))[1])
     a = np.random.default_rng(0).random((300, 300))
     for expected in (1, 2):
         own = comm.Dup()
@@ -185,7 +185,7 @@ def test_gpus_are_joined_once_and_again_after_they_were_left(comm, nccl, monkeyp
 
 @pytest.mark.mpi
 def test_large_arrays_are_page_locked_and_unlocked_again(comm):
-    from hybrid.devices.pinned_memory import page_locks
+    from hybrid.devices.pinned_memory import pinned_memory
 
     a = np.random.default_rng(0).random((2200, 2200))
     for _ in range(3):
@@ -193,7 +193,7 @@ def test_large_arrays_are_page_locked_and_unlocked_again(comm):
         c = hybrid.multiply(*((a, a) if mine else (None, None)), comm=comm, device="cuda")
         assert not mine or right(c, a, a)
         view = a[100:]
-    assert not mine or page_locks().lock(view)
+    assert not mine or pinned_memory().lock(view)
     del a, view
     comm.Barrier()
 
@@ -206,11 +206,11 @@ def run(*arguments, ranks, shell=""):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("road", ["auto", "host", "peers", "nccl"])
-def test_the_command_with_two_ranks(road, gpus):
-    if road == "nccl" and why_no_nccl(gpus, 2):
+@pytest.mark.parametrize("transport", ["auto", "host", "peers", "nccl"])
+def test_the_command_with_two_ranks(transport, gpus):
+    if transport == "nccl" and why_no_nccl(gpus, 2):
         pytest.skip(why_no_nccl(gpus, 2))
-    done = run(1501, 1203, 1301, "--road", road, "--repeat", 2, ranks=2)
+    done = run(1501, 1203, 1301, "--transport", transport, "--repeat", 2, ranks=2)
     assert done.returncode == 0, done.stderr
     assert "check ok" in done.stdout
 

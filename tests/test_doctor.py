@@ -96,7 +96,7 @@ def test_json_is_a_line_of_its_own(tmp_path, ranks):
     assert (entry["command"], entry["ranks"]) == ("doctor", max(ranks, 1))
     assert [finding["subject"] for finding in entry["findings"]] == SUBJECTS
     assert entry["ok"] == all(finding["verdict"] != "wrong" for finding in entry["findings"])
-    assert [station["rank"] for station in entry["stations"]] == list(range(max(ranks, 1)))
+    assert [placement["rank"] for placement in entry["placements"]] == list(range(max(ranks, 1)))
     assert {type(entry[name]) for name in ("links", "passages")} == {list}
 
 
@@ -292,7 +292,11 @@ cuda_aware.move_host_and(make)
 def test_mpi_is_tried_in_a_process_that_dies_of_an_address_it_cannot_read(tmp_path, ranks):
     """Alone, and started by a rank: it must not take itself for one."""
     asking = tmp_path / "asking.py"
-    lines = ["import sys", "from hybrid.diagnostics.finding import aware", "from hybrid.diagnostics.probe_process import ask_program"]
+    lines = [
+        "import sys",
+        "from hybrid.diagnostics.finding import aware",
+        "from hybrid.diagnostics.probe_process import ask_program",
+    ]
     if ranks:
         lines += ["from mpi4py import MPI", "if MPI.COMM_WORLD.rank: MPI.COMM_WORLD.Barrier(); sys.exit()"]
     for source, target in (("pattern.ctypes.data", "into.ctypes.data"), ("1 << 40", "1 << 41")):
@@ -623,7 +627,7 @@ def test_locked_memory_is_judged_by_locking_it_where_there_is_a_gpu():
     assert limits.judge_locked([limits.Limits("a", Unknown("planted"), "", (1, 1))], [None]).verdict == "unknown"
 
 
-def deputies(*arguments, ranks=3):
+def proxies(*arguments, ranks=3):
     program = [sys.executable, str(ROOT / "tests/programs/deputies.py")]
     done = successful(run(*arguments, command=program, ranks=ranks, PYTHONPATH=str(ROOT)))
     said = json.loads(done.stdout)
@@ -653,7 +657,7 @@ THREE = [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(3)]
 )
 def test_deputies_of_ranks_measure_and_fetch(ranks_per_node, without, measured, together, passages):
     """On a CPU that copies like a GPU."""
-    moved = deputies(ranks_per_node, without, "")
+    moved = proxies(ranks_per_node, without, "")
     assert moved.failure is None
     assert len(moved.links) == measured
     assert len([link for link in moved.links if link.together]) == together
@@ -686,16 +690,16 @@ def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "died", "verdict", "said"),
     [
-        ("kill", True, "wrong", "rank 1 on .+: was killed by SIGSEGV, while .+ → --road host"),
-        ("sleep", True, "wrong", "took more than 8 s, while .+ → --road host"),
+        ("kill", True, "wrong", "rank 1 on .+: was killed by SIGSEGV, while .+ → --transport host"),
+        ("sleep", True, "wrong", "took more than 8 s, while .+ → --transport host"),
         ("wrong data", False, "wrong", "rank 1 on .+ is not what lies there.+ → switch off ACS"),
-        ("wrong fetch", False, "wrong", "rank 1 on .+ is not what lies there; the road peers is taken.+ → --road host.+ACS"),
+        ("wrong fetch", False, "wrong", "rank 1 on .+ is not what lies there; the road peers is taken.+ → --transport host.+ACS"),
         ("refuse", False, "note", "rank 1 on .+: planted; the road host is taken: each of 3 ranks loads all of B"),
         ("link", False, "unknown", "not tried, since the links could not be measured"),
     ],
 )
 def test_a_deputy_that_fails_ends_the_others_and_is_named(fault, died, verdict, said):
-    moved = deputies(0, [], fault)
+    moved = proxies(0, [], fault)
     assert moved.failure.died == died
     finding = gpu_peers.judge(moved, THREE, [SAME] * 3)
     assert finding.verdict == verdict
@@ -763,7 +767,13 @@ BLIND = bandwidth.Surroundings(SAME.namespaces, ("GPU-1",))
         ([], REFUSED, [SAME, APART], "note", "→ start them with --ipc=host"),
         ([], REFUSED, [SAME, BLIND], "note", "→ let every rank see all GPUs"),
         ([], bandwidth.Failure("rank 1 on a", "starting", "planted", died=True), [SAME] * 2, "unknown", "not tried"),
-        ([], bandwidth.Failure("rank 1 on a", "fetching", "no room", died=False), [SAME] * 2, "unknown", "the road peers is taken"),
+        (
+            [],
+            bandwidth.Failure("rank 1 on a", "fetching", "no room", died=False),
+            [SAME] * 2,
+            "unknown",
+            "the road peers is taken",
+        ),
     ],
 )
 def test_ranks_that_do_or_do_not_reach_each_other(passages, failure, around, verdict, said):

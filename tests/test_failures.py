@@ -19,7 +19,7 @@ pytestmark = pytest.mark.launcher
 
 FAULTY = Path(__file__).parent / "programs" / "faulty.py"
 LIMIT = 10  # seconds within which a job with a failed rank must have ended
-PHASES = ["start", "agree", "fill", "place", "copy in", "multiply", "copy out", "gather", "check", "report"]
+PHASES = ["start", "agree", "fill", "scatter", "copy in", "multiply", "copy out", "gather", "check", "report"]
 SAID = {
     "exception": "ValueError: planted",
     "exit 0": r"left (by sys.exit\(0\)|with exit code 0)",
@@ -53,7 +53,7 @@ def own_lines(text: str) -> list[str]:
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_failing_rank_ends_the_job_with_one_line(phase, kind):
     job = [str(FAULTY), "1", phase, kind, "200", "150", "100"]
-    done = run(2, job, HYBRID_STAGED="1", HYBRID_CHUNK_ROWS="40", HYBRID_RANKS_PER_NODE="1")
+    done = run(2, job, HYBRID_STAGED="1", HYBRID_PANEL_ROWS="40", HYBRID_RANKS_PER_NODE="1")
     assert done.returncode != 0
     (line,) = own_lines(done.stderr)
     assert re.search(rf"rank 1\b.* on {re.escape(socket.gethostname())}, {phase}: .*{SAID[kind]}", line), line

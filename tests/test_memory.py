@@ -9,7 +9,7 @@ import pytest
 
 import hybrid
 from hybrid.core.text import readable
-from hybrid.core.ttl_cache import lately
+from hybrid.core.ttl_cache import ttl_cached
 from hybrid.host import memory
 from hybrid.host.memory import available_host_bytes, host_bytes_in, shared_bytes
 
@@ -97,7 +97,7 @@ def test_memory_given_back_a_moment_ago_is_seen_before_a_product_is_refused(monk
 def test_memory_is_looked_at_again(monkeypatch):
     looks = []
     monkeypatch.setattr(memory, "host_bytes_in", lambda root: looks.append(root) or 1)
-    monkeypatch.setattr(memory, "_host_bytes_lately", lately(memory._host_bytes))
+    monkeypatch.setattr(memory, "_host_bytes_lately", ttl_cached(memory._host_bytes))
     monkeypatch.setattr("time.monotonic", iter([10.0, 10.01, 11.0]).__next__)
     for _ in range(3):
         available_host_bytes()

@@ -437,7 +437,7 @@ def test_a_kernel_that_leaves_a_row_out_is_found(monkeypatch):
 
 @pytest.mark.parametrize(
     ("environment", "calls"),
-    [({}, 1), ({"CHUNK_ROWS": "2"}, 5), ({"STAGED": "1", "CHUNK_ROWS": "2", "PANEL_COLUMNS": "3"}, 8), ({"STAGED": "1"}, 1)],
+    [({}, 1), ({"PANEL_ROWS": "2"}, 5), ({"STAGED": "1", "PANEL_ROWS": "2", "PANEL_COLUMNS": "3"}, 8), ({"STAGED": "1"}, 1)],
 )
 def test_the_environment_says_in_which_pieces_the_work_is_done(monkeypatch, environment, calls):
     shapes = []

@@ -10,7 +10,7 @@ import pytest
 import hybrid
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
-from hybrid.ranks.shared_memory import window_folder
+from hybrid.ranks.shared_memory import shared_memory_folder
 
 pytestmark = pytest.mark.mpi
 
@@ -19,9 +19,9 @@ SHAPES = [(37, 23, 41), (1, 1, 1), (64, 64, 64), (3, 200, 5), (200, 3, 1), (2, 0
 # How the work may be carried out without changing the product: as it comes, in tiny pieces, over pretended nodes.
 WAYS = {
     "as it comes": {},
-    "tiny pieces": {"STAGED": "1", "CHUNK_ROWS": "3", "PANEL_COLUMNS": "5"},
+    "tiny pieces": {"STAGED": "1", "PANEL_ROWS": "3", "PANEL_COLUMNS": "5"},
     "a node a rank": {"RANKS_PER_NODE": "1", "MESSAGE_BYTES": "100"},
-    "two ranks a node": {"RANKS_PER_NODE": "2", "MESSAGE_BYTES": "1000", "STAGED": "1", "CHUNK_ROWS": "7"},
+    "two ranks a node": {"RANKS_PER_NODE": "2", "MESSAGE_BYTES": "1000", "STAGED": "1", "PANEL_ROWS": "7"},
 }
 
 
@@ -112,7 +112,7 @@ def test_no_names_stay_in_shared_memory(comm):
     hybrid.multiply(*at(comm, 0, np.ones((5, 5)), np.ones((5, 5))), comm=comm)
     comm.Barrier()
     ours = tuple(f"hybrid-{pid}-" for pid in comm.allgather(os.getpid()))
-    assert not [name for name in os.listdir(window_folder()) if name.startswith(ours)]
+    assert not [name for name in os.listdir(shared_memory_folder()) if name.startswith(ours)]
 
 
 def test_messages_of_the_program_are_left_alone(comm):
@@ -175,7 +175,7 @@ def test_a_failure_on_one_rank_is_raised_on_all_and_the_next_product_works(comm,
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("failing_rank", [0, 1])
-@pytest.mark.parametrize("phase", ["place", "gather"])
+@pytest.mark.parametrize("phase", ["scatter", "gather"])
 @pytest.mark.parametrize(("size", "message"), [(600, "300000"), (20, "200")], ids=["large messages", "small messages"])
 def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, phase, failing_rank, size, message):
     """Messages between nodes are under way when a rank fails: nobody waits for them, and none is taken for a later one.
@@ -185,7 +185,7 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
     monkeypatch.setenv("HYBRID_MESSAGE_BYTES", message)
     a, b = same_matrix((size, size), 1), same_matrix((size, size), 2)
-    original = hybrid.execution.scatter_gather.pass_along
+    original = hybrid.execution.scatter_gather.chain_broadcast
     calls = []
 
     def breaking(team, chain, rows, take, put, row_bytes, message_bytes):
@@ -203,7 +203,7 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
 
     with monkeypatch.context() as patch:
         if comm.rank == failing_rank:
-            patch.setattr(hybrid.execution.scatter_gather, "pass_along", breaking)
+            patch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", breaking)
         with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {phase}: OSError: planted"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
@@ -259,15 +259,15 @@ def test_an_environment_that_differs_is_named(comm, monkeypatch):
 def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
     """The check of the product starts from what lies on the nodes: that it lies there rightly is checked too."""
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    pass_along = hybrid.execution.scatter_gather.pass_along
+    chain_broadcast = hybrid.execution.scatter_gather.chain_broadcast
 
     def changing(team, chain, rows, take, put, *sizes):
-        pass_along(team, chain, rows, take, put, *sizes)
+        chain_broadcast(team, chain, rows, take, put, *sizes)
         of_a = sizes[0] == 8 * 10  # bytes of a row: B's are longer
         if team.rank == team.size - 1 and of_a == (operand == "A") and team.rank in chain:
             put(Span(rows.hi - 1, rows.hi))[0, 0] += 1
 
-    monkeypatch.setattr(hybrid.execution.scatter_gather, "pass_along", changing)
+    monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
     a, b = same_matrix((12, 10), 1), same_matrix((10, 12), 2)
     with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
         hybrid.multiply(*at(comm, 0, a, b), comm=comm)

@@ -129,7 +129,7 @@ class Failing(RuntimeError):
     """As CuPy's NcclError."""
 
 
-class Communicator:
+class DeviceGroup:
     """As CuPy's NcclCommunicator."""
 
     def __init__(self, size, unique_id, rank):
@@ -142,7 +142,7 @@ class Communicator:
 class Module:
     """As CuPy's module."""
 
-    NcclError, NcclCommunicator, NCCL_UINT8 = Failing, Communicator, 1
+    NcclError, NcclCommunicator, NCCL_UINT8 = Failing, DeviceGroup, 1
 
     def __init__(self):
         self.groups = []
@@ -162,14 +162,14 @@ def module(monkeypatch):
 
 
 def test_every_rank_that_has_rows_brings_them_whole_in_one_group(module):
-    joined = nccl.NcclJoined(b"id", 2, 3)
+    joined = nccl.NcclCommunicator(b"id", 2, 3)
     joined.gather_rows(1000, 16, [Span(0, 3), Span(3, 3), Span(3, 5)], 7)
     assert module.groups == ["start", "end"]
     assert joined._communicator.calls == [(3, b"id", 2), ("bcast", 1000, 48, 1, 0, 7), ("bcast", 1048, 32, 1, 2, 7)]
 
 
 def test_a_group_is_ended_also_where_it_fails(module, monkeypatch):
-    joined = nccl.NcclJoined(b"id", 0, 1)
+    joined = nccl.NcclCommunicator(b"id", 0, 1)
 
     def refuse(*these):
         raise Failing("NCCL_ERROR_INVALID_ARGUMENT:\n  no")
@@ -182,7 +182,7 @@ def test_a_group_is_ended_also_where_it_fails(module, monkeypatch):
 
 @pytest.mark.parametrize("how", ["leave", "abort"])
 def test_it_is_given_back_once(module, how):
-    joined = nccl.NcclJoined(b"id", 0, 1)
+    joined = nccl.NcclCommunicator(b"id", 0, 1)
     calls = joined._communicator.calls
     getattr(joined, how)()
     del joined
@@ -190,7 +190,7 @@ def test_it_is_given_back_once(module, how):
 
 
 def test_what_nobody_refers_to_is_aborted(module):
-    joined = nccl.NcclJoined(b"id", 0, 1)
+    joined = nccl.NcclCommunicator(b"id", 0, 1)
     calls = joined._communicator.calls
     del joined
     assert calls[1:] == [("abort",)]

@@ -9,17 +9,17 @@ import pytest
 from joined_by_files import Joint, stand_in
 
 import hybrid
-from hybrid.arrays.sources import FromRoot, Generated
+from hybrid.arrays.sources import GeneratedMatrix, RootMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
-from hybrid.execution.product import make_product
+from hybrid.execution.product import run_product
 from hybrid.ranks.world import team_of
 from hybrid.selection.agreement import agree
-from hybrid.selection.inventory import look_around
-from hybrid.transport.nccl import NcclRoad
+from hybrid.selection.inventory import take_inventory
+from hybrid.transport.nccl import NcclTransport
 
 pytestmark = pytest.mark.mpi(min_size=2)
 NODES = pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])
@@ -27,7 +27,7 @@ NODES = pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a no
 
 @pytest.fixture
 def log(monkeypatch):
-    for name, value in {"STAGED": "1", "POISON": "1", "ROAD": "nccl"}.items():
+    for name, value in {"STAGED": "1", "POISON": "1", "TRANSPORT": "nccl"}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     return stand_in(monkeypatch)
 
@@ -66,7 +66,7 @@ def check_product(comm, a, b, root=0):
 @pytest.mark.parametrize("pieces", [("0", "0"), ("3", "5")], ids=["chosen pieces", "many pieces"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_arrays_of_the_root(own, rng, monkeypatch, log, dtype, nodes, pieces):
-    for name, value in {"RANKS_PER_NODE": nodes, "CHUNK_ROWS": pieces[0], "PANEL_COLUMNS": pieces[1]}.items():
+    for name, value in {"RANKS_PER_NODE": nodes, "PANEL_ROWS": pieces[0], "PANEL_COLUMNS": pieces[1]}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     for number in range(5):
         a, b = case(own, rng, dtype)
@@ -87,12 +87,12 @@ def test_made_operands_lie_only_where_they_are_loaded(own, rng, monkeypatch, log
     monkeypatch.setenv("HYBRID_PANEL_COLUMNS", "16")
     settings, team = Settings.gather({}), team_of(own)
     n, l, m = (int(size) for size in rng.integers(own.size, 60, 3))
-    a, b = Generated((n, l), "normal", 1, "A"), Generated((l, m), "normal", 1, "B")
+    a, b = GeneratedMatrix((n, l), "normal", 1, "A"), GeneratedMatrix((l, m), "normal", 1, "B")
     team.pretend_nodes(settings.ranks_per_node)
     with team.phase("agree", timed=False) as looking:
-        looking.mine = look_around(team, settings)
+        looking.mine = take_inventory(team, settings)
     agreement = agree(team, Problem(n, l, m), settings, looking.all)
-    outcome = make_product(team, agreement, a, b, settings, repeat=2)
+    outcome = run_product(team, agreement, a, b, settings, repeat=2)
     nodes_made = [rows for rank, rows in enumerate(own.allgather(len(outcome.b.array))) if rank in leaders(team)]
     assert sum(nodes_made) == l
     whole_a, whole_b = np.empty((n, l)), np.empty((l, m))
@@ -138,11 +138,11 @@ def test_panels_are_brought_at_once_and_strips_fetched_when_their_panel_is_there
     check_product(own, a, b)  # the ranks are joined
     copy_in, copy_out, asked = CpuDevice.copy_in, CpuDevice.copy_out, []
 
-    def done(device, mark):
-        asked.append(mark)
-        if asked.count(mark) < 3:
+    def done(device, event):
+        asked.append(event)
+        if asked.count(event) < 3:
             return False
-        log.append(mark)
+        log.append(event)
         return True
 
     monkeypatch.setattr(CpuDevice, "done", done)
@@ -152,9 +152,9 @@ def test_panels_are_brought_at_once_and_strips_fetched_when_their_panel_is_there
     check_product(own, a, b)
     gathered = [entry for entry in log if entry[0] == "gather"]
     first = gathered[0][1]  # after those of the product before
-    strips = [step for panel in range(3) for step in ("check", "check", ("gathered", first + panel), "out")]
-    loads = ["in", *(step for panel in range(3) for step in ("in", ("gather", first + panel)))]
-    assert log == loads + strips
+    tiles = [step for column_panel in range(3) for step in ("check", "check", ("gathered", first + column_panel), "out")]
+    loads = ["in", *(step for column_panel in range(3) for step in ("in", ("gather", first + column_panel)))]
+    assert log == loads + tiles
 
 
 def test_ranks_stay_joined_until_the_communicator_is_freed(comm, rng, log):
@@ -197,7 +197,7 @@ def test_a_rank_without_nccl_is_named_and_nobody_waits_for_it(own, rng, monkeypa
 
     with monkeypatch.context() as patch:
         if own.rank == 1:
-            patch.setattr(CpuDevice, "prepare_to_join", missing)
+            patch.setattr(CpuDevice, "load_collectives", missing)
         with pytest.raises(DeviceUnavailable, match=r"rank 1 on .*no such library: install it"):
             product(own, *case(own, rng))
     assert "join" not in log
@@ -208,7 +208,7 @@ def test_without_nccl_on_any_rank_nobody_is_named(own, rng, monkeypatch, log):
     def missing(device):
         raise DeviceUnavailable("no such library: install it")
 
-    monkeypatch.setattr(CpuDevice, "prepare_to_join", missing)
+    monkeypatch.setattr(CpuDevice, "load_collectives", missing)
     with pytest.raises(DeviceUnavailable, match=r"^no such library: install it$"):
         product(own, *case(own, rng))
 
@@ -219,7 +219,7 @@ def test_who_could_join_gives_that_back_when_another_could_not(own, rng, monkeyp
 
     with monkeypatch.context() as patch:
         if own.rank == 1:
-            patch.setattr(CpuDevice, "join", closed)
+            patch.setattr(CpuDevice, "init_communicator", closed)
         with pytest.raises(DeviceUnavailable, match=r"rank 1 on .*closed doors"):
             product(own, *case(own, rng))
     assert log.count("abort") == log.count("join") == (own.rank != 1)
@@ -230,9 +230,9 @@ def test_what_is_brought_must_be_what_lies_there(own, rng, monkeypatch, log):
     original = Joint.gather_rows
 
     def disturbed(joint, matrix, rows_of):
-        mark = original(joint, matrix, rows_of)
+        event = original(joint, matrix, rows_of)
         matrix[rows_of[1].slice] += 1
-        return mark
+        return event
 
     with monkeypatch.context() as patch:
         if own.rank == 0:
@@ -250,12 +250,12 @@ def test_with_too_little_memory_for_everything_it_is_refused(own, rng, monkeypat
 
 
 def test_panels_in_another_order_are_no_product(own, rng, monkeypatch, log):
-    original = NcclRoad.bring
+    original = NcclTransport.load
 
-    def bring(road, arrival, into, after):
-        return original(road, replace(arrival, index=arrival.index + (arrival.operand == "B")), into, after)
+    def load(transport, arrival, into, after):
+        return original(transport, replace(arrival, index=arrival.index + (arrival.operand == "B")), into, after)
 
-    monkeypatch.setattr(NcclRoad, "bring", bring)
+    monkeypatch.setattr(NcclTransport, "load", load)
     with pytest.raises(RankFailed, match="mix them up"):
         product(own, *case(own, rng))
 
@@ -263,7 +263,7 @@ def test_panels_in_another_order_are_no_product(own, rng, monkeypatch, log):
 @pytest.mark.parametrize("key", ["A", "B"])
 def test_the_check_sees_what_did_not_reach_another_node(own, rng, monkeypatch, log, key):
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    original = FromRoot.contiguous
+    original = RootMatrix.contiguous
     a, b = rng.standard_normal((3 * own.size, 2 * own.size)), rng.standard_normal((2 * own.size, 7))
 
     def disturbed(operand, rows, dtype):
@@ -271,6 +271,6 @@ def test_the_check_sees_what_did_not_reach_another_node(own, rng, monkeypatch, l
         sent[0, 0] += operand.shape == {"A": a, "B": b}[key].shape
         return sent
 
-    monkeypatch.setattr(FromRoot, "contiguous", disturbed)
+    monkeypatch.setattr(RootMatrix, "contiguous", disturbed)
     with pytest.raises(CheckFailed, match=rf"of {key} did not reach rank"):
         product(own, a, b)

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 
-from hybrid.devices.pinned_memory import LEAST_BYTES, LEAST_OWNER_BYTES, PageLocks, page_locks
+from hybrid.devices.pinned_memory import LEAST_BYTES, LEAST_OWNER_BYTES, PinnedMemory, pinned_memory
 
 ELEMENTS = LEAST_OWNER_BYTES // 8 + 64
 
@@ -43,7 +43,7 @@ def driver():
 
 @pytest.fixture
 def locks(driver):
-    return PageLocks(driver.register, driver.unregister)
+    return PinnedMemory(driver.register, driver.unregister)
 
 
 def address(array):
@@ -111,7 +111,7 @@ def test_small_arrays_are_left_alone(driver, locks):
 
 def test_what_cannot_be_locked_is_not_taken_for_locked():
     driver = Driver(refuses=True)
-    locks = PageLocks(driver.register, driver.unregister)
+    locks = PinnedMemory(driver.register, driver.unregister)
     array = np.ones(ELEMENTS)
     assert not locks.lock(array)
     driver.refuses = False
@@ -147,7 +147,7 @@ def test_memory_of_a_file_is_unlocked_while_it_is_still_mapped(tmp_path, driver,
         still_mapped.append(any(int(lo, 16) <= where < int(hi, 16) for lo, hi in ranges))
         driver.unregister(where)
 
-    locks = PageLocks(driver.register, unregister)
+    locks = PinnedMemory(driver.register, unregister)
     part = mapped[100:]
     assert locks.lock(part)
     assert locks.lock(np.asarray(part))
@@ -196,12 +196,12 @@ def test_memory_that_cannot_be_locked_is_told(monkeypatch, status, told):
     cuda = types.SimpleNamespace(runtime=FakeRuntime(status))
     monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    page_locks.cache_clear()
+    pinned_memory.cache_clear()
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            assert not page_locks().lock(np.ones(ELEMENTS))
+            assert not pinned_memory().lock(np.ones(ELEMENTS))
     finally:
-        page_locks.cache_clear()
+        pinned_memory.cache_clear()
     assert len(seen) == told
     assert all("cannot be page-locked (CUDARuntimeError: cudaError 801)" in str(one.message) for one in seen)

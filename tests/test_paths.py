@@ -507,7 +507,7 @@ def test_runs_are_recorded(tmp_path):
         "command": "paths", "graph": "ten", "length": 4, "from": "C", "to": "J", "vertices": 10, "result": "7", "products": 2,
     }  # fmt: skip
     assert (second["result"], second["ranks"]) == (None, 1)
-    assert "Chinese remainder theorem" in second["road"]
+    assert "Chinese remainder theorem" in second["arithmetic"]
     done = good("ten", "--length", 4, "--from", "C", "--to", "J", "--json", "-")
     assert json.loads(done.stdout)["result"] == "7"
     assert done.stderr.splitlines()[-1] == "7"
@@ -547,4 +547,4 @@ def test_the_command_loads_no_numpy():
 
 
 def test_the_examples_are_installed():
-    assert re.search(r"^hybrid = .*examples/\*", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+    assert re.search(r"^hybrid\.graphs = examples/\*", (ROOT / "setup.cfg").read_text(), re.MULTILINE)

@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid.core.problem import Problem
-from hybrid.core.spans import Topology
+from hybrid.core.spans import Span, Topology
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu import CpuDevice, add_by_blas, blas
 from hybrid.execution.pipeline import LOADS_AHEAD, multiply_in_place, run_share
+from hybrid.host.row_view import RowView
 from hybrid.plan import tiling
 from hybrid.plan.plan import make_plan
-from hybrid.transport.base import Ends
-from hybrid.transport.host import HostRoad
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.host import HostTransport
 
 KINDS = ("copy in", "multiply", "copy out")
 
@@ -74,7 +75,7 @@ class ShuffledDevice:
         eager = {kind: self._random.random() for kind in KINDS}  # a run in which one kind is fast, another slow
         done = []
         while any(self._waiting.values()):
-            ready = [(kind, work) for kind in KINDS for work in self._next(kind) if all(mark.done for mark in work.after)]
+            ready = [(kind, work) for kind in KINDS for work in self._next(kind) if all(event.done for event in work.after)]
             assert ready, "work waits for work that was handed over after it"
             kind, work = self._random.choices(ready, [eager[kind] for kind, _ in ready])[0]
             self._waiting[kind].remove(work)
@@ -99,37 +100,45 @@ class ForgetfulDevice(ShuffledDevice):
         return super()._later(kind, [] if kind == self._forgets else after, run)
 
 
-def product_of_shares(n, l, m, device, *, ranks=1, dtype="float64", seed=0, entering=lambda phase: None, plan_for="cpu", **cut):
+def whole(b):
+    return RowView(b, Span(0, len(b)))
+
+
+def product_of_shares(
+    n, l, m, device, *, ranks=1, dtype="float64", seed=0, entering=lambda phase: None, plan_for="cpu", **tiling
+):
     """C made share by share on one device, with A and B; NaN where nothing was written."""
     random = np.random.default_rng(seed)
     a, b = random.integers(-9, 9, (n, l)).astype(dtype), random.integers(-9, 9, (l, m)).astype(dtype)
     c = np.full((n, m), np.nan, dtype)
-    plan = make_plan(Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), device=plan_for, staged=device.staged, **cut)
+    plan = make_plan(
+        Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), device=plan_for, staged=device.staged, **tiling
+    )
     for share in plan.shares:
-        run(share, plan.problem, Ends(a[share.rows.slice], b, c[share.rows.slice]), device, entering)
+        run(share, plan.problem, RankMatrices(a[share.rows.slice], whole(b), c[share.rows.slice]), device, entering)
     return a, b, c
 
 
-def run(share, problem, ends, device, entering=lambda phase: None):
+def run(share, problem, matrices, device, entering=lambda phase: None):
     if not device.staged:
-        return multiply_in_place(share, ends, device, entering)
+        return multiply_in_place(share, matrices, device, entering)
     buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem)
-    return run_share(share, buffers, HostRoad(device, ends), device, entering)
+    return run_share(share, buffers, HostTransport(device, matrices), device, entering)
 
 
 @settings(deadline=None, max_examples=150)
-@given(n=sizes, l=sizes, m=sizes, chunk_rows=cuts, panel_columns=cuts, ranks=st.integers(1, 3), staged=st.booleans())
-def test_any_chunks_and_panels_give_numpys_product(n, l, m, chunk_rows, panel_columns, ranks, staged):
+@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, ranks=st.integers(1, 3), staged=st.booleans())
+def test_any_chunks_and_panels_give_numpys_product(n, l, m, panel_rows, panel_columns, ranks, staged):
     device = CpuDevice(staged=staged)
-    a, b, c = product_of_shares(n, l, m, device, ranks=ranks, chunk_rows=chunk_rows, panel_columns=panel_columns)
+    a, b, c = product_of_shares(n, l, m, device, ranks=ranks, panel_rows=panel_rows, panel_columns=panel_columns)
     np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.fixture(scope="module")
 def gpu_cut_for_small_matrices():
     """A GPU's cut, with many pieces, as matrices of thousands of rows and columns have it."""
-    small = {"CHUNK_ROWS": 3, "SLAB_ROWS": 2, "LINE_COMPUTES": 0.5, "PANEL_ROW_BYTES": 16, "PANEL_BYTES": 200, "PIECE_BYTES": 1}
-    small |= {"TILE": 1}
+    small = {"PANEL_ROWS": 3, "SLAB_ROWS": 2, "LINE_COMPUTES": 0.5, "PANEL_ROW_BYTES": 16, "PANEL_BYTES": 200, "PIECE_BYTES": 1}
+    small |= {"KERNEL_TILE": 1}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in small.items():
             patch.setattr(tiling, name, value)
@@ -139,40 +148,40 @@ def gpu_cut_for_small_matrices():
 
 
 @settings(deadline=None, max_examples=200)
-@given(n=sizes, l=sizes, m=sizes, chunk_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
-def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, chunk_rows, slab_rows, ranks, seed):
-    cut = {"chunk_rows": chunk_rows, "slab_rows": slab_rows, "adds": True}
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **cut)
+@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, panel_rows, slab_rows, ranks, seed):
+    tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "adds": True}
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **tiling)
     np.testing.assert_array_equal(c, a @ b)
 
 
 def test_what_slabs_add_to_goes_home_once():
     entered = []
-    cut = {"chunk_rows": 3, "slab_rows": 4, "adds": True}
-    product_of_shares(30, 20, 10, CpuDevice(staged=True), entering=entered.append, **cut)
+    tiling = {"panel_rows": 3, "slab_rows": 4, "adds": True}
+    product_of_shares(30, 20, 10, CpuDevice(staged=True), entering=entered.append, **tiling)
     assert entered.count("multiply") > entered.count("copy out") == 10
 
 
 @settings(deadline=None, max_examples=200)
 @given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, seed=st.integers(0, 2**32))
 def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, memory, slab_rows, seed):
-    cut = {"chunk_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "adds": True, "device_memory": memory}
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), **cut)
+    tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "adds": True, "device_memory": memory}
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), **tiling)
     np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.parametrize("kind", ["copy in", "multiply", "copy out"])
 def test_slabs_of_panels_that_stay_need_every_mark(kind):
-    cut = {"chunk_rows": 3, "panel_columns": 4, "slab_rows": 3, "adds": True, "device_memory": 3000}
-    products = [product_of_shares(30, 10, 30, ForgetfulDevice(seed, kind), **cut) for seed in range(20)]
+    tiling = {"panel_rows": 3, "panel_columns": 4, "slab_rows": 3, "adds": True, "device_memory": 3000}
+    products = [product_of_shares(30, 10, 30, ForgetfulDevice(seed, kind), **tiling) for seed in range(20)]
     assert any(not np.array_equal(c, a @ b) for a, b, c in products)
 
 
 @pytest.mark.parametrize("kind", ["multiply", "copy out"])
 def test_slabs_need_every_mark(kind):
     """So the test before can fail."""
-    cut = {"chunk_rows": 3, "slab_rows": 4, "adds": True}
-    products = [product_of_shares(30, 20, 10, ForgetfulDevice(seed, kind), **cut) for seed in range(20)]
+    tiling = {"panel_rows": 3, "slab_rows": 4, "adds": True}
+    products = [product_of_shares(30, 20, 10, ForgetfulDevice(seed, kind), **tiling) for seed in range(20)]
     assert any(not np.array_equal(c, a @ b) for a, b, c in products)
 
 
@@ -185,21 +194,21 @@ def test_the_product_is_right_as_a_gpu_cuts_it(gpu_cut_for_small_matrices, n, l,
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_buffers_and_product_have_the_problems_type(dtype):
-    a, b, c = product_of_shares(9, 8, 7, CpuDevice(staged=True), dtype=dtype, chunk_rows=2, panel_columns=3)
+    a, b, c = product_of_shares(9, 8, 7, CpuDevice(staged=True), dtype=dtype, panel_rows=2, panel_columns=3)
     assert c.dtype == dtype
     np.testing.assert_array_equal(c, a @ b)
 
 
 @settings(deadline=None, max_examples=200)
-@given(n=sizes, l=sizes, m=sizes, chunk_rows=cuts, panel_columns=cuts, seed=st.integers(0, 2**32))
-def test_the_product_is_right_in_any_order_the_marks_allow(n, l, m, chunk_rows, panel_columns, seed):
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), chunk_rows=chunk_rows, panel_columns=panel_columns)
+@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, seed=st.integers(0, 2**32))
+def test_the_product_is_right_in_any_order_the_marks_allow(n, l, m, panel_rows, panel_columns, seed):
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), panel_rows=panel_rows, panel_columns=panel_columns)
     np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_the_product_is_right_in_many_orders_of_many_pieces(seed):
-    a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), chunk_rows=3, panel_columns=4)
+    a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), panel_rows=3, panel_columns=4)
     np.testing.assert_array_equal(c, a @ b)
 
 
@@ -212,8 +221,8 @@ def test_the_product_is_right_in_little_memory_in_any_order_the_marks_allow(n, l
 
 @pytest.mark.parametrize("seed", range(100))
 def test_the_product_is_right_in_many_orders_of_many_pieces_in_little_memory(seed):
-    cut = {"chunk_rows": 3, "panel_columns": 4, "device_memory": 3000}
-    a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), **cut)
+    tiling = {"panel_rows": 3, "panel_columns": 4, "device_memory": 3000}
+    a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), **tiling)
     np.testing.assert_array_equal(c, a @ b)
 
 
@@ -224,7 +233,7 @@ def test_the_product_is_right_in_many_orders_of_many_pieces_in_little_memory(see
 def test_a_pipeline_without_marks_would_be_found(kind, memory):
     def right(seed):
         device = ForgetfulDevice(seed, kind)
-        a, b, c = product_of_shares(16, 8, 16, device, chunk_rows=4, panel_columns=4, device_memory=memory)
+        a, b, c = product_of_shares(16, 8, 16, device, panel_rows=4, panel_columns=4, device_memory=memory)
         return np.array_equal(c, a @ b)
 
     assert not all(right(seed) for seed in range(20))
@@ -232,47 +241,52 @@ def test_a_pipeline_without_marks_would_be_found(kind, memory):
 
 def test_loads_run_ahead_of_the_strips_only_as_far_as_there_is_room():
     entered = []
-    product_of_shares(4, 3, 4, CpuDevice(staged=True), entering=entered.append, chunk_rows=2, panel_columns=2)
+    product_of_shares(4, 3, 4, CpuDevice(staged=True), entering=entered.append, panel_rows=2, panel_columns=2)
     assert entered[:4] == ["copy in"] * 4
     entered.clear()
-    cut = {"chunk_rows": 2, "panel_columns": 2, "device_memory": 256 * 2 + 32}
-    product_of_shares(4, 3, 4, CpuDevice(staged=True), entering=entered.append, **cut)
+    tiling = {"panel_rows": 2, "panel_columns": 2, "device_memory": 256 * 2 + 32}
+    product_of_shares(4, 3, 4, CpuDevice(staged=True), entering=entered.append, **tiling)
     assert entered[:4] == ["copy in", "copy in", "multiply", "copy out"]
 
 
 def test_the_first_strip_is_not_kept_waiting_for_all_loads():
     entered = []
-    product_of_shares(40, 3, 40, CpuDevice(staged=True), entering=entered.append, chunk_rows=2, panel_columns=2)
+    product_of_shares(40, 3, 40, CpuDevice(staged=True), entering=entered.append, panel_rows=2, panel_columns=2)
     assert entered.index("multiply") == 2 + LOADS_AHEAD
     assert entered.count("copy in") == 40
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_device_reports_every_piece_of_work(seed):
-    chunks, panels = 5, 4  # of 10 rows by 2, of 12 columns by 3
-    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), staged=True, chunk_rows=2, panel_columns=3)
-    ends = Ends(np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12)))
-    strips = list(plan.shares[0].strips())
-    assert sum(len(strip.rows) * len(strip.columns) for strip in strips) == 120
+    row_panels, column_panels = 5, 4  # of 10 rows by 2, of 12 columns by 3
+    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), staged=True, panel_rows=2, panel_columns=3)
+    matrices = RankMatrices(np.ones((10, 6)), whole(np.ones((6, 12))), np.empty((10, 12)))
+    tiles = list(plan.shares[0].tiles())
+    assert sum(len(tile.rows) * len(tile.columns) for tile in tiles) == 120
     for device in (CpuDevice(staged=True), ShuffledDevice(seed)):
-        done = run(plan.shares[0], plan.problem, ends, device)
+        done = run(plan.shares[0], plan.problem, matrices, device)
         kinds = [kind for kind, begin, end in done]
         assert all(begin <= end for _, begin, end in done)
-        assert [kinds.count(kind) for kind in KINDS] == [chunks + panels, len(strips), len(strips)]
+        assert [kinds.count(kind) for kind in KINDS] == [row_panels + column_panels, len(tiles), len(tiles)]
 
 
 def test_a_device_that_works_in_place_copies_nothing():
-    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), chunk_rows=4)
+    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), panel_rows=4)
     device = CpuDevice()
-    done = run(plan.shares[0], plan.problem, Ends(np.ones((10, 6)), np.ones((6, 12)), np.empty((10, 12))), device)
+    done = run(plan.shares[0], plan.problem, RankMatrices(np.ones((10, 6)), whole(np.ones((6, 12))), np.empty((10, 12))), device)
     assert [kind for kind, _, _ in done] == ["multiply"] * 3
     assert device.finish() == []
 
 
 def test_matrices_that_are_parts_of_larger_ones_are_read_and_written_in_their_place():
     large_a, large_b, large_c = np.arange(400.0).reshape(20, 20), np.arange(400.0).reshape(20, 20), np.zeros((20, 20))
-    plan = make_plan(Problem(6, 5, 7), Topology.of_equal_nodes(1, 1), staged=True, chunk_rows=2, panel_columns=3)
-    run(plan.shares[0], plan.problem, Ends(large_a[2:8, 3:8], large_b[1:6, 4:11], large_c[3:9, 2:9]), ShuffledDevice(1))
+    plan = make_plan(Problem(6, 5, 7), Topology.of_equal_nodes(1, 1), staged=True, panel_rows=2, panel_columns=3)
+    run(
+        plan.shares[0],
+        plan.problem,
+        RankMatrices(large_a[2:8, 3:8], whole(large_b[1:6, 4:11]), large_c[3:9, 2:9]),
+        ShuffledDevice(1),
+    )
     expected = np.zeros((20, 20))
     expected[3:9, 2:9] = large_a[2:8, 3:8] @ large_b[1:6, 4:11]
     np.testing.assert_array_equal(large_c, expected)

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid.commands.explain import explain, on_road_asked_for, refuse_on_assumed_machine
+from hybrid.commands.explain import explain, refuse_on_assumed_machine, with_transport_asked_for
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.kernels.catalogue import fastest
 from hybrid.plan.buffer_layout import layout_of
-from hybrid.plan.capacity import Room, refuse_what_does_not_fit
+from hybrid.plan.capacity import FreeMemory, refuse_what_does_not_fit
 from hybrid.plan.plan import PROCESS_BYTES, make_plan
-from hybrid.plan.tiling import choose_cut
+from hybrid.plan.tiling import choose_tiling
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 PLENTY = 1 << 60
@@ -29,21 +29,21 @@ problems = st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "
 topologies = st.builds(Topology.of_equal_nodes, st.integers(1, 9), st.integers(1, 9)) | st.builds(
     Topology.from_node_names, st.lists(st.sampled_from("abc"), min_size=1, max_size=9)
 )
-cuts = {"chunk_rows": st.integers(0, 9), "panel_columns": st.integers(0, 9)}
+cuts = {"panel_rows": st.integers(0, 9), "panel_columns": st.integers(0, 9)}
 devices = st.sampled_from([("cpu", False), ("cpu", True), ("cuda", True)])
 
 
 @quick
 @given(problem=problems, topology=topologies, device=devices, **cuts)
-def test_shares_cover_a_b_and_c_whatever_the_machine(problem, topology, device, chunk_rows, panel_columns):
-    plan = make_plan(problem, topology, device=device[0], staged=device[1], chunk_rows=chunk_rows, panel_columns=panel_columns)
+def test_shares_cover_a_b_and_c_whatever_the_machine(problem, topology, device, panel_rows, panel_columns):
+    plan = make_plan(problem, topology, device=device[0], staged=device[1], panel_rows=panel_rows, panel_columns=panel_columns)
     rows_of_c, rows_of_b = np.zeros((problem.n, problem.m), int), np.zeros(problem.l, int)
     for share in plan.shares:
         rows_of_b[share.b_rows.slice] += 1
-        assert not chunk_rows or all(len(chunk) <= chunk_rows for chunk in share.chunks)
-        assert not panel_columns or all(len(panel) <= panel_columns for panel in share.panels)
-        for strip in share.strips():
-            rows_of_c[share.rows.slice][strip.rows.slice, strip.columns.slice] += 1
+        assert not panel_rows or all(len(row_panel) <= panel_rows for row_panel in share.row_panels)
+        assert not panel_columns or all(len(column_panel) <= panel_columns for column_panel in share.column_panels)
+        for tile in share.tiles():
+            rows_of_c[share.rows.slice][tile.rows.slice, tile.columns.slice] += 1
     assert (rows_of_c == 1).all()
     assert (rows_of_b == 1).all()
 
@@ -68,25 +68,25 @@ def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
     assert [str(plan.c_rows_on(node)) for node in (0, 1)] == ["0:6", "0:12"]
     assert [str(plan.a_rows_on(node)) for node in (0, 1)] == ["0:6", "6:12"]
     assert [str(plan.c_rows_at_the_end(rank)) for rank in range(4)] == ["0:0", "0:0", "0:6", "6:12"]
-    assert plan.bytes_of_windows(0) == 8 * (6 * 5 + 5 * 7 + 6 * 7)
-    assert plan.bytes_of_windows(1) == 8 * (6 * 5 + 5 * 7 + 12 * 7)
+    assert plan.bytes_shared_on_node(0) == 8 * (6 * 5 + 5 * 7 + 6 * 7)
+    assert plan.bytes_shared_on_node(1) == 8 * (6 * 5 + 5 * 7 + 12 * 7)
 
 
 def test_on_the_road_nccl_every_rank_loads_its_rows_and_nodes_share_no_others():
-    plan = replace(make_plan(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), device="cuda", root=2), road="nccl")
+    plan = replace(make_plan(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), device="cuda", root=2), transport="nccl")
     assert [plan.b_rows_over_link(rank) for rank in range(4)] == [Span(0, 2), Span(2, 3), Span(3, 4), Span(4, 5)]
     assert [plan.b_rows_on(node) for node in (0, 1)] == [Span(0, 3), Span(3, 5)]
-    assert plan.bytes_of_windows(0) == 8 * (6 * 5 + 3 * 7 + 6 * 7)
-    assert plan.bytes_of_windows(1) == 8 * (6 * 5 + 2 * 7 + 12 * 7)
+    assert plan.bytes_shared_on_node(0) == 8 * (6 * 5 + 3 * 7 + 6 * 7)
+    assert plan.bytes_shared_on_node(1) == 8 * (6 * 5 + 2 * 7 + 12 * 7)
     assert plan.own_rows_suffice
-    assert replace(plan, road="host").b_rows_on(0) == Span(0, 5)
+    assert replace(plan, transport="host").b_rows_on(0) == Span(0, 5)
 
 
 @quick
 @given(problem=problems, ranks=st.integers(1, 9))
 def test_the_windows_of_a_single_node_are_the_three_matrices(problem, ranks):
     plan = make_plan(problem, Topology.of_equal_nodes(ranks, ranks))
-    assert plan.bytes_of_windows(0) == problem.bytes_of_matrices
+    assert plan.bytes_shared_on_node(0) == problem.bytes_of_matrices
     assert plan.bytes_on_node(0) == problem.bytes_of_matrices + ranks * PROCESS_BYTES
     assert all(plan.bytes_on_gpu(rank) == 0 for rank in range(ranks))
 
@@ -97,7 +97,7 @@ def test_a_larger_product_never_needs_less(problem, topology, device, grown, by)
     larger = replace(problem, **{grown: getattr(problem, grown) + by})
     before, after = (make_plan(each, topology, device=device[0], staged=device[1]) for each in (problem, larger))
     for node in range(len(topology.nodes)):
-        assert before.bytes_of_windows(node) <= after.bytes_of_windows(node)
+        assert before.bytes_shared_on_node(node) <= after.bytes_shared_on_node(node)
         assert before.bytes_on_node(node) <= after.bytes_on_node(node)
     for rank in range(topology.size):
         assert before.bytes_on_gpu(rank) <= after.bytes_on_gpu(rank)
@@ -105,7 +105,7 @@ def test_a_larger_product_never_needs_less(problem, topology, device, grown, by)
 
 def test_float64_takes_twice_the_memory_of_float32():
     small, large = (make_plan(Problem(30, 20, 10, dtype), Topology.of_equal_nodes(2, 1)) for dtype in ("float32", "float64"))
-    assert [2 * small.bytes_of_windows(node) for node in (0, 1)] == [large.bytes_of_windows(node) for node in (0, 1)]
+    assert [2 * small.bytes_shared_on_node(node) for node in (0, 1)] == [large.bytes_shared_on_node(node) for node in (0, 1)]
 
 
 def test_buffers_are_the_hosts_on_a_staged_cpu_and_the_gpus_on_cuda():
@@ -132,8 +132,8 @@ def of_gpus(problem, gpus):
 
 def test_a_gpu_begins_with_one_chunk_and_a_panel_and_ends_with_a_chunk():
     share = of_gpus(Problem(8000, 8000, 8000), 1)
-    assert [len(chunk) for chunk in share.chunks] == [512] * 15 + [320]
-    assert [len(panel) for panel in share.panels] == [2048, 2048, 2048, 1856]
+    assert [len(row_panel) for row_panel in share.row_panels] == [512] * 15 + [320]
+    assert [len(column_panel) for column_panel in share.column_panels] == [2048, 2048, 2048, 1856]
     order = "".join(arrival.operand for arrival in share.order)
     assert order.startswith("AB")
     assert order.endswith("A")
@@ -141,36 +141,36 @@ def test_a_gpu_begins_with_one_chunk_and_a_panel_and_ends_with_a_chunk():
 
 def test_small_matrices_come_at_once():
     share = of_gpus(Problem(500, 500, 500), 1)
-    assert len(share.chunks) == len(share.panels) == 1
+    assert len(share.row_panels) == len(share.column_panels) == 1
 
 
 def test_what_lies_on_the_gpus_already_is_cut_for_the_exchange_alone():
     rows = tuple(Span(first, first + 1000) for first in range(0, 8000, 1000))
     plan = make_plan(Problem(8000, 8000, 8000), Topology.of_equal_nodes(8, 8), device="cuda", resident_rows=(rows, rows))
-    assert {len(share.chunks) for share in plan.shares} == {1}
-    assert {len(share.panels) for share in plan.shares} == {8}
+    assert {len(share.row_panels) for share in plan.shares} == {1}
+    assert {len(share.column_panels) for share in plan.shares} == {8}
 
 
 def test_b_in_float32_comes_in_panels_as_wide_in_bytes():
     share = of_gpus(Problem(100, 40_000, 40_000, "float32"), 1)
-    assert {len(panel) for panel in share.panels[:-1]} == {5_120}
+    assert {len(column_panel) for column_panel in share.column_panels[:-1]} == {5_120}
 
 
 def test_a_cpu_takes_b_as_it_lies():
-    assert len(make_plan(Problem(10, 40_000, 40_000), Topology.of_equal_nodes(1, 1)).shares[0].panels) == 1
+    assert len(make_plan(Problem(10, 40_000, 40_000), Topology.of_equal_nodes(1, 1)).shares[0].column_panels) == 1
 
 
 def test_a_long_product_on_a_cpu_is_cut_into_strips_so_that_progress_shows():
-    assert len(make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(1, 1)).shares[0].chunks) == 1
-    assert len(make_plan(Problem(100_000, 10_000, 10_000), Topology.of_equal_nodes(1, 1)).shares[0].chunks) > 10
+    assert len(make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(1, 1)).shares[0].row_panels) == 1
+    assert len(make_plan(Problem(100_000, 10_000, 10_000), Topology.of_equal_nodes(1, 1)).shares[0].row_panels) > 10
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
 def test_empty_matrices_have_a_plan(device, shape):
     plan = make_plan(Problem(*shape), Topology.of_equal_nodes(3, 2), device=device)
-    released = [strip for share in plan.shares for strip in share.strips()]
-    assert sum(len(strip.rows) * len(strip.columns) for strip in released) == shape[0] * shape[2]
+    released = [tile for share in plan.shares for tile in share.tiles()]
+    assert sum(len(tile.rows) * len(tile.columns) for tile in released) == shape[0] * shape[2]
 
 
 @pytest.mark.parametrize("name", ["n", "l", "m"])
@@ -193,7 +193,9 @@ def test_operations_are_a_multiplication_and_an_addition_each():
 
 def rooms_for(plan, **changed):
     """A room for every rank: plenty of memory and a GPU of its own, but for what is given otherwise."""
-    return [replace(Room(f"host{share.node}", PLENTY, PLENTY, PLENTY, f"GPU-{share.rank}"), **changed) for share in plan.shares]
+    return [
+        replace(FreeMemory(f"host{share.node}", PLENTY, PLENTY, PLENTY, f"GPU-{share.rank}"), **changed) for share in plan.shares
+    ]
 
 
 def test_what_just_fits_is_not_refused_and_a_missing_mebibyte_of_host_memory_is_named():
@@ -264,14 +266,14 @@ def test_what_is_already_there_is_not_counted_on_the_roots_node():
 
 @quick
 @given(problem=problems, rows=st.integers(1, 60), memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
-def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, chunk_rows, panel_columns):
-    asked = {"chunk_rows": chunk_rows, "panel_columns": panel_columns}
-    cut = choose_cut(problem, rows, device=device, nodes=1, links=1, memory=memory, **asked)
-    smallest = (cut.chunks, cut.panels) == (1, 1) and (cut.chunk_rows, cut.panel_columns) in (
+def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, panel_rows, panel_columns):
+    asked = {"panel_rows": panel_rows, "panel_columns": panel_columns}
+    tiling = choose_tiling(problem, rows, device=device, nodes=1, links=1, memory=memory, **asked)
+    smallest = (tiling.row_panels, tiling.column_panels) == (1, 1) and (tiling.panel_rows, tiling.panel_columns) in (
         (1, 1),
-        (chunk_rows or 1, panel_columns or 1),
+        (panel_rows or 1, panel_columns or 1),
     )
-    assert layout_of(problem, rows, cut, device).bytes <= memory or smallest
+    assert layout_of(problem, rows, tiling, device).bytes <= memory or smallest
 
 
 def test_what_would_come_in_too_many_pieces_is_refused_also_where_the_same_come_again():
@@ -286,96 +288,96 @@ def test_what_would_come_in_too_many_pieces_is_refused_also_where_the_same_come_
 
 
 def tight(problem, rows, memory):
-    cut = choose_cut(problem, rows, device="cuda", nodes=1, links=1, memory=memory, chunk_rows=0, panel_columns=0)
-    assert 0.75 * memory < layout_of(problem, rows, cut, "cuda").bytes <= memory
-    assert cut.chunk_rows % 128 == cut.panel_columns % 128 == 0
-    return cut
+    tiling = choose_tiling(problem, rows, device="cuda", nodes=1, links=1, memory=memory, panel_rows=0, panel_columns=0)
+    assert 0.75 * memory < layout_of(problem, rows, tiling, "cuda").bytes <= memory
+    assert tiling.panel_rows % 128 == tiling.panel_columns % 128 == 0
+    return tiling
 
 
 def test_where_memory_is_short_half_of_b_stays_while_chunks_of_a_pass():
-    cut = tight(Problem(8000, 8000, 8000), 8000, 8 * 8000**2)
-    assert cut.staying == "B"
-    assert 4000 <= cut.panels * cut.panel_columns < 4500
-    assert cut.chunks >= 3
+    tiling = tight(Problem(8000, 8000, 8000), 8000, 8 * 8000**2)
+    assert tiling.stationary == "B"
+    assert 4000 <= tiling.column_panels * tiling.panel_columns < 4500
+    assert tiling.row_panels >= 3
 
 
 @pytest.mark.parametrize("memory", [2 << 30, 1 << 29, 3 << 27, 1 << 28])
 def test_pieces_are_no_smaller_than_a_kernels_tiles_and_three_of_what_passes_are_held(memory):
     n = 40_000 if memory > 1 << 30 else 8000  # of 8000, nearly all of B would fit into 512 MiB
-    cut = choose_cut(Problem(n, n, n), n, device="cuda", nodes=1, links=1, memory=memory, chunk_rows=0, panel_columns=0)
-    assert min(cut.chunk_rows, cut.panel_columns) >= 128
-    assert (cut.chunks if cut.staying == "B" else cut.panels) >= 3
+    tiling = choose_tiling(Problem(n, n, n), n, device="cuda", nodes=1, links=1, memory=memory, panel_rows=0, panel_columns=0)
+    assert min(tiling.panel_rows, tiling.panel_columns) >= 128
+    assert (tiling.row_panels if tiling.stationary == "B" else tiling.column_panels) >= 3
 
 
 def test_what_stays_comes_in_several_pieces_where_they_may_be_wide():
-    assert tight(Problem(40_000, 40_000, 40_000), 40_000, 4 << 30).panels >= 2
+    assert tight(Problem(40_000, 40_000, 40_000), 40_000, 4 << 30).column_panels >= 2
 
 
 def test_where_most_of_b_stays_chunks_of_a_are_still_whole_tiles():
-    cut = tight(Problem(40_000, 40_000, 40_000), 40_000, 16 << 30)
-    assert cut.staying == "B"
-    assert cut.panels * cut.panel_columns >= 40_000
+    tiling = tight(Problem(40_000, 40_000, 40_000), 40_000, 16 << 30)
+    assert tiling.stationary == "B"
+    assert tiling.column_panels * tiling.panel_columns >= 40_000
 
 
-@pytest.mark.parametrize(("rows", "chunk_rows"), [(520, 0), (3000, 700), (300, 1000)])
-def test_all_rows_stay_where_they_fit_though_their_chunks_do_not_divide_them(rows, chunk_rows):
-    cut = choose_cut(
+@pytest.mark.parametrize(("rows", "panel_rows"), [(520, 0), (3000, 700), (300, 1000)])
+def test_all_rows_stay_where_they_fit_though_their_chunks_do_not_divide_them(rows, panel_rows):
+    tiling = choose_tiling(
         Problem(rows, 40_000, 40_000),
         rows,
         device="cuda",
         nodes=1,
         links=1,
         memory=8 * 40_000 * (rows + 13_000),
-        chunk_rows=chunk_rows,
+        panel_rows=panel_rows,
         panel_columns=0,
     )
-    assert cut.staying == "A"
-    assert cut.chunks == -(-rows // cut.chunk_rows)
-    assert cut.chunk_rows == chunk_rows or not chunk_rows
+    assert tiling.stationary == "A"
+    assert tiling.row_panels == -(-rows // tiling.panel_rows)
+    assert tiling.panel_rows == panel_rows or not panel_rows
 
 
 @pytest.mark.parametrize("memory", [1500, 0])
 def test_on_a_cpu_too_pieces_are_of_one_size_where_they_take_each_others_place(memory):
-    sizes = {"chunk_rows": 4, "panel_columns": 4}
+    sizes = {"panel_rows": 4, "panel_columns": 4}
     share = make_plan(Problem(13, 13, 13), Topology.of_equal_nodes(1, 1), staged=True, device_memory=memory, **sizes).shares[0]
     assert share.holds_all == (memory == 0)
-    for pieces, held in (share.chunks, share.cut.chunks), (share.panels, share.cut.panels):
+    for pieces, held in (share.row_panels, share.tiling.row_panels), (share.column_panels, share.tiling.column_panels):
         assert [len(piece) for piece in pieces] == ([4, 3, 3, 3] if held >= 4 else [4, 4, 4, 1])
 
 
 def test_a_cut_in_very_many_pieces_is_found_in_a_few_steps(monkeypatch):
     looked = []
-    monkeypatch.setattr("hybrid.plan.out_of_core.layout_of", lambda *cut: looked.append(cut) or layout_of(*cut))
-    sizes = {"chunk_rows": 1, "panel_columns": 1}
-    choose_cut(Problem(100_000, 1, 1), 100_000, device="cuda", nodes=1, links=1, memory=1 << 20, **sizes)
+    monkeypatch.setattr("hybrid.plan.out_of_core.layout_of", lambda *tiling: looked.append(tiling) or layout_of(*tiling))
+    sizes = {"panel_rows": 1, "panel_columns": 1}
+    choose_tiling(Problem(100_000, 1, 1), 100_000, device="cuda", nodes=1, links=1, memory=1 << 20, **sizes)
     assert len(looked) < 10_000
 
 
 def test_where_memory_is_very_short_less_stays_but_what_passes_is_not_smaller():
-    cut = tight(Problem(40_000, 40_000, 40_000), 40_000, 4 << 30)
-    assert cut.chunk_rows * cut.panels * cut.panel_columns >= 2_000_000
+    tiling = tight(Problem(40_000, 40_000, 40_000), 40_000, 4 << 30)
+    assert tiling.panel_rows * tiling.column_panels * tiling.panel_columns >= 2_000_000
 
 
 def test_where_only_b_is_too_large_all_rows_stay():
-    cut = tight(Problem(8000, 40_000, 40_000), 2000, 8 << 30)
-    assert cut.staying == "A"
-    assert cut.chunk_rows * cut.chunks >= 2000
-    assert cut.panels >= 3
-    assert cut.panel_columns * 8 >= 8 << 10
+    tiling = tight(Problem(8000, 40_000, 40_000), 2000, 8 << 30)
+    assert tiling.stationary == "A"
+    assert tiling.panel_rows * tiling.row_panels >= 2000
+    assert tiling.column_panels >= 3
+    assert tiling.panel_columns * 8 >= 8 << 10
 
 
 def test_where_only_a_is_too_large_all_of_b_stays():
-    cut = tight(Problem(100_000, 20_000, 10_000), 100_000, 8 << 30)
-    assert cut.staying == "B"
-    assert cut.panel_columns * cut.panels >= 10_000
+    tiling = tight(Problem(100_000, 20_000, 10_000), 100_000, 8 << 30)
+    assert tiling.stationary == "B"
+    assert tiling.panel_columns * tiling.column_panels >= 10_000
 
 
 # In words
 
 
-def explained(plan, gpus_per_node=0, road="auto"):
-    settings = Settings(road=road)
-    plan = on_road_asked_for(plan, settings, gpus_per_node)
+def explained(plan, gpus_per_node=0, transport="auto"):
+    settings = Settings(transport=transport)
+    plan = with_transport_asked_for(plan, settings, gpus_per_node)
     return explain(plan, fastest(plan.device, plan.problem.dtype, plan.problem.m), settings, gpus_per_node)
 
 

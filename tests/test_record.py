@@ -19,7 +19,7 @@ def path(tmp_path):
 
 
 def test_what_is_written_is_read_again_in_its_order_with_what_it_depends_on(path):
-    first = {"n": 5, "dtype": "float32", "seconds": {"multiply": {"median": 0.25}}, "stations": [{"gpu": None}], "name": "×"}
+    first = {"n": 5, "dtype": "float32", "seconds": {"multiply": {"median": 0.25}}, "placements": [{"gpu": None}], "name": "×"}
     jsonl.write(first, path)
     jsonl.write({"n": 6}, path)
     runs = list(jsonl.read(path))

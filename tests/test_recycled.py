@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.host.result_pool import LEAST_BYTES, Recycled
+from hybrid.host.result_pool import LEAST_BYTES, ResultPool
 
 ROWS, COLUMNS = 512, LEAST_BYTES // 512
 
 
 @pytest.fixture
-def recycled():
-    return Recycled()
+def result_pool():
+    return ResultPool()
 
 
 def address(array):
     return array.ctypes.data
 
 
-def test_memory_of_a_result_that_has_gone_is_used_again(recycled):
-    first = recycled.empty(ROWS, COLUMNS, "float64")
+def test_memory_of_a_result_that_has_gone_is_used_again(result_pool):
+    first = result_pool.empty(ROWS, COLUMNS, "float64")
     where = address(first)
     del first
-    second = recycled.empty(ROWS, COLUMNS - 1, "float64")
+    second = result_pool.empty(ROWS, COLUMNS - 1, "float64")
     assert address(second) == where
     assert second.shape == (ROWS, COLUMNS - 1)
     assert second.flags.c_contiguous
@@ -33,7 +33,7 @@ def test_memory_of_a_result_that_has_gone_is_used_again(recycled):
 
 
 @pytest.mark.parametrize("kept", [LEAST_BYTES, 40 * LEAST_BYTES], ids=["too small", "far too large"])
-def test_memory_that_comes_back_between_two_lines_is_looked_at_as_well(recycled, kept):
+def test_memory_that_comes_back_between_two_lines_is_looked_at_as_well(result_pool, kept):
     class ComesBack(list):
         """Another thread's result goes whenever one is looked for."""
 
@@ -43,8 +43,8 @@ def test_memory_that_comes_back_between_two_lines_is_looked_at_as_well(recycled,
                 self.append(np.empty(kept, np.uint8))
             return super().pop()
 
-    recycled._free = ComesBack()
-    array = recycled.empty(4 * ROWS, COLUMNS, "uint8")
+    result_pool._free = ComesBack()
+    array = result_pool.empty(4 * ROWS, COLUMNS, "uint8")
     array[...] = 7
     assert array.base.memory.nbytes == array.nbytes
 
@@ -61,30 +61,30 @@ def test_memory_that_comes_back_between_two_lines_is_looked_at_as_well(recycled,
         lambda array: np.from_dlpack(array),
     ],
 )
-def test_memory_that_is_still_shown_is_not(recycled, shown_by):
-    first = recycled.empty(ROWS, COLUMNS, "float64")
+def test_memory_that_is_still_shown_is_not(result_pool, shown_by):
+    first = result_pool.empty(ROWS, COLUMNS, "float64")
     first[...] = 1
     view = shown_by(first)
     del first
-    second = recycled.empty(ROWS, COLUMNS, "float64")
+    second = result_pool.empty(ROWS, COLUMNS, "float64")
     second[...] = 2
     assert (np.asarray(view) != 2).all()
     where = address(second)
     del view, second
-    third = recycled.empty(ROWS, COLUMNS, "float64")
+    third = result_pool.empty(ROWS, COLUMNS, "float64")
     assert address(third) == where
 
 
-def test_only_one_block_is_kept_and_none_that_is_much_too_large(recycled):
-    many = [recycled.empty(ROWS, COLUMNS, "float64") for _ in range(4)]
+def test_only_one_block_is_kept_and_none_that_is_much_too_large(result_pool):
+    many = [result_pool.empty(ROWS, COLUMNS, "float64") for _ in range(4)]
     del many
-    assert recycled.make_room(8 * ROWS * COLUMNS) == 8 * ROWS * COLUMNS
-    assert recycled.make_room(8 * ROWS * COLUMNS // 2 - 1) == 0
+    assert result_pool.make_room(8 * ROWS * COLUMNS) == 8 * ROWS * COLUMNS
+    assert result_pool.make_room(8 * ROWS * COLUMNS // 2 - 1) == 0
 
 
-def test_small_results_are_ordinary_arrays(recycled):
-    assert recycled.empty(3, 4, "float32").base is None
-    assert recycled.empty(0, 4, "float32").shape == (0, 4)
+def test_small_results_are_ordinary_arrays(result_pool):
+    assert result_pool.empty(3, 4, "float32").base is None
+    assert result_pool.empty(0, 4, "float32").shape == (0, 4)
 
 
 def test_products_of_the_same_size_share_the_memory_of_results_that_have_gone():

@@ -15,14 +15,14 @@ from hybrid.core.text import ranges
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.execution.product import Outcome
-from hybrid.host.row_view import Window
+from hybrid.host.row_view import RowView
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
 from hybrid.plan.plan import make_plan
-from hybrid.reporting import run_report
+from hybrid.reporting import progress as progress_module
 from hybrid.reporting.progress import Progress
-from hybrid.reporting.run_report import describe, heading, last_line, moved_bytes, rate, table, top_left, verdict
-from hybrid.selection.agreement import Agreement, Station
+from hybrid.reporting.run_report import as_record, describe, heading, last_line, moved_bytes, rate, table, top_left, verdict
+from hybrid.selection.agreement import Agreement, RankPlacement
 from hybrid.verification.freivalds import Check
 
 GOOD = Check("freivalds", 1.25e-15, 3e-12, True)
@@ -65,12 +65,12 @@ def test_the_table_has_a_row_a_phase_in_their_order_with_spread_share_and_rate()
         "check": steady(0.5),
         "multiply": Spread(2.0, 1.5, 2.5),
         "fill": steady(0.25),
-        "place": steady(1.0),
+        "scatter": steady(1.0),
     }
     lines = [line.split() for line in table(plan_of(), phases, steady(4.0)).splitlines()]
     assert lines[0] == ["phase", "seconds", "min", "max", "share", "rate"]
     assert lines[1] == ["fill", "0.2500", "0.2500", "0.2500", "–", "0.06", "GB/s"]
-    assert lines[2] == ["place", "1.0000", "1.0000", "1.0000", "25", "%"]
+    assert lines[2] == ["scatter", "1.0000", "1.0000", "1.0000", "25", "%"]
     assert lines[3] == ["multiply", "2.0000", "1.5000", "2.5000", "50", "%", "1.00", "GF/s"]
     assert lines[4] == ["check", "0.5000", "0.5000", "0.5000", "–", "0.05", "GB/s"]
     assert len(lines) == 5
@@ -78,8 +78,8 @@ def test_the_table_has_a_row_a_phase_in_their_order_with_spread_share_and_rate()
 
 def test_the_columns_of_the_table_stand_below_one_another():
     lines = table(plan_of(), {"fill": steady(0.25), "multiply": steady(100.0)}, steady(100.0)).splitlines()
-    ends = [line.index(text) + len(text) for line, text in zip(lines, ("seconds", "0.2500", "100.0000"), strict=True)]
-    assert len(set(ends)) == 1
+    matrices = [line.index(text) + len(text) for line, text in zip(lines, ("seconds", "0.2500", "100.0000"), strict=True)]
+    assert len(set(matrices)) == 1
 
 
 def test_no_time_gives_no_rate_and_no_share():
@@ -107,64 +107,66 @@ def test_a_product_in_no_time_has_no_rate():
 
 def test_moved_bytes_of_every_phase():
     plan = plan_of(100, 10, 20, ranks=4, per_node=2, dtype="float32")
-    moved = {phase: moved_bytes(plan, phase) for phase in ("fill", "place", "copy in", "copy out", "gather", "check")}
+    moved = {phase: moved_bytes(plan, phase) for phase in ("fill", "scatter", "copy in", "copy out", "gather", "check")}
     a, b, c = 4000, 800, 8000
-    assert moved == {"fill": a + b, "place": 0, "copy in": a + 4 * b, "copy out": c, "gather": c // 2, "check": a + b + c}
+    assert moved == {"fill": a + b, "scatter": 0, "copy in": a + 4 * b, "copy out": c, "gather": c // 2, "check": a + b + c}
     assert moved_bytes(plan_of(2, 10, 20, ranks=4), "copy in") == 8 * (2 * 10 + 2 * 200)  # two ranks have no rows
     assert moved_bytes(plan_of(2, 10, 20, ranks=4), "gather") == 0
 
 
-@pytest.mark.parametrize(("road", "loads"), [("peers", 2), ("nccl", 1)])
-def test_rows_of_b_cross_a_link_once_for_all_who_exchange_them(road, loads):
-    plan = replace(plan_of(100, 10, 20, ranks=4, per_node=2, dtype="float32"), road=road)
+@pytest.mark.parametrize(("transport", "loads"), [("peers", 2), ("nccl", 1)])
+def test_rows_of_b_cross_a_link_once_for_all_who_exchange_them(transport, loads):
+    plan = replace(plan_of(100, 10, 20, ranks=4, per_node=2, dtype="float32"), transport=transport)
     a, b = 4000, 800
     assert [moved_bytes(plan, phase) for phase in ("copy in", "exchange")] == [a + loads * b, (4 - loads) * b]
 
 
-def station(rank, **more):
-    return Station(rank, "host", (0, 1, 4), Threads(3, "3 cores"), **more)
+def placement(rank, **more):
+    return RankPlacement(rank, "host", (0, 1, 4), Threads(3, "3 cores"), **more)
 
 
-def agreement_of(plan, *stations):
-    return Agreement(plan, named("blas"), "asked for", "no GPU", "one rank a node", stations)
+def agreement_of(plan, *placements):
+    return Agreement(plan, named("blas"), "asked for", "no GPU", "one rank a node", placements)
 
 
 def test_a_rank_is_described_with_its_cores_threads_gpu_and_rows():
-    assert describe(station(2), Span(5, 9)) == "rank 2  host  cores 0-1,4  3 threads (3 cores)  rows 5:9"
+    assert describe(placement(2), Span(5, 9)) == "rank 2  host  cores 0-1,4  3 threads (3 cores)  rows 5:9"
     gpu = Gpu(0, "GPU-1234", "NVIDIA H200")
-    assert describe(station(0, gpu=gpu), Span(0, 3)).endswith("NVIDIA H200 GPU-1234  rows 0:3")
-    assert describe(station(0, gpu=gpu, shares_gpu_with=(1, 3)), Span(0, 3)).endswith("GPU-1234 shared with rank 1, 3  rows 0:3")
+    assert describe(placement(0, gpu=gpu), Span(0, 3)).endswith("NVIDIA H200 GPU-1234  rows 0:3")
+    assert describe(placement(0, gpu=gpu, shares_gpu_with=(1, 3)), Span(0, 3)).endswith(
+        "GPU-1234 shared with rank 1, 3  rows 0:3"
+    )
 
 
 def test_the_heading_names_the_product_and_every_rank():
-    lines = heading(agreement_of(plan_of(10, 20, 30, ranks=2), station(0), station(1))).splitlines()
+    lines = heading(agreement_of(plan_of(10, 20, 30, ranks=2), placement(0), placement(1))).splitlines()
     assert lines[0] == ("C (10×30) = A (10×20) · B (20×30)  float64  2 ranks on 1 node  cpu (no GPU)  kernel blas (asked for)")
     assert [line.split("  ")[1] for line in lines[1:]] == ["rank 0", "rank 1"]
     assert [line.rsplit("  ", 1)[1] for line in lines[1:]] == ["rows 0:5", "rows 5:10"]
-    assert "1 rank on 1 node " in heading(agreement_of(plan_of(), station(0)))
+    assert "1 rank on 1 node " in heading(agreement_of(plan_of(), placement(0)))
 
 
 @pytest.mark.parametrize("check", [None, GOOD])
 def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
     plan = plan_of(10, 20, 30, ranks=2)
-    window = Window(np.empty((1, 1)), Span(0, 1))
+    window = RowView(np.empty((1, 1)), Span(0, 1))
     outcome = Outcome(
-        agreement_of(plan, station(0), station(1, gpu=Gpu(0, "GPU-1", "H200"))),
+        agreement_of(plan, placement(0), placement(1, gpu=Gpu(0, "GPU-1", "H200"))),
         *(window, window, window),
         {"multiply": Spread(2.0, 1.0, 3.0)},
         steady(4.0),
         check,
     )
-    written = run_report.as_record(outcome, {"fill": "uniform", "seed": 3}, {"threads": 0})
+    written = as_record(outcome, {"fill": "uniform", "seed": 3}, {"threads": 0})
     assert (written["n"], written["l"], written["m"], written["dtype"]) == (10, 20, 30, "float64")
     assert (written["ranks"], written["nodes"], written["device"], written["kernel"]) == (2, 1, "cpu", "blas")
     assert (written["fill"], written["seed"], written["settings"]) == ("uniform", 3, {"threads": 0})
     assert written["seconds"] == {"multiply": {"median": 2.0, "min": 1.0, "max": 3.0}}
     assert written["rate"] == 2 * 10 * 20 * 30 / 4.0
     assert written["check"]["ok"] is (True if check else None)
-    assert [each["rows"] for each in written["stations"]] == ["0:5", "5:10"]
-    assert [each["uuid"] for each in written["stations"]] == [None, "GPU-1"]
-    assert written["stations"][0]["cores"] == "0-1,4"
+    assert [each["rows"] for each in written["placements"]] == ["0:5", "5:10"]
+    assert [each["uuid"] for each in written["placements"]] == [None, "GPU-1"]
+    assert written["placements"][0]["cores"] == "0-1,4"
 
 
 # Progress
@@ -173,7 +175,7 @@ def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(run_report.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(progress_module.time, "monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -239,7 +241,7 @@ def test_on_a_terminal_each_phase_has_a_bar_that_goes_away(clock, bars):
     for done in (0, 1, 2):
         clock.now += 10
         progress("multiply", done, 3)
-    common = {"delay": run_report.PATIENCE, "leave": False, "file": terminal}
+    common = {"delay": progress_module.PATIENCE, "leave": False, "file": terminal}
     assert [bar.options for bar in bars] == [{"desc": "fill", "total": 100, **common}, {"desc": "multiply", "total": 3, **common}]
     assert [(bar.n, bar.closed) for bar in bars] == [(100, True), (2, False)]
     progress.close()

@@ -51,7 +51,7 @@ PASCAL = {
 }  # fmt: skip
 PATHS = {
     "command": "paths", "arguments": ["ten", "--length", "4"], "graph": "ten", "length": 4, "ranks": 2,
-    "road": "every number stays below 2^53: exact in plain float64", "products": 2, "seconds": 0.5, "rows": ["A", "B"],
+    "arithmetic": "every number stays below 2^53: exact in plain float64", "products": 2, "seconds": 0.5, "rows": ["A", "B"],
     "columns": ["A", "B"], "numbers": [["12", "14"], ["14", "30"]],
 }  # fmt: skip
 
@@ -316,7 +316,7 @@ def test_texts_of_good_lines_are_escaped(tmp_path):
     written_run(path, "lecture_2d", ({**line, "command": QUOTES} for line in test_lecture_2d.lines()), gpu=SCRIPT)
     jsonl.write({**PASCAL, "reasons": [SCRIPT, QUOTES, "`</code><script>`"], "arguments": [SCRIPT]}, str(path))
     corner = {"rows": [SCRIPT], "columns": [QUOTES], "numbers": [["&amp;"]]}
-    jsonl.write({**PATHS, **corner, "road": SCRIPT, "graph": QUOTES}, str(path))
+    jsonl.write({**PATHS, **corner, "arithmetic": SCRIPT, "graph": QUOTES}, str(path))
     out = tmp_path / "report.html"
     assert report.main([str(path), "--out", str(out)]) == 0
     parsed = Parsed(out.read_text())

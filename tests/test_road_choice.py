@@ -13,8 +13,8 @@ from hybrid.kernels.catalogue import named
 from hybrid.plan.plan import make_plan
 from hybrid.ranks.team import Team
 from hybrid.transport import build
-from hybrid.transport.build import choose_road
-from hybrid.transport.rank_device import Workplace
+from hybrid.transport.build import choose_transport
+from hybrid.transport.rank_device import RankDevice
 
 LARGE, SMALL = Problem(2000, 2000, 2000), Problem(200, 200, 200)
 
@@ -29,18 +29,18 @@ class Machine:
         self.gpus = [Gpu(0, f"GPU-{uuid}", "made up") for uuid in gpus or range(size)] if self.plan.device == "cuda" else [None]
         self.team = Team()
         self.team.topology = self.plan.topology
-        self.place = Workplace(("any",), device=None)
-        monkeypatch.setattr(build, "_workplace_to_probe", lambda *these: self.place)
+        self.place = RankDevice(("any",), device=None)
+        monkeypatch.setattr(build, "_rank_device_to_probe", lambda *these: self.place)
         monkeypatch.setattr(self.place, "probe", lambda team: self._try("peers", peers))
-        monkeypatch.setattr(self.place.communicator, "join", lambda team: self._try("nccl", nccl))
+        monkeypatch.setattr(self.place.device_group, "init_communicator", lambda team: self._try("nccl", nccl))
 
     def _try(self, what, failure):
         self.tried.append(what)
         if failure:
             raise DeviceUnavailable(failure)
 
-    def choice(self, road="auto"):
-        return choose_road(self.team, self.plan, Settings(road=road), self.gpus, named("naive"))
+    def choice(self, transport="auto"):
+        return choose_transport(self.team, self.plan, Settings(transport=transport), self.gpus, named("naive"))
 
 
 ONE_NODE, TWO_NODES, ONE_EACH = ((0, 1),), ((0, 1), (2, 3)), ((0,), (1,))
@@ -115,7 +115,7 @@ def test_what_hinders_nccl_is_seen_before_it_is_started(monkeypatch, hindrance):
     assert machine.choice().name == "host"
     assert machine.tried == []
     if reason is None:
-        assert machine.choice("nccl") == build.RoadChoice("nccl", "asked for")
+        assert machine.choice("nccl") == build.TransportChoice("nccl", "asked for")
         return
     with pytest.raises(DeviceUnavailable, match=f"^the road nccl cannot be taken: {reason}"):
         machine.choice("nccl")
@@ -128,18 +128,18 @@ def test_ranks_of_a_node_that_share_a_gpu_are_told_so_where_peers_fail_too(monke
     assert machine.tried == ["peers"]
 
 
-@pytest.mark.parametrize("road", ["host", "peers", "nccl"])
-def test_a_road_asked_for_is_taken_and_no_other_tried(monkeypatch, road):
+@pytest.mark.parametrize("transport", ["host", "peers", "nccl"])
+def test_a_road_asked_for_is_taken_and_no_other_tried(monkeypatch, transport):
     machine = Machine(monkeypatch, ONE_NODE)
-    assert machine.choice(road) == build.RoadChoice(road, "asked for")
-    assert machine.tried == ([] if road == "host" else [road])
+    assert machine.choice(transport) == build.TransportChoice(transport, "asked for")
+    assert machine.tried == ([] if transport == "host" else [transport])
 
 
-@pytest.mark.parametrize("road", ["peers", "nccl"])
-def test_a_road_asked_for_that_does_not_work_is_refused(monkeypatch, road):
-    machine = Machine(monkeypatch, ONE_NODE, **{road: "that does not work"})
+@pytest.mark.parametrize("transport", ["peers", "nccl"])
+def test_a_road_asked_for_that_does_not_work_is_refused(monkeypatch, transport):
+    machine = Machine(monkeypatch, ONE_NODE, **{transport: "that does not work"})
     with pytest.raises(DeviceUnavailable, match="that does not work"):
-        machine.choice(road)
+        machine.choice(transport)
 
 
 def test_a_cpu_that_works_in_place_takes_no_road(monkeypatch):

@@ -16,15 +16,15 @@ from hybrid.emulation.build import compiler
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
 from hybrid.plan import tiling
 from hybrid.plan.plan import make_plan
-from hybrid.transport.root_push import DrivingRoad
+from hybrid.transport.root_push import RootPushDriver
 
 pytestmark = pytest.mark.mpi
 PIECES = [
     {},
-    {"CHUNK_ROWS": "3", "PANEL_COLUMNS": "5"},
-    {"CHUNK_ROWS": "1", "PANEL_COLUMNS": "40"},
-    {"CHUNK_ROWS": "3", "SLAB_ROWS": "5"},
-    {"CHUNK_ROWS": "40", "SLAB_ROWS": "1"},
+    {"PANEL_ROWS": "3", "PANEL_COLUMNS": "5"},
+    {"PANEL_ROWS": "1", "PANEL_COLUMNS": "40"},
+    {"PANEL_ROWS": "3", "SLAB_ROWS": "5"},
+    {"PANEL_ROWS": "40", "SLAB_ROWS": "1"},
 ]
 
 
@@ -48,14 +48,14 @@ def taken(monkeypatch):
     """The roads that products take."""
     import hybrid.execution.rank_run
 
-    seen, original = [], hybrid.execution.rank_run.make_road
+    seen, original = [], hybrid.execution.rank_run.make_transport
 
     def making(*arguments):
-        road, buffers = original(*arguments)
-        seen.append(type(road).__name__)
-        return road, buffers
+        transport, buffers = original(*arguments)
+        seen.append(type(transport).__name__)
+        return transport, buffers
 
-    monkeypatch.setattr(hybrid.execution.rank_run, "make_road", making)
+    monkeypatch.setattr(hybrid.execution.rank_run, "make_transport", making)
     return seen
 
 
@@ -63,20 +63,20 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_host_road_gives_numpys_product(comm, rng, monkeypatch, taken, dtype, nodes, memory):
-    monkeypatch.setenv("HYBRID_ROAD", "host")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "host")
     monkeypatch.setenv("HYBRID_GPU_MEMORY", memory)
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
     for _ in range(8):
         a, b, root = case(comm, rng, dtype, least=0)
         check_product(comm, a, b, root)
-    assert set(taken) == {"HostRoad"}
+    assert set(taken) == {"HostTransport"}
 
 
 @pytest.fixture
 def gpu_cut_for_small_matrices(monkeypatch):
     """As a GPU cuts matrices of thousands of rows and columns: many chunks, panels and slabs."""
-    small = {"CHUNK_ROWS": 4, "SLAB_ROWS": 5, "LINE_COMPUTES": 1, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1}
-    small |= {"TILE": 1}
+    small = {"PANEL_ROWS": 4, "SLAB_ROWS": 5, "LINE_COMPUTES": 1, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1}
+    small |= {"KERNEL_TILE": 1}
     for name, value in small.items():
         monkeypatch.setattr(tiling, name, value)
     make_plan.cache_clear()
@@ -85,15 +85,15 @@ def gpu_cut_for_small_matrices(monkeypatch):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("road", ["host", "peers", "nccl"])
+@pytest.mark.parametrize("transport", ["host", "peers", "nccl"])
 @pytest.mark.parametrize("kernel", ["naive", "register_tiled"], ids=["panels", "slabs"])
 @pytest.mark.parametrize("shared", [False, True], ids=["the root's arrays", "shared arrays"])
-def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, road, kernel, shared):
+def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, transport, kernel, shared):
     try:
         compiler()
     except DeviceUnavailable as missing:
         pytest.skip(str(missing))
-    for name, value in {"ROAD": road, "DEVICE": "emulate", "KERNEL": kernel}.items():
+    for name, value in {"TRANSPORT": transport, "DEVICE": "emulate", "KERNEL": kernel}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     log = stand_in(monkeypatch)
     own = comm.Dup()  # what joins its ranks goes with it
@@ -108,18 +108,18 @@ def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, ro
         own.Barrier()
         c = product(own, shared_a, shared_b, root)
         assert own.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
-    assert (("gather", 0) in log) == (road == "nccl")
+    assert (("gather", 0) in log) == (transport == "nccl")
     own.Free()
 
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("nodes", ["0", "2"], ids=["one node", "nodes of two"])
-@pytest.mark.parametrize("road", ["peers", "host"])
+@pytest.mark.parametrize("transport", ["peers", "host"])
 @pytest.mark.parametrize("pieces", PIECES, ids=str)
-def test_in_pieces_of_any_kind_from_shared_matrices(comm, rng, monkeypatch, road, pieces, nodes):
+def test_in_pieces_of_any_kind_from_shared_matrices(comm, rng, monkeypatch, transport, pieces, nodes):
     if comm.size % 2 and nodes == "2":
         pytest.skip("a node of one rank has no peers")
-    for name, size in {"ROAD": road, "RANKS_PER_NODE": nodes, **pieces}.items():
+    for name, size in {"TRANSPORT": transport, "RANKS_PER_NODE": nodes, **pieces}.items():
         monkeypatch.setenv(f"HYBRID_{name}", size)
     for _ in range(3):
         a, b, root = case(comm, rng, "float64", least=comm.size)
@@ -135,31 +135,31 @@ def test_in_pieces_of_any_kind_from_shared_matrices(comm, rng, monkeypatch, road
 @pytest.mark.parametrize("pieces", PIECES, ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_root_drives_the_links_from_its_own_arrays(comm, rng, monkeypatch, taken, dtype, pieces):
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     for name, size in pieces.items():
         monkeypatch.setenv(f"HYBRID_{name}", size)
     for _ in range(8):
         a, b, root = case(comm, rng, dtype, least=comm.size)
         taken.clear()
         check_product(comm, a, b, root)
-        assert taken == ["DrivingRoad" if comm.rank == root else "PushedRoad"]
+        assert taken == ["RootPushDriver" if comm.rank == root else "RootPushReceiver"]
 
 
 @pytest.mark.mpi(min_size=4)
 def test_on_several_nodes_the_ranks_of_each_fetch_b_from_each_other(comm, rng, monkeypatch, taken):
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "2")
     for _ in range(8):
         a, b, root = case(comm, rng, "float64", least=comm.size)
         check_product(comm, a, b, root)
-    assert set(taken) == {"PeersRoad"}
+    assert set(taken) == {"PeersTransport"}
 
 
 @pytest.mark.mpi(min_size=2)
 def test_ranks_that_come_late_are_waited_for(comm, rng, monkeypatch):
     from hybrid.devices.cpu import CpuDevice
 
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     monkeypatch.setenv("HYBRID_PANEL_COLUMNS", "7")
     naps = np.random.default_rng(comm.rank)
     for work in ("copy_in", "exchange", "multiply", "copy_out"):
@@ -180,7 +180,7 @@ def test_ranks_that_come_late_are_waited_for(comm, rng, monkeypatch):
 def test_a_failure_on_the_way_is_raised_on_all_ranks_and_the_next_product_is_right(comm, rng, monkeypatch, work):
     from hybrid.devices.cpu import CpuDevice
 
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b, _ = case(comm, rng, "float64", least=comm.size)
     failing = 0 if work in ("copy_in", "copy_out") else comm.size - 1  # where the root drives, it alone copies in and out
     check_product(comm, a, b, 0)  # the ranks have reached each other before
@@ -196,7 +196,7 @@ def test_a_failure_on_the_way_is_raised_on_all_ranks_and_the_next_product_is_rig
 def test_a_rank_that_fails_before_the_round_begins_is_not_behind_in_the_next(comm, rng, monkeypatch):
     from hybrid.execution.rank_run import Runner
 
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b, _ = case(comm, rng, "float64", least=comm.size)
     check_product(comm, a, b, 0)
     with monkeypatch.context() as patch:
@@ -222,7 +222,7 @@ def test_what_was_opened_is_closed_when_another_rank_could_not_open(comm, rng, m
 
     monkeypatch.setattr(CpuDevice, "open", opening)
     monkeypatch.setattr(CpuDevice, "close", lambda device, memory: closed_again.append(memory))
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     fresh = comm.Dup()
     try:
         with pytest.raises(DeviceUnavailable, match="closed doors"):
@@ -240,7 +240,7 @@ def broken(*arguments, **more):
 def test_peers_that_cannot_open_each_others_memory_are_refused_with_the_reason(comm, rng, monkeypatch):
     from hybrid.devices.cpu import CpuDevice
 
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b = rng.random((comm.size, 3)), rng.random((3, 4))
     fresh = comm.Dup()  # a communicator on which nothing is known yet
     try:
@@ -260,7 +260,7 @@ def closed(device, handle):
 def test_what_is_fetched_must_be_what_lies_there(comm, rng, monkeypatch):
     from hybrid.devices.cpu import CpuDevice
 
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b = rng.random((comm.size, 3)), rng.random((3, 4))
     fresh = comm.Dup()
     try:
@@ -276,24 +276,24 @@ def test_what_is_fetched_must_be_what_lies_there(comm, rng, monkeypatch):
 def test_with_too_little_memory_for_everything_peers_are_refused_and_auto_takes_the_host_road(comm, rng, monkeypatch, taken):
     monkeypatch.setenv("HYBRID_GPU_MEMORY", "6k")
     a, b = rng.random((50, 30)), rng.random((30, 40))
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     with pytest.raises(DeviceUnavailable, match="the road peers cannot be taken: not everything fits"):
         product(comm, a, b)
-    monkeypatch.setenv("HYBRID_ROAD", "auto")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "auto")
     check_product(comm, a, b, 0)
-    assert taken == ["HostRoad"]
+    assert taken == ["HostTransport"]
 
 
 @pytest.mark.mpi(min_size=2)
 def test_with_fewer_rows_than_ranks_there_are_no_peers(comm, rng, monkeypatch):
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     with pytest.raises(DeviceUnavailable, match="some ranks have nothing to multiply"):
         product(comm, rng.random((1, 3)), rng.random((3, 4)))
 
 
 @pytest.mark.mpi(min_size=2)
 def test_memory_opened_once_serves_products_of_other_sizes_and_no_descriptor_is_left(comm, rng, monkeypatch):
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     fresh = comm.Dup()
 
     def descriptors():
@@ -328,11 +328,11 @@ def check_product(comm, a, b, root):
 @pytest.mark.mpi(min_size=2)
 def test_the_root_brings_home_what_is_done_and_nothing_before(comm, rng, monkeypatch):
     """CPU devices are always done: here they say so late, and strips are looked at only then."""
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
-    monkeypatch.setenv("HYBRID_CHUNK_ROWS", "5")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
+    monkeypatch.setenv("HYBRID_PANEL_ROWS", "5")
     asked, brought = [], []
 
-    def done(self, mark):
+    def done(self, event):
         asked.append(len(brought))
         return len(asked) % 3 == 0
 
@@ -351,10 +351,10 @@ def test_the_root_brings_home_what_is_done_and_nothing_before(comm, rng, monkeyp
 
 @pytest.mark.mpi(min_size=2)
 def test_what_does_not_come_home_shows_also_where_a_product_lay_before(comm, monkeypatch):
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b = np.ones((1200, 30)), np.ones((30, 1200))
     product(comm, a, b)  # its memory serves the next
-    monkeypatch.setattr(DrivingRoad, "finish", lambda self: [])
+    monkeypatch.setattr(RootPushDriver, "finish", lambda self: [])
     with pytest.raises(CheckFailed):
         product(comm, a, b)
 
@@ -372,8 +372,8 @@ FAULTS = {
     "the device": ("hybrid.devices.cpu.CpuDevice.take_kernel", {}),
     "the order of arrivals": ("hybrid.plan.rank_share.arrivals", {}),
     "the plan": ("hybrid.selection.agreement.make_plan", {}),
-    "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"ROAD": "peers"}),
-    "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"ROAD": "peers"}),
+    "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"TRANSPORT": "peers"}),
+    "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"TRANSPORT": "peers"}),
 }
 
 

@@ -17,7 +17,7 @@ def rng(comm):
     return np.random.default_rng(comm.bcast(int(np.random.default_rng().integers(1 << 60))))
 
 
-def cut(rng, comm, total):
+def tiling(rng, comm, total):
     """How many rows each rank has: any number, also none."""
     return np.diff([0, *sorted(int(row) for row in rng.integers(0, total + 1, comm.size - 1)), total])
 
@@ -32,7 +32,7 @@ def whole(comm, rows):
 
 
 @pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])
-@pytest.mark.parametrize("environment", [{}, {"STAGED": "1", "ROAD": "host"}, {"STAGED": "1", "GPU_MEMORY": "6k"}], ids=str)
+@pytest.mark.parametrize("environment", [{}, {"STAGED": "1", "TRANSPORT": "host"}, {"STAGED": "1", "GPU_MEMORY": "6k"}], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_any_blocks_give_numpys_product(comm, rng, monkeypatch, dtype, environment, nodes):
     for name, value in {**environment, "RANKS_PER_NODE": nodes, "POISON": "1"}.items():
@@ -40,8 +40,8 @@ def test_any_blocks_give_numpys_product(comm, rng, monkeypatch, dtype, environme
     for _ in range(6):
         n, l, m = (int(size) for size in rng.integers(0, 50, 3))
         a, b = rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
-        rows = cut(rng, comm, n)
-        c = hybrid.multiply(block(comm, a, rows), block(comm, b, cut(rng, comm, l)), comm=comm)
+        rows = tiling(rng, comm, n)
+        c = hybrid.multiply(block(comm, a, rows), block(comm, b, tiling(rng, comm, l)), comm=comm)
         assert c.array.shape == (rows[comm.rank], m)
         assert c.array.dtype == dtype
         accuracy = 1e-4 if dtype == "float32" else 1e-12
@@ -51,19 +51,19 @@ def test_any_blocks_give_numpys_product(comm, rng, monkeypatch, dtype, environme
 @pytest.mark.mpi(min_size=2)
 def test_b_is_fetched_from_the_other_ranks_devices(comm, rng, monkeypatch):
     monkeypatch.setenv("HYBRID_STAGED", "1")
-    monkeypatch.setenv("HYBRID_ROAD", "peers")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     monkeypatch.setenv("HYBRID_PANEL_COLUMNS", "5")
     for _ in range(6):
         n, l, m = (int(size) for size in rng.integers(1, 50, 3))
         a, b = rng.standard_normal((n + comm.size, l)), rng.standard_normal((l, m))
         rows = np.diff([0, *range(1, comm.size), n + comm.size])
-        c = hybrid.multiply(block(comm, a, rows), block(comm, b, cut(rng, comm, l)), comm=comm)
+        c = hybrid.multiply(block(comm, a, rows), block(comm, b, tiling(rng, comm, l)), comm=comm)
         np.testing.assert_allclose(whole(comm, c), a @ b, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.mpi(min_size=4)
 def test_where_rows_of_b_lie_on_other_nodes_they_are_not_fetched_from_devices(comm, rng, monkeypatch):
-    for name, value in {"STAGED": "1", "ROAD": "peers", "RANKS_PER_NODE": "2"}.items():
+    for name, value in {"STAGED": "1", "TRANSPORT": "peers", "RANKS_PER_NODE": "2"}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     rows = hybrid.RowBlock(rng.random((3, 3 * comm.size)))
     with pytest.raises(DeviceUnavailable, match="rows of B lie on other nodes"):
@@ -71,7 +71,7 @@ def test_where_rows_of_b_lie_on_other_nodes_they_are_not_fetched_from_devices(co
 
 
 def test_chains_of_products_stay_on_their_ranks(comm, rng):
-    rows = cut(rng, comm, 30)
+    rows = tiling(rng, comm, 30)
     a = rng.standard_normal((30, 30))
     power = block(comm, a, rows)
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_chains_of_products_stay_on_their_ranks(comm, rng):
 
 
 def test_blocks_that_are_no_contiguous_arrays_of_floats_are_taken_too(comm, rng):
-    rows = cut(rng, comm, 12)
+    rows = tiling(rng, comm, 12)
     a, b = rng.integers(-9, 9, (12, 24)), rng.standard_normal((12, 8)).astype(">f8")
     c = hybrid.multiply(block(comm, a[:, ::2], rows), block(comm, b, rows), comm=comm)
     np.testing.assert_allclose(whole(comm, c), a[:, ::2] @ b, rtol=1e-12, atol=1e-12)

@@ -36,11 +36,11 @@ OTHER = {
     "kernel": ("blas", "blas"),
     "check": ("no", False),
     "threads": ("7", 7),
-    "road": ("nccl", "nccl"),
+    "transport": ("nccl", "nccl"),
     "poison": ("1", True),
     "stall": ("2.5", 2.5),
     "message_bytes": ("1M", 1 << 20),
-    "chunk_rows": ("11", 11),
+    "panel_rows": ("11", 11),
     "panel_columns": ("12", 12),
     "slab_rows": ("13", 13),
     "staged": ("on", True),
@@ -93,7 +93,7 @@ def test_a_stall_that_is_no_number_is_refused():
 
 
 @pytest.mark.parametrize(
-    "name", ["threads", "stall", "chunk_rows", "panel_columns", "slab_rows", "ranks_per_node", "host_memory", "gpu_memory"]
+    "name", ["threads", "stall", "panel_rows", "panel_columns", "slab_rows", "ranks_per_node", "host_memory", "gpu_memory"]
 )
 def test_negative_flags_are_refused_by_name(name):
     with pytest.raises(UsageError, match=f"{name} must not be negative, not -3"):

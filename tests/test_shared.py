@@ -27,19 +27,19 @@ def made(monkeypatch):
     """The windows that products make."""
     import hybrid.execution.product
 
-    keys, original = [], hybrid.execution.product.make_windows
+    keys, original = [], hybrid.execution.product.make_shared_matrices
 
     def making(team, rows, columns, dtype):
         keys.extend(rows)
         return original(team, rows, columns, dtype)
 
-    monkeypatch.setattr(hybrid.execution.product, "make_windows", making)
+    monkeypatch.setattr(hybrid.execution.product, "make_shared_matrices", making)
     return keys
 
 
-@pytest.mark.parametrize("environment", [{}, {"STAGED": "1"}, {"STAGED": "1", "ROAD": "peers"}], ids=str)
+@pytest.mark.parametrize("environment", [{}, {"STAGED": "1"}, {"STAGED": "1", "TRANSPORT": "peers"}], ids=str)
 def test_products_of_shared_matrices(comm, monkeypatch, made, environment):
-    if environment.get("ROAD") and comm.size == 1:
+    if environment.get("TRANSPORT") and comm.size == 1:
         pytest.skip("peers take two ranks")
     for name, value in environment.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)

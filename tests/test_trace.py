@@ -94,6 +94,6 @@ def test_the_slowest_rank_of_each_repeat_counts():
 
 
 def test_ranks_that_share_a_device_take_turns_on_it():
-    of_ranks = [{("multiply", 0): seconds, ("copy in", 0): 0.5, ("place", 0): seconds} for seconds in (1.0, 2.0, 2.5)]
+    of_ranks = [{("multiply", 0): seconds, ("copy in", 0): 0.5, ("scatter", 0): seconds} for seconds in (1.0, 2.0, 2.5)]
     found = slowest(of_ranks, ["GPU-a", "GPU-a", "GPU-b"])
-    assert {phase: spread.median for phase, spread in found.items()} == {"place": 2.5, "copy in": 1.0, "multiply": 3.0}
+    assert {phase: spread.median for phase, spread in found.items()} == {"scatter": 2.5, "copy in": 1.0, "multiply": 3.0}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
-from hybrid.host.row_view import Window
+from hybrid.host.row_view import RowView
 from hybrid.plan.plan import make_plan
 from hybrid.ranks.team import Team
 from hybrid.verification.freivalds import Check, verify
@@ -24,7 +24,7 @@ SHAPES = [(1, 1, 1), (7, 5, 3), (64, 64, 64), (33, 200, 17), (200, 1, 150), (3, 
 def checked(a, b, c, threads=1):
     team = Team()
     plan = make_plan(Problem(a.shape[0], a.shape[1], b.shape[1], c.dtype.name), team.topology)
-    return verify(team, plan, *(Window(matrix, Span(0, len(matrix))) for matrix in (a, b, c)), threads)
+    return verify(team, plan, *(RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)), threads)
 
 
 def product(a, b):

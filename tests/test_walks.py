@@ -41,11 +41,11 @@ def strictly(dtype):
 
 
 def counted(matrix, length, dtype="float64", multiply=None, rows=None, columns=None):
-    road = walks.choose_road(matrix, length, dtype)
+    arithmetic = walks.choose_arithmetic(matrix, length, dtype)
     everything = list(range(len(matrix)))
     rows, columns = rows or everything, columns or everything
-    found = walks.carry_out(road, matrix, rows, columns, multiply or strictly(dtype), lambda done, of: None)
-    return walks.as_integers(road, found)
+    found = walks.carry_out(arithmetic, matrix, rows, columns, multiply or strictly(dtype), lambda done, of: None)
+    return walks.as_integers(arithmetic, found)
 
 
 @st.composite
@@ -100,7 +100,7 @@ def test_walks_that_come_to_an_end():
 def test_large_numbers_on_the_way_to_nothing():
     """What is on the way does not matter to the moduli: its remainders are enough."""
     steep = np.eye(4, k=1, dtype=np.int64) * (2**62)
-    assert walks.choose_road(steep, 4, "float64").primes
+    assert walks.choose_arithmetic(steep, 4, "float64").primes
     assert not counted(steep, 4).any()
     assert counted(steep, 3)[0, 3] == 2**186
 
@@ -109,22 +109,22 @@ def test_large_numbers_on_the_way_to_nothing():
 def test_plain_numbers_are_used_as_far_as_they_are_exact_and_not_further(dtype, bits):
     doubling = np.array([[2]])
     last = bits - 1  # 2^(L-1)·2 ≤ 2^bits, with room for the bound's rounding
-    assert walks.choose_road(doubling, last, dtype).primes == ()
-    road = walks.choose_road(doubling, bits + 1, dtype)
-    assert road.primes
-    assert road.plain < len(walks.further_steps(bits + 1))
+    assert walks.choose_arithmetic(doubling, last, dtype).primes == ()
+    arithmetic = walks.choose_arithmetic(doubling, bits + 1, dtype)
+    assert arithmetic.primes
+    assert arithmetic.plain < len(walks.further_steps(bits + 1))
     for length in range(last - 2, bits + 12):
         assert counted(doubling, length, dtype)[0, 0] == 2**length
 
 
 def test_the_road_says_what_is_outgrown():
     ten = np.array([[int(a + b in TEN or b + a in TEN) for b in "ABCDEFGHIJ"] for a in "ABCDEFGHIJ"])
-    assert str(walks.choose_road(ten, 1, "float64")) == "nothing is multiplied"
-    assert str(walks.choose_road(ten, 4, "float64")) == "every number stays below 2^53: exact in plain float64"
-    assert str(walks.choose_road(ten, 4, "float32")) == "every number stays below 2^24: exact in plain float32"
-    long = walks.choose_road(ten, 30, "float64")
+    assert str(walks.choose_arithmetic(ten, 1, "float64")) == "nothing is multiplied"
+    assert str(walks.choose_arithmetic(ten, 4, "float64")) == "every number stays below 2^53: exact in plain float64"
+    assert str(walks.choose_arithmetic(ten, 4, "float32")) == "every number stays below 2^24: exact in plain float32"
+    long = walks.choose_arithmetic(ten, 30, "float64")
     assert str(long).startswith(f"numbers up to 2^{long.bits} outgrow float32 (2^24), float64 (2^53); 6 of 7 products in plain")
-    longer = walks.choose_road(ten, 40, "float64")
+    longer = walks.choose_arithmetic(ten, 40, "float64")
     assert f"outgrow float32 (2^24), float64 (2^53), int64 (2^63); 5 of 6 products in plain float64, then exact modulo "\
         f"{len(longer.primes)} primes of 24 bits in float64" in str(longer)  # fmt: skip
     assert math.prod(longer.primes[:-1]) > 2**longer.bits
@@ -136,8 +136,8 @@ def test_a_part_is_the_same_part_of_the_whole():
 
 
 def test_moduli_in_several_groups():
-    road = walks.choose_road(np.array([[1, 1], [1, 0]]), 12000, "float64")
-    assert len(road.primes) > road.at_once > 1
+    arithmetic = walks.choose_arithmetic(np.array([[1, 1], [1, 0]]), 12000, "float64")
+    assert len(arithmetic.primes) > arithmetic.at_once > 1
     a, b = 0, 1
     for _ in range(12000):
         a, b = b, a + b
@@ -151,34 +151,34 @@ def test_a_wrong_product_modulo_a_prime_is_noticed(where):
     def wrong(a, b):
         product = a @ b
         calls.append(product.shape)
-        if len(calls) == road.products:  # the last
+        if len(calls) == arithmetic.products:  # the last
             product[where] += 1
         return product
 
     matrix = np.array([[1, 2], [3, 4]])
-    road = walks.choose_road(matrix, 64, "float64")
-    assert len(road.primes) >= 3
-    found = walks.carry_out(road, matrix, [0, 1], [0, 1], wrong, lambda *_: None)
-    assert len(calls) == road.products
+    arithmetic = walks.choose_arithmetic(matrix, 64, "float64")
+    assert len(arithmetic.primes) >= 3
+    found = walks.carry_out(arithmetic, matrix, [0, 1], [0, 1], wrong, lambda *_: None)
+    assert len(calls) == arithmetic.products
     with pytest.raises(CheckFailed, match="none can"):
-        walks.as_integers(road, found)
+        walks.as_integers(arithmetic, found)
 
 
 def test_other_ranks_multiply_as_often_and_hold_nothing():
     calls = []
-    road = walks.choose_road(np.array([[1, 1], [1, 0]]), 5000, "float64")
-    assert walks.carry_out(road, None, [0], [1], lambda a, b: calls.append((a, b)), lambda *_: None) is None
-    assert calls == [(None, None)] * road.products
+    arithmetic = walks.choose_arithmetic(np.array([[1, 1], [1, 0]]), 5000, "float64")
+    assert walks.carry_out(arithmetic, None, [0], [1], lambda a, b: calls.append((a, b)), lambda *_: None) is None
+    assert calls == [(None, None)] * arithmetic.products
 
 
 def test_what_is_beyond_all_primes_is_refused_at_once():
     growing = np.full((10, 10), 3)
     with pytest.raises(UsageError, match="more primes than"):
-        walks.choose_road(growing, 10**9, "float64")
+        walks.choose_arithmetic(growing, 10**9, "float64")
     with pytest.raises(UsageError, match="use --dtype float64, or make"):
-        walks.choose_road(growing, 10**4, "float32")
+        walks.choose_arithmetic(growing, 10**4, "float32")
     with pytest.raises(UsageError, match=r"more than 10\^15 bits"):
-        walks.choose_road(growing, 10**400, "float64")
+        walks.choose_arithmetic(growing, 10**400, "float64")
     assert counted(np.eye(3, dtype=np.int64)[[1, 2, 0]], 10**400)[0].tolist().count(1) == 1  # a cycle's numbers do not grow
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.interop import as_gpu_matrix, as_matrix, common_dtype, on_gpu
-from hybrid.arrays.shared_arrays import Place, SharedArrays
-from hybrid.arrays.sources import FromRoot
+from hybrid.arrays.shared_arrays import SharedArrays, SharedLocation
+from hybrid.arrays.sources import RootMatrix
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.errors import UsageError
-from hybrid.host.result_pool import recycled
+from hybrid.host.result_pool import result_pool
 from hybrid.ranks.team import Team
 
 
@@ -24,7 +24,7 @@ class RootMatrices:
     shape_a: tuple[int, int]
     shape_b: tuple[int, int]
     dtype: str
-    places: list[Place | None]  # in shared memory: A, B and C
+    locations: list[SharedLocation | None]  # in shared memory: A, B and C
     bytes_there: int  # of them, and kept for C
     on_gpu: bool = False  # A and B, and C shall be
 
@@ -34,23 +34,23 @@ class RootMatrices:
         if on_gpu(a):  # and so are B and, in the end, C
             problem = Problem(a.shape[0], a.shape[1], b.shape[1], dtype)
             return cls(a.shape, b.shape, dtype, [None] * 3, problem.bytes_of_matrices, on_gpu=True)
-        places = [shared.place_of(array) if array is not None and array.dtype == dtype else None for array in (a, b, out)]
-        bytes_there = sum(array.nbytes for array in (a, b) if FromRoot(array.shape, array).in_place(dtype) is not None)
-        of_c, all_shared = len(a) * b.shape[1] * ITEM_SIZES[dtype], lie_shared(team, places)
-        if (places[2] is not None) if all_shared else (out is not None and can_hold(out, dtype)):
+        locations = [shared.location_of(array) if array is not None and array.dtype == dtype else None for array in (a, b, out)]
+        bytes_there = sum(array.nbytes for array in (a, b) if RootMatrix(array.shape, array).in_place(dtype) is not None)
+        of_c, all_shared = len(a) * b.shape[1] * ITEM_SIZES[dtype], lie_shared(team, locations)
+        if (locations[2] is not None) if all_shared else (out is not None and can_hold(out, dtype)):
             bytes_there += of_c
         elif not all_shared:
-            bytes_there += min(of_c, recycled.make_room(of_c))
-        return cls(a.shape, b.shape, dtype, places, bytes_there)
+            bytes_there += min(of_c, result_pool.make_room(of_c))
+        return cls(a.shape, b.shape, dtype, locations, bytes_there)
 
     @property
     def problem(self) -> Problem:
         return Problem(self.shape_a[0], self.shape_a[1], self.shape_b[1], self.dtype)
 
 
-def lie_shared(team: Team, places: Sequence[Place | None]) -> bool:
+def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:
     """On one node, matrices that all its ranks see are neither sent nor driven by the root."""
-    return len(team.topology.nodes) == 1 and team.size > 1 and None not in places[:2]
+    return len(team.topology.nodes) == 1 and team.size > 1 and None not in locations[:2]
 
 
 def can_hold(out: np.ndarray, dtype: str) -> bool:

@@ -58,7 +58,7 @@ def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span
                 f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.dtype}, "
                 f"rank 0's {first.a[1]} and {first.b[1]} of {first.dtype}"
             )
-    rows_a, rows_b = ([Span(*ends) for ends in pairwise(accumulate(sizes, initial=0))] for sizes in
+    rows_a, rows_b = ([Span(*matrices) for matrices in pairwise(accumulate(sizes, initial=0))] for sizes in
                       ([block.a[0] for block in blocks], [block.b[0] for block in blocks]))  # fmt: skip
     if rows_b[-1].hi != first.a[1]:
         raise UsageError(f"A has {first.a[1]} columns and B {rows_b[-1].hi} rows: they must be the same")
@@ -68,4 +68,3 @@ def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span
 def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
     """To host memory."""
     return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous
-

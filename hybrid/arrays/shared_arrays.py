@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hybrid.core.spans import Span
-from hybrid.ranks.shared_memory import make_windows
+from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
-Place = tuple[int, int]  # which shared array, and from which byte on
+SharedLocation = tuple[int, int]  # which shared array, and from which byte on
 
 
 class SharedArrays:
@@ -30,7 +30,7 @@ class SharedArrays:
         """On the ranks of the root's node the array, None elsewhere. All ranks call it."""
         here = root in team.node_ranks
         rows = Span(0, shape[0] if here else 0)
-        array = make_windows(team, {"array": rows}, {"array": shape[1]}, dtype)["array"].array
+        array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, dtype)["array"].array
         self._made += 1
         if not here:
             return None
@@ -45,7 +45,7 @@ class SharedArrays:
         self._arrays.pop(number, None)
         self.gone.append(number)
 
-    def place_of(self, array: np.ndarray | None) -> Place | None:
+    def location_of(self, array: np.ndarray | None) -> SharedLocation | None:
         """At the root: where in a shared array this one lies; None if it does not, or not row by row without gaps."""
         if array is None or not (array.flags.c_contiguous and array.flags.aligned):
             return None
@@ -62,9 +62,9 @@ class SharedArrays:
         for number in heard:
             self._arrays.pop(number, None)
 
-    def array_at(self, place: Place, shape: tuple[int, int]) -> np.ndarray:
+    def array_at(self, location: SharedLocation, shape: tuple[int, int]) -> np.ndarray:
         """On every rank of the root's node: what the root has there."""
-        number, offset = place
+        number, offset = location
         known = self._arrays[number]
         owner = known() if isinstance(known, weakref.ref) else known
         assert owner is not None

@@ -17,7 +17,7 @@ from hybrid.host.thread_map import on_threads, rows_of_about
 _BYTES_AT_ONCE = 32 << 20  # read from a file between two signs of progress
 
 
-class Operand(Protocol):
+class MatrixSource(Protocol):
     """A matrix of the product, known to every rank."""
 
     shape: tuple[int, int]
@@ -30,7 +30,7 @@ class Operand(Protocol):
         """The matrix itself, where it can be multiplied as it lies."""
 
 
-class Generated:
+class GeneratedMatrix:
     """A matrix made from a seed, on whichever rank needs the rows."""
 
     at_root = False
@@ -46,7 +46,7 @@ class Generated:
         return None
 
 
-class FromFile:
+class FileMatrix:
     """A .npy file that every rank opens and reads its rows of."""
 
     at_root = False
@@ -81,7 +81,7 @@ class FromFile:
         return None  # the file may change, and its pages are read more than once
 
 
-class Shared:
+class SharedMatrix:
     """A matrix in memory that the ranks of the only node share."""
 
     at_root = True  # it is neither made nor placed
@@ -98,7 +98,7 @@ class Shared:
         return self.array
 
 
-class FromRoot:
+class RootMatrix:
     """An array of the root's, on a GPU only where it is multiplied from there; on the other ranks only its shape is known."""
 
     at_root = True
@@ -137,4 +137,3 @@ def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> Non
     rows = Span(0, len(into))
     for _ in on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads)))):
         pass
-

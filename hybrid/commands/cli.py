@@ -113,7 +113,7 @@ def run(
     if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
         return worker()
     instead = partial(_stillborn, name, options, settings, unstarted) if unstarted and usage is None and launched() else None
-    return supervisor.guarded(worker, settings.stall, instead)
+    return supervisor.supervised(worker, settings.stall, instead)
 
 
 def _open_streams() -> None:
@@ -167,7 +167,7 @@ def _work(
                 time.sleep(WHOLE_WORD)
                 raise
         else:
-            supervisor.born()
+            supervisor.mpi_started()
             with team.phase("start", timed=False):
                 if usage is not None:
                     raise usage

@@ -7,9 +7,9 @@ from itertools import islice
 from hybrid.core.settings import Settings
 from hybrid.core.text import readable
 from hybrid.kernels.catalogue import Choice
-from hybrid.plan.capacity import Room, refuse_what_does_not_fit
+from hybrid.plan.capacity import FreeMemory, refuse_what_does_not_fit
 from hybrid.plan.plan import PROCESS_BYTES, Plan
-from hybrid.plan.rank_share import Share
+from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival
 from hybrid.reporting.run_report import moved_bytes
 
@@ -29,25 +29,25 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     for index, ranks in enumerate(plan.topology.nodes):
         lines.append(
             f"node {index}: ranks {ranks[0]}–{ranks[-1]}, rows {plan.a_rows_on(index)} of A, "
-            f"{'all' if plan.road != 'nccl' else f'rows {plan.b_rows_on(index)}'} of B, "
-            f"rows {plan.c_rows_on(index)} of C: {readable(plan.bytes_of_windows(index))} shared, "
+            f"{'all' if plan.transport != 'nccl' else f'rows {plan.b_rows_on(index)}'} of B, "
+            f"rows {plan.c_rows_on(index)} of C: {readable(plan.bytes_shared_on_node(index))} shared, "
             f"{readable(plan.bytes_on_node(index))} with its processes "
             f"({readable(PROCESS_BYTES)} each)"
         )
     for share in plan.shares[:_RANKS_SHOWN]:
         buffers = plan.bytes_of_buffers(share.rank)
         where = f"GPU {_gpu(plan, share.rank, gpus_per_node)}" if plan.device == "cuda" else "its own buffers"
-        strips = sum(1 for _ in islice(share.strips(), _STRIPS_COUNTED))
+        tiles = sum(1 for _ in islice(share.tiles(), _STRIPS_COUNTED))
         lines.append(
-            f"rank {share.rank}: rows {share.rows} in {len(share.chunks)} chunk(s), "
+            f"rank {share.rank}: rows {share.rows} in {len(share.row_panels)} chunk(s), "
             f"B in {share.pieces_of_b} {'slab' if share.in_slabs else 'panel'}(s), "
-            f"{strips}{'+' * (strips == _STRIPS_COUNTED)} strip(s) of C, "
+            f"{tiles}{'+' * (tiles == _STRIPS_COUNTED)} strip(s) of C, "
             + (f"{readable(buffers)} in {where}" if buffers else "multiplied where they lie")
         )
     if plan.topology.size > _RANKS_SHOWN:
         lines.append(f"… and {plan.topology.size - _RANKS_SHOWN} ranks more")
     if plan.staged:
-        lines.append(_road(plan, settings, gpus_per_node))
+        lines.append(_transport(plan, settings, gpus_per_node))
     lines += _what_stays(plan.shares[0])
     first = plan.shares[0]
     order = " ".join(_told(arrival, first) for arrival in islice(first.arrivals(), 50))
@@ -55,34 +55,37 @@ def explain(plan: Plan, choice: Choice, settings: Settings, gpus_per_node: int) 
     nodes = len(plan.topology.nodes)
     if nodes > 1:
         lines.append(
-            f"between nodes: B {'from GPU to GPU' if plan.road == 'nccl' else f'to {nodes - 1} more'}, "
+            f"between nodes: B {'from GPU to GPU' if plan.transport == 'nccl' else f'to {nodes - 1} more'}, "
             f"{readable(moved_bytes(plan, 'gather'))} of C back to node {plan.root_node}, "
             f"in messages of at most {readable(settings.message_bytes)}"
         )
     return "\n".join(lines)
 
 
-def _told(arrival: Arrival, share: Share) -> str:
+def _told(arrival: Arrival, share: RankShare) -> str:
     slab = "+".join(str(rows) for rows in arrival.slab if len(rows))
     if not slab:
         return f"{arrival.operand}{arrival.span}"
     return f"B{slab}" if share.in_slabs else f"B{arrival.span}/{slab}"
 
 
-def _what_stays(share: Share) -> list[str]:
+def _what_stays(share: RankShare) -> list[str]:
     if share.holds_all:
         return []
-    a, b = ("A", "chunks", len(share.chunks), share.cut.chunks), ("B", "panels", len(share.panels), share.cut.panels)
-    (stays, *of_stay), (passes, *of_pass) = (a, b) if share.cut.staying == "A" else (b, a)
+    a, b = (
+        ("A", "chunks", len(share.row_panels), share.tiling.row_panels),
+        ("B", "panels", len(share.column_panels), share.tiling.column_panels),
+    )
+    (stays, *of_stay), (passes, *of_pass) = (a, b) if share.tiling.stationary == "A" else (b, a)
     return [
         f"rank {share.rank} cannot hold all: {stays} stays, {of_stay[2]} of {of_stay[1]} {of_stay[0]} at a time, "
         f"while {passes} passes, {of_pass[2]} of {of_pass[1]} {of_pass[0]} at a time"
     ]
 
 
-def on_road_asked_for(plan: Plan, settings: Settings, gpus_per_node: int) -> Plan:
+def with_transport_asked_for(plan: Plan, settings: Settings, gpus_per_node: int) -> Plan:
     """The plan with what the nodes hold on the road nccl, where that is asked for and no number stands against it."""
-    return plan.on_road("nccl") if settings.road == "nccl" and not _why_no_nccl(plan, gpus_per_node) else plan
+    return plan.with_transport("nccl") if settings.transport == "nccl" and not _why_no_nccl(plan, gpus_per_node) else plan
 
 
 def _why_no_nccl(plan: Plan, gpus_per_node: int) -> str:
@@ -90,18 +93,18 @@ def _why_no_nccl(plan: Plan, gpus_per_node: int) -> str:
     return plan.why_no_nccl or ("ranks share a GPU" if gpus_per_node and most > gpus_per_node else "")
 
 
-def _road(plan: Plan, settings: Settings, gpus_per_node: int) -> str:
+def _transport(plan: Plan, settings: Settings, gpus_per_node: int) -> str:
     loaded = readable(plan.problem.bytes(plan.problem.l, plan.problem.m))
     without_nccl = _why_no_nccl(plan, gpus_per_node)
     by_nccl = (
         "road nccl, if every rank has NCCL and a test shows that it brings all ranks' data: each link carries its share of the "
         f"{loaded} of B, and NCCL brings it to all other GPUs"
     )
-    if settings.road == "nccl":
+    if settings.transport == "nccl":
         return f"the road nccl cannot be taken: {without_nccl}" if without_nccl else by_nccl
-    if settings.road == "auto" and not without_nccl and len(plan.topology.nodes) == plan.topology.size:
+    if settings.transport == "auto" and not without_nccl and len(plan.topology.nodes) == plan.topology.size:
         return f"{by_nccl}; else host: each carries all of it"
-    if plan.why_no_peers or settings.road == "host":
+    if plan.why_no_peers or settings.transport == "host":
         return f"road host: {plan.why_no_peers or 'asked for'}"
     return (
         f"road peers, if a test shows that the ranks of a node reach each other's devices: each link carries its share of the "
@@ -112,7 +115,7 @@ def _road(plan: Plan, settings: Settings, gpus_per_node: int) -> str:
 def refuse_on_assumed_machine(plan: Plan, settings: Settings, gpus_per_node: int) -> None:
     """DoesNotFit if the memory the user gave for the machine is too small; what was not given is taken as unlimited."""
     rooms = [
-        Room(
+        FreeMemory(
             host=f"node {share.node}",
             host_bytes=settings.host_memory or _UNLIMITED,
             shared_bytes=settings.host_memory or _UNLIMITED,

@@ -20,7 +20,7 @@ from hybrid.ranks.team import Team
 from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
-    from hybrid.arrays.sources import FromFile, Operand
+    from hybrid.arrays.sources import FileMatrix, MatrixSource
     from hybrid.execution.product import Outcome
     from hybrid.selection.agreement import Agreement
 
@@ -29,7 +29,7 @@ NAME = "hybrid.matmul"
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import look_around, same_on_all_ranks, settle_threads
+    from hybrid.selection.inventory import same_on_all_ranks, settle_threads, take_inventory
 
     with team.phase("agree", timed=False) as asking:
         asking.mine = {**vars(options), **settings.as_dict()}
@@ -38,21 +38,21 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     settle_threads(team, settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.execution.npy_output import write_product
-    from hybrid.execution.product import make_product
+    from hybrid.execution.product import run_product
     from hybrid.reporting.progress import Progress
     from hybrid.selection.agreement import agree
 
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
         problem, a, b = _operands(options)
-        looking.mine = look_around(team, settings)
+        looking.mine = take_inventory(team, settings)
     agreement = agree(team, problem, settings, looking.all)
     speaker = _Speaker(team, options)
     speaker.begin(agreement)
     team.timeline.kept = bool(options.trace)
     warmup = options.warmup if options.warmup is not None else int(agreement.plan.device == "cuda")
     progress = Progress() if team.rank == 0 else None
-    outcome = make_product(
+    outcome = run_product(
         team, agreement, a, b, settings, repeat=options.repeat, warmup=warmup, progress=progress or (lambda *_: None)
     )
     if progress is not None:
@@ -81,7 +81,7 @@ class _Speaker:
         if not self._silent:
             print(heading(agreement), file=self._stream, flush=True)
 
-    def end(self, outcome: Outcome, a: Operand, b: Operand, extra: dict[str, Any], settings: Settings) -> None:
+    def end(self, outcome: Outcome, a: MatrixSource, b: MatrixSource, extra: dict[str, Any], settings: Settings) -> None:
         if self._silent:
             return
         from hybrid.reporting import jsonl
@@ -98,11 +98,11 @@ class _Speaker:
             asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
             jsonl.write(as_record(outcome, {**asked, **extra}, settings.as_dict()), options.json)
         if options.trace:
-            names = [f"rank {station.rank} on {station.host}" for station in outcome.agreement.stations]
+            names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.agreement.placements]
             write_trace(options.trace, outcome.intervals, names)
         print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
 
-    def _print_corners(self, outcome: Outcome, a: Operand, b: Operand) -> None:
+    def _print_corners(self, outcome: Outcome, a: MatrixSource, b: MatrixSource) -> None:
         import numpy as np
 
         from hybrid.core.spans import Span
@@ -117,14 +117,14 @@ class _Speaker:
         self._stream.write(top_left(outcome.c.array[:count, :count]))
 
 
-def _operands(options: argparse.Namespace) -> tuple[Problem, Operand, Operand]:
+def _operands(options: argparse.Namespace) -> tuple[Problem, MatrixSource, MatrixSource]:
     from hybrid.arrays.interop import common_dtype
-    from hybrid.arrays.sources import FromFile, Generated
+    from hybrid.arrays.sources import FileMatrix, GeneratedMatrix
 
-    files: dict[str, FromFile] = {}
+    files: dict[str, FileMatrix] = {}
     for key, path in (("A", options.a), ("B", options.b)):
         if path:
-            files[key] = FromFile(path)
+            files[key] = FileMatrix(path)
     n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
     shapes = {"A": (n, l), "B": (l, m)}
     for key, file in files.items():
@@ -136,8 +136,8 @@ def _operands(options: argparse.Namespace) -> tuple[Problem, Operand, Operand]:
     if dtype is None:
         types = [file.dtype for file in files.values()]
         dtype = common_dtype(types[0], types[-1]) if types else "float64"
-    operands: dict[str, Operand] = {
-        key: files.get(key) or Generated(shapes[key], options.fill, options.seed, key) for key in ("A", "B")
+    operands: dict[str, MatrixSource] = {
+        key: files.get(key) or GeneratedMatrix(shapes[key], options.fill, options.seed, key) for key in ("A", "B")
     }
     return Problem(n, l, m, dtype), operands["A"], operands["B"]
 
@@ -152,7 +152,7 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
-    from hybrid.commands.explain import explain, memory_of_a_rank, on_road_asked_for, refuse_on_assumed_machine
+    from hybrid.commands.explain import explain, memory_of_a_rank, refuse_on_assumed_machine, with_transport_asked_for
     from hybrid.core.spans import Topology
     from hybrid.kernels.catalogue import EMULATED_CAPABILITY
     from hybrid.plan.plan import make_plan
@@ -171,14 +171,14 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         Topology.of_equal_nodes(ranks, settings.ranks_per_node or options.gpus_per_node or ranks),
         device=device,
         staged=settings.staged,
-        chunk_rows=settings.chunk_rows,
+        panel_rows=settings.panel_rows,
         panel_columns=settings.panel_columns,
         slab_rows=settings.slab_rows,
         adds=choice.kernel.adds,
         device_memory=memory_of_a_rank(settings, ranks, options.gpus_per_node),
         check=settings.check,
     )
-    plan = on_road_asked_for(plan, settings, options.gpus_per_node)
+    plan = with_transport_asked_for(plan, settings, options.gpus_per_node)
     print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
     refuse_on_assumed_machine(plan, settings, options.gpus_per_node)
     plan.refuse_endless()

@@ -55,7 +55,7 @@ def build_parser() -> Parser:
     how = parser.add_argument_group("how")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
-    how.add_argument("--road", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
+    how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
     how.add_argument(
         "--threads", type=int, help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
     )
@@ -91,7 +91,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError("with only one of --a and --b the sizes n l m are needed")
     if not options.explain and (options.ranks or options.gpus_per_node or options.capability):
         raise UsageError("--ranks, --gpus-per-node and --capability describe a machine one does not have: only with --explain")
-    flags = ("device", "kernel", "road", "threads", "check", "stall", "host_memory", "gpu_memory")
+    flags = ("device", "kernel", "transport", "threads", "check", "stall", "host_memory", "gpu_memory")
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])

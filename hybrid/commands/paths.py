@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hybrid.graphs.graph import Graph
     from hybrid.graphs.markov import Chain
-    from hybrid.graphs.walks import Road
+    from hybrid.graphs.walks import Arithmetic
 
 NAME = "hybrid.paths"
 
@@ -29,13 +29,13 @@ NAME = "hybrid.paths"
 class Task:
     """What rank 0 read and decided, as far as all ranks need it."""
 
-    way: Road | Chain
+    way: Arithmetic | Chain
     rows: list[int]
     columns: list[int]
 
 
 @dataclass
-class Held:
+class Residency:
     """What only rank 0 has."""
 
     graph: Graph
@@ -55,7 +55,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.ranks.supervisor import busy
 
-    held: Held | None = None
+    held: Residency | None = None
     with team.phase("read", timed=False) as reading, busy():
         if team.rank == 0:
             held, reading.mine = _prepare(options, settings)
@@ -72,11 +72,11 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Held, Task]:
+def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Residency, Task]:
     from hybrid.graphs.count_output import refuse_ending
     from hybrid.graphs.graph import EXAMPLES, read_graph
     from hybrid.graphs.markov import choose_chain
-    from hybrid.graphs.walks import choose_road
+    from hybrid.graphs.walks import choose_arithmetic
     from hybrid.host.files import refuse_same, refuse_unwritable
 
     json = None if options.json == "-" else options.json
@@ -93,15 +93,15 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Held, Tas
         probabilities=options.stochastic,
         memory=settings.host_memory,
     )
-    held = Held(graph, graph.adjacency, [f"{options.graph}: {graph}"])
+    held = Residency(graph, graph.adjacency, [f"{options.graph}: {graph}"])
     rows, columns = (_wanted(graph, name, options) for name in (options.tail, options.head))
-    way: Road | Chain
+    way: Arithmetic | Chain
     if options.stochastic:
         way, held.matrix, off = choose_chain(graph.adjacency, graph.names, options.length, options.dtype)
         if off > 1e-12:
             held.remarks.append(f"rows whose sums were off by up to {off:.1e} are scaled to 1")
     else:
-        way = choose_road(graph.adjacency, options.length, options.dtype)
+        way = choose_arithmetic(graph.adjacency, options.length, options.dtype)
         _refuse_too_much(way, len(rows) * len(columns), settings)
     held.remarks.append(f"{way}; {way.products} {'product' if way.products == 1 else 'products'} by the runner")
     return held, Task(way, rows, columns)
@@ -113,19 +113,19 @@ def _wanted(graph: Graph, name: str | None, options: argparse.Namespace) -> list
     return list(range(len(graph.names) if options.out else min(options.printed, len(graph.names))))
 
 
-def _refuse_too_much(road: Road, entries: int, settings: Settings) -> None:
+def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -> None:
     from hybrid.core.text import readable
     from hybrid.host.memory import available_host_bytes
 
-    need, free = road.bytes_for(entries), settings.host_memory or available_host_bytes()
+    need, free = arithmetic.bytes_for(entries), settings.host_memory or available_host_bytes()
     if need > free:
         raise DoesNotFit(
-            f"{entries} numbers of up to {road.bits} bits take about {readable(need)}, {readable(free)} are free: "
+            f"{entries} numbers of up to {arithmetic.bits} bits take about {readable(need)}, {readable(free)} are free: "
             "ask for fewer (--from, --to, --print) or a smaller --length"
         )
 
 
-def _multiply(team: Team, task: Task, held: Held | None, settings: Settings) -> np.ndarray | None:
+def _multiply(team: Team, task: Task, held: Residency | None, settings: Settings) -> np.ndarray | None:
     """Every rank calls it; the rows and columns asked for at rank 0, None on the others."""
     from hybrid.api import multiply
     from hybrid.graphs import markov, walks
@@ -148,7 +148,7 @@ def _multiply(team: Team, task: Task, held: Held | None, settings: Settings) -> 
             bar("multiply", done, of)
 
     matrix = held.matrix if held is not None else None
-    if isinstance(task.way, walks.Road):
+    if isinstance(task.way, walks.Arithmetic):
         found = walks.carry_out(task.way, matrix, task.rows, task.columns, product, progress)
     else:
         found = markov.carry_out(task.way, matrix, product, progress)
@@ -157,14 +157,16 @@ def _multiply(team: Team, task: Task, held: Held | None, settings: Settings) -> 
     return found
 
 
-def _report(options: argparse.Namespace, task: Task, held: Held, found: np.ndarray, about: dict[str, Any], began: float) -> None:
+def _report(
+    options: argparse.Namespace, task: Task, held: Residency, found: np.ndarray, about: dict[str, Any], began: float
+) -> None:
     import numpy as np
 
     from hybrid.graphs import count_output, markov, walks
     from hybrid.reporting import jsonl
 
     way, names = task.way, held.graph.names
-    if isinstance(way, walks.Road):
+    if isinstance(way, walks.Arithmetic):
         numbers = walks.as_integers(way, found)
     else:
         markov.confirm(way, found)
@@ -177,7 +179,8 @@ def _report(options: argparse.Namespace, task: Task, held: Held, found: np.ndarr
         rows, columns = rows[: options.printed], columns[: options.printed]
     stream = sys.stderr if options.json == "-" else sys.stdout
     print(
-        count_output.text(numbers[0, 0]) if single else count_output.table(numbers[: len(rows), : len(columns)], rows, columns), file=stream
+        count_output.text(numbers[0, 0]) if single else count_output.table(numbers[: len(rows), : len(columns)], rows, columns),
+        file=stream,
     )
     left_out = max(len(names) - options.printed, 0)
     if left_out and not single:
@@ -185,7 +188,7 @@ def _report(options: argparse.Namespace, task: Task, held: Held, found: np.ndarr
         print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)
     if options.json:
         asked = {"graph": options.graph, "length": options.length, "from": options.tail, "to": options.head}
-        shown = {"vertices": len(names), "stochastic": options.stochastic, "dtype": options.dtype, "road": str(way)}
+        shown = {"vertices": len(names), "stochastic": options.stochastic, "dtype": options.dtype, "arithmetic": str(way)}
         result = {"products": way.products, "seconds": seconds, "result": count_output.text(numbers[0, 0]) if single else None}
         corner = [list(map(count_output.shortened, line)) for line in numbers[: len(rows), : len(columns)]]
         matrix = {"arguments": sys.argv[1:], "rows": rows, "columns": columns, "numbers": corner}

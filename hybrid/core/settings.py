@@ -14,7 +14,7 @@ from hybrid.errors import UsageError
 MiB = 1 << 20
 
 
-_NAMES = {"device": ("auto", "cpu", "cuda", "emulate"), "road": ("auto", "host", "peers", "nccl")}
+_NAMES = {"device": ("auto", "cpu", "cuda", "emulate"), "transport": ("auto", "host", "peers", "nccl")}
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -29,10 +29,12 @@ class Settings:
     kernel: str = _setting("auto", "a name of the kernel catalogue, or auto")
     check: bool = _setting(True, "verify the product with random vectors (or exactly, for integers)")
     threads: int = _setting(0, "CPU threads a rank; 0: what Slurm, OpenMP or the cores at hand say")
-    road: str = _setting("auto", "auto, host, peers (ranks of a node fetch B from each other) or nccl (ranks of all nodes do)")
+    transport: str = _setting(
+        "auto", "auto, host, peers (ranks of a node fetch B from each other) or nccl (ranks of all nodes do)"
+    )
     stall: float = _setting(60.0, "seconds without progress after which a rank counts as stuck; 0: never")
     message_bytes: int = _setting(256 * MiB, "largest message between nodes")
-    chunk_rows: int = _setting(0, "rows of A that arrive at once; 0: chosen by the plan")
+    panel_rows: int = _setting(0, "rows of A that arrive at once; 0: chosen by the plan")
     panel_columns: int = _setting(0, "columns of B that arrive at once; 0: chosen by the plan")
     slab_rows: int = _setting(
         0, "rows of B that arrive at once where it comes so, whatever panel_columns says; 0: chosen by the plan"

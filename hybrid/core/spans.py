@@ -81,24 +81,24 @@ class Topology:
         return Topology(tuple(ranks[start : start + ranks_per_node] for ranks, start in starts))
 
     @cached_property
-    def _places(self) -> dict[int, tuple[int, int]]:
+    def _positions(self) -> dict[int, tuple[int, int]]:
         """For each rank its node, and its number in the order of the nodes."""
         members = [(rank, node) for node, ranks in enumerate(self.nodes) for rank in ranks]
-        return {rank: (node, place) for place, (rank, node) in enumerate(members)}
+        return {rank: (node, position) for position, (rank, node) in enumerate(members)}
 
     @property
     def size(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def node_of(self, rank: int) -> int:
-        return self._places[rank][0]
+        return self._positions[rank][0]
 
     def leader(self, node: int) -> int:
         return self.nodes[node][0]
 
     def rows_of_rank(self, rank: int, total: int) -> Span:
         """The rank's block. Blocks follow the nodes, so that a node's rows are consecutive however ranks are placed."""
-        return block(total, self.size, self._places[rank][1])
+        return block(total, self.size, self._positions[rank][1])
 
     def rows_of_node(self, node: int, total: int) -> Span:
         members = self.nodes[node]

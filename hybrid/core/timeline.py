@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 # In the order in which a product goes through them; other names (such as "agree") are kept but not tabulated.
-PHASES = ("fill", "prepare", "place", "copy in", "exchange", "multiply", "copy out", "gather", "check")
+PHASES = ("fill", "prepare", "scatter", "copy in", "exchange", "multiply", "copy out", "gather", "check")
 ON_DEVICE = ("copy in", "exchange", "multiply", "copy out")
 
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-LOOK_AGAIN = 0.1  # seconds; looking takes as long as a small product
+SECONDS_TO_LIVE = 0.1  # seconds; looking takes as long as a small product
 
 _Seen = TypeVar("_Seen")
 
 
-def lately(look: Callable[[], _Seen]) -> Callable[[], _Seen]:
+def ttl_cached(look: Callable[[], _Seen]) -> Callable[[], _Seen]:
     """What `look` saw a moment ago at most: LOOK_AGAIN."""
 
     @lru_cache(maxsize=1)
     def seen(moment: int) -> _Seen:
         return look()
 
-    return lambda: seen(int(time.monotonic() / LOOK_AGAIN))
+    return lambda: seen(int(time.monotonic() / SECONDS_TO_LIVE))

@@ -11,7 +11,7 @@ from hybrid.kernels.catalogue import Kernel
 # Of each piece of work its phase and when it ran, on this rank's clock (perf_counter). To be asked for when there is time.
 Work = Iterable[tuple[str, float, float]]
 # A mark stands for a piece of work handed to the device: a thing other work can be ordered after.
-Mark = Any
+Event = Any
 
 
 class Device(Protocol):
@@ -33,17 +33,17 @@ class Device(Protocol):
     def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
         """A matrix in reserved or opened memory, from byte `offset` on; its rows are padded (as `padded` says) on a GPU."""
 
-    def copy_in(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+    def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Rows of an operand into a buffer (or a part of one), once `after` is done."""
 
-    def exchange(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+    def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
         """A part of another rank's buffer into the same part of this one's, once `after` is done."""
 
-    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark], *, adding: bool = False) -> Mark:
+    def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
         """c = a · b, once `after` is done; or, by a kernel that adds, c += a · b. The three may be parts of buffers: rows
         contiguous, any distance apart."""
 
-    def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+    def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         """A part of a buffer to where C shall be, once `after` is done."""
 
     def finish(self) -> Work:
@@ -56,7 +56,7 @@ class Device(Protocol):
         """Let copies from and to this memory, the host's or another GPU's, run at full speed for as long as the memory lives."""
 
 
-class Neighbour(Device, Protocol):
+class PeerDevice(Device, Protocol):
     """A device whose memory and marks other processes of the node can open."""
 
     def handle(self, memory: Any) -> Any:
@@ -68,21 +68,21 @@ class Neighbour(Device, Protocol):
     def close(self, memory: Any) -> None:
         """Give opened memory back; its owner may free it then."""
 
-    def announcements(self, count: int) -> Any:
+    def make_ipc_events(self, count: int) -> Any:
         """Make marks that other ranks can open, in place of those made before; what opens them elsewhere."""
 
-    def announce(self, number: int, mark: Mark) -> None:
+    def record_ipc_event(self, number: int, event: Event) -> None:
         """Announcement `number` stands from now on for this work, the last that was handed over. Who waits for it must
         know that it was made."""
 
-    def done(self, mark: Mark) -> bool:
+    def done(self, event: Event) -> bool:
         """Whether the work is done, of this device or announced by another."""
 
-    def open_announcements(self, handle: Any) -> list[Mark]:
+    def open_ipc_events(self, handle: Any) -> list[Event]:
         """Another rank's announcements."""
 
 
-class Joined(Protocol):
+class DeviceCommunicator(Protocol):
     """One device's part in what joins the devices of all ranks."""
 
     def check(self) -> None:
@@ -95,24 +95,24 @@ class Joined(Protocol):
         """Give it back at once: what is under way ends, whatever the other ranks do."""
 
 
-class Collective(Device, Protocol):
+class CollectiveDevice(Device, Protocol):
     """A device that can be joined with those of all ranks, on whichever nodes."""
 
-    def prepare_to_join(self) -> None:
+    def load_collectives(self) -> None:
         """Load what joining takes. DeviceUnavailable, with what to do, where it is missing."""
 
-    def invitation(self) -> Any:
+    def unique_id(self) -> Any:
         """Made on one rank: what the others join it with. It can be sent in a message, and serves once."""
 
-    def join(self, invitation: Any, rank: int, size: int) -> Joined:
+    def init_communicator(self, unique_id: Any, rank: int, size: int) -> DeviceCommunicator:
         """Waits, without an end, for all `size` ranks. DeviceUnavailable where they cannot be joined."""
 
-    def gather_rows(self, joined: Joined, matrix: Any, rows_of: Sequence[Span], after: list[Mark]) -> Mark:
+    def gather_rows(self, joined: DeviceCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
         """Bring the rows `rows_of[rank]` of each rank's matrix into those of all others, once `after` is done.
 
         The matrix is alike on all ranks, and all hand over the same exchanges in the same order. It is not done before
         every rank has handed it over.
         """
 
-    def done(self, mark: Mark) -> bool:
+    def done(self, event: Event) -> bool:
         """Whether the work is done."""

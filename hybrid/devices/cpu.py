@@ -15,7 +15,7 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import Mark
+from hybrid.devices.base import Event
 from hybrid.devices.c_loops import compiled_loops
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.catalogue import Kernel
@@ -46,18 +46,18 @@ class CpuDevice:
         size = rows * width * np.dtype(dtype).itemsize
         return memory.bytes[offset : offset + size].view(dtype).reshape(rows, width)[:, :columns]
 
-    def copy_in(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
+    def copy_in(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy in", lambda: np.copyto(into, source))
 
-    def exchange(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
+    def exchange(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("exchange", lambda: np.copyto(into, source))
 
-    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark], *, adding: bool = False) -> Mark:
+    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
         assert not adding or self._product is blas, "loops do not add"
         product = add_by_blas if adding else self._product
         return self._do("multiply", lambda: product(a, b, c))
 
-    def copy_out(self, into: np.ndarray, source: np.ndarray, after: list[Mark]) -> Mark:
+    def copy_out(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy out", lambda: np.copyto(into, source))
 
     def finish(self) -> list[tuple[str, float, float]]:
@@ -79,22 +79,22 @@ class CpuDevice:
     def close(self, memory: _Memory) -> None:
         pass  # it is unmapped with the last array that shows it
 
-    def announcements(self, count: int) -> Any:
+    def make_ipc_events(self, count: int) -> Any:
         return count
 
-    def announce(self, number: int, mark: Mark) -> None:
+    def record_ipc_event(self, number: int, event: Event) -> None:
         pass  # what is to be announced is done
 
-    def done(self, mark: Mark) -> bool:
+    def done(self, event: Event) -> bool:
         return True
 
-    def open_announcements(self, handle: Any) -> list[Mark]:
+    def open_ipc_events(self, handle: Any) -> list[Event]:
         return [None] * handle
 
     def _width(self, columns: int, dtype: str) -> int:
         return columns
 
-    def _do(self, phase: str, work: Callable[[], None]) -> Mark:
+    def _do(self, phase: str, work: Callable[[], None]) -> Event:
         began = time.perf_counter()
         work()
         self._done.append((phase, began, time.perf_counter()))

@@ -10,13 +10,13 @@ from typing import Any
 from hybrid.core.problem import padded
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
-from hybrid.devices.base import Mark, Work
+from hybrid.devices.base import Event, Work
 from hybrid.devices.cuda_events import OpenedEvent, WorkDone
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.cuda_kernels import OwnKernel, multiplication
-from hybrid.devices.nccl import NcclJoined, unique_id
+from hybrid.devices.nccl import NcclCommunicator, unique_id
 from hybrid.devices.nccl_library import load_nccl
-from hybrid.devices.pinned_memory import page_locks
+from hybrid.devices.pinned_memory import pinned_memory
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel
 
@@ -45,11 +45,11 @@ class CudaDevice:
             streams["gather rows"] = [cupy.cuda.Stream(non_blocking=True, priority=_URGENT)]
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
-        self._announced: list[Any] = []
+        self._ipc_events: list[Any] = []
         self._multiplications: dict[tuple[str, str], Any] = {}
         self._multiply: Any = None
         self._timed: list[tuple[str, Any, Any]] = []
-        self._awaited: dict[int, set[Mark]] = {}  # by a stream's address: a strip depends on many marks, mostly on old ones
+        self._awaited: dict[int, set[Event]] = {}  # by a stream's address: a strip depends on many marks, mostly on old ones
         self._begun: list[Any] = []  # when the last strip began
         self._host_zero = 0.0
         self._zero: Any = None
@@ -83,23 +83,23 @@ class CudaDevice:
         start = memory + offset if pooled else self._cupy.cuda.MemoryPointer(memory, offset)
         return self._cupy.ndarray((rows, width), dtype, start)[:, :columns]
 
-    def copy_in(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+    def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self._do("copy in", after, lambda stream: self._copy(into, source, stream))
 
-    def exchange(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+    def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self._do("exchange", after, lambda stream: self._copy(into, source, stream))
 
-    def multiply(self, a: Any, b: Any, c: Any, after: list[Mark], *, adding: bool = False) -> Mark:
+    def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
         def launch(stream: Any) -> None:
             with stream:
                 self._multiply(a, b, c, adding)
 
         # Two strips that wait begin in their order: one that overtakes goes home no sooner, for copies keep theirs.
-        mark = self._do("multiply", [*self._begun, *after], launch)
-        self._begun = [mark.begin]
-        return mark
+        event = self._do("multiply", [*self._begun, *after], launch)
+        self._begun = [event.begin]
+        return event
 
-    def copy_out(self, into: Any, source: Any, after: list[Mark]) -> Mark:
+    def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self._do("copy out", after, lambda stream: self._copy(into, source, stream))
 
     def finish(self) -> Work:
@@ -119,7 +119,7 @@ class CudaDevice:
             if isinstance(array, self._cupy.ndarray):
                 self._reach(array.device.id)
             else:
-                page_locks().lock(array)
+                pinned_memory().lock(array)
 
     def _reach(self, other: int) -> None:
         """Copy to and from another GPU of this process without a stop in the host's memory, where the wires allow it."""
@@ -152,46 +152,46 @@ class CudaDevice:
         with self._device:
             self._runtime.ipcCloseMemHandle(memory.ptr)
 
-    def announcements(self, count: int) -> Any:
+    def make_ipc_events(self, count: int) -> Any:
         with self._device:
-            self._announced = [self._cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in range(count)]
-            return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._announced]
+            self._ipc_events = [self._cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in range(count)]
+            return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._ipc_events]
 
-    def announce(self, number: int, mark: Mark) -> None:
+    def record_ipc_event(self, number: int, event: Event) -> None:
         # On the work's own stream: another would come late, where processes take turns on a GPU.
         with self._device:
-            self._announced[number].record(mark.stream)
+            self._ipc_events[number].record(event.stream)
 
-    def done(self, mark: Mark) -> bool:
+    def done(self, event: Event) -> bool:
         with self._device:
-            status = self._runtime.eventQuery(mark.ptr)
+            status = self._runtime.eventQuery(event.ptr)
         if status not in (_DONE, _NOT_READY):
             raise self._runtime.CUDARuntimeError(status)
         return status == _DONE
 
-    def open_announcements(self, handle: Any) -> list[Mark]:
+    def open_ipc_events(self, handle: Any) -> list[Event]:
         with self._device:
             return [OpenedEvent(self._runtime, key) for key in handle]
 
-    def prepare_to_join(self) -> None:
+    def load_collectives(self) -> None:
         load_nccl()
 
-    def invitation(self) -> Any:
+    def unique_id(self) -> Any:
         with self._device:
             return unique_id()
 
-    def join(self, invitation: Any, rank: int, size: int) -> NcclJoined:
+    def init_communicator(self, unique_id: Any, rank: int, size: int) -> NcclCommunicator:
         with self._device:
-            return NcclJoined(invitation, rank, size)
+            return NcclCommunicator(unique_id, rank, size)
 
-    def gather_rows(self, joined: NcclJoined, matrix: Any, rows_of: Sequence[Span], after: list[Mark]) -> Mark:
+    def gather_rows(self, joined: NcclCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
         # All on one stream, so that they run in the order in which all ranks hand them over.
         def gather(stream: Any) -> None:
             joined.gather_rows(self._address(matrix), _row_bytes(matrix), rows_of, stream.ptr)
 
         return self._do("exchange", after, gather, on="gather rows")
 
-    def _do(self, phase: str, after: list[Mark], work: Callable[[Any], None], on: str = "") -> Mark:
+    def _do(self, phase: str, after: list[Event], work: Callable[[Any], None], on: str = "") -> Event:
         """`on`: whose streams, if not the phase's."""
         with self._device:  # and the caller's again afterwards
             stream = next(self._streams[on or phase])
@@ -201,9 +201,9 @@ class CudaDevice:
                 self._zero = stream.record()
                 self._host_zero = time.perf_counter()
             awaited = self._awaited.setdefault(stream.ptr, set())
-            for mark in after:
-                if mark not in awaited:
-                    stream.wait_event(mark)
+            for event in after:
+                if event not in awaited:
+                    stream.wait_event(event)
             awaited.update(after)
             begin = stream.record()
             work(stream)

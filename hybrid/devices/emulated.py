@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY, padded
-from hybrid.devices.base import Mark
+from hybrid.devices.base import Event
 from hybrid.devices.copy_width import copy_width
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.kernel import EmulatedKernel
@@ -29,7 +29,7 @@ class EmulatedDevice(CpuDevice):
         for adds in (False, True)[: 1 + adding]:  # compiled before it is timed
             self._kernel(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize, adds=adds))
 
-    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Mark], *, adding: bool = False) -> Mark:
+    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
         return self._do("multiply", lambda: self._launch(a, b, c, adding))
 
     def _width(self, columns: int, dtype: str) -> int:

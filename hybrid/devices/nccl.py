@@ -18,7 +18,7 @@ def unique_id() -> Any:
         return load_nccl().get_unique_id()
 
 
-class NcclJoined:
+class NcclCommunicator:
     """On the current GPU, which no other rank uses."""
 
     def __init__(self, unique_id: Any, rank: int, size: int) -> None:

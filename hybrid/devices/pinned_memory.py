@@ -35,7 +35,7 @@ class _Locked:
     hi: int
 
 
-class PageLocks:
+class PinnedMemory:
     """`register(address, size)` locks memory and says whether it could; `unregister(address)` undoes that."""
 
     def __init__(self, register: Callable[[int, int], bool], unregister: Callable[[int], None]) -> None:
@@ -86,7 +86,7 @@ def _range(array: np.ndarray) -> tuple[int, int]:
 
 
 @cache
-def page_locks() -> PageLocks:
+def pinned_memory() -> PinnedMemory:
     """This process's."""
     from cupy.cuda import runtime
 
@@ -106,4 +106,4 @@ def page_locks() -> PageLocks:
             return False
         return True
 
-    return PageLocks(register, runtime.hostUnregister)
+    return PinnedMemory(register, runtime.hostUnregister)

@@ -24,7 +24,7 @@ class Examination:
     findings: tuple[Finding, ...]
     seats: tuple[placement.Seat, ...]
     gpus: tuple[Gpu | None, ...]
-    bandwidth: bandwidth.Traffic = bandwidth.Traffic()  # noqa: RUF009 (never changes)
+    traffic: bandwidth.Traffic = bandwidth.Traffic()  # noqa: RUF009 (never changes)
 
     @property
     def well(self) -> bool:
@@ -114,7 +114,7 @@ def as_record(examination: Examination) -> dict[str, Any]:
         "ranks": len(examination.seats),
         "ok": examination.well,
         "findings": [vars(finding) for finding in examination.findings],
-        "stations": [
+        "placements": [
             {
                 "rank": rank,
                 "host": seat.host,

@@ -44,12 +44,12 @@ def _refused(failure: Failure, most: int, cause: tuple[str, str]) -> Finding:
     if failure.died:
         return Finding(
             _SUBJECT, "wrong", f"{what}, while GPUs reached for each other; so would a product's processes",
-            f"--road host, or HYBRID_ROAD=host ({cost})",
+            f"--transport host, or HYBRID_TRANSPORT=host ({cost})",
         )  # fmt: skip
     if failure.stage == "fetching":  # what a product tries beforehand went well
         passed = f"{what}; the road peers is taken nevertheless, since the little that it tries beforehand arrived"
         if _WRONG_DATA in failure.text:
-            return Finding(_SUBJECT, "wrong", passed, f"--road host, or HYBRID_ROAD=host; {_DISTURBED}")
+            return Finding(_SUBJECT, "wrong", passed, f"--transport host, or HYBRID_TRANSPORT=host; {_DISTURBED}")
         return Finding(_SUBJECT, "unknown", passed)
     if _WRONG_DATA in failure.text:
         return Finding(_SUBJECT, "wrong", f"{what}; {cost}", _DISTURBED)
@@ -81,7 +81,7 @@ def _of_one_process(traffic: Traffic) -> Finding:
     if failure is not None:
         return Finding(
             _SUBJECT, "wrong" if failure.died else "unknown", f"copying from GPU to GPU: {failure.text}",
-            "leave peer access out: --road host, or HYBRID_ROAD=host" if failure.died else "",
+            "leave peer access out: --transport host, or HYBRID_TRANSPORT=host" if failure.died else "",
         )  # fmt: skip
     if not passages:
         return Finding(_SUBJECT, "ok", "not tried: one GPU")

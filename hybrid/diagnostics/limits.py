@@ -11,7 +11,7 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.diagnostics.finding import Finding, Unknown, attempt
 from hybrid.host.memory import shared_bytes
-from hybrid.ranks.shared_memory import window_folder
+from hybrid.ranks.shared_memory import shared_memory_folder
 
 _LITTLE_SHARED = 1 << 30
 _TOO_LITTLE_SHARED = 16 << 20  # MPI itself keeps some MiB of it
@@ -28,7 +28,7 @@ class Limits:
 
 
 def look(host: str) -> Limits:
-    folder = attempt(window_folder)
+    folder = attempt(shared_memory_folder)
     return Limits(
         host, attempt(_lockable), _text(folder), folder if isinstance(folder, Unknown) else attempt(lambda: _room(folder))
     )

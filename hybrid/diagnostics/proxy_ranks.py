@@ -30,25 +30,25 @@ def send(team: Team, command: Sequence[str] | None, limit: int) -> Told | None:
     `command`: None on a rank that sends nobody. How this rank's deputy did, also where another's failed.
     """
     with tempfile.TemporaryFile() as errors:
-        deputy = None if command is None else _Deputy(command, limit, errors)
+        proxy = None if command is None else _Deputy(command, limit, errors)
         try:
             with suppress(HybridError):  # on all ranks; each knows what became of its own
-                _pass_words(team, deputy)
+                _pass_words(team, proxy)
         finally:
-            if deputy is not None:
-                deputy.leave()
-        return None if deputy is None else Told(deputy.said, deputy.ended)
+            if proxy is not None:
+                proxy.leave()
+        return None if proxy is None else Told(proxy.said, proxy.ended)
 
 
-def _pass_words(team: Team, deputy: _Deputy | None) -> None:
+def _pass_words(team: Team, proxy: _Deputy | None) -> None:
     while True:
         with team.phase("deputies", timed=False) as meeting:
-            meeting.mine = None if deputy is None else deputy.next_word(team)
+            meeting.mine = None if proxy is None else proxy.next_word(team)
         if all(word is None for word in meeting.all):
             return
         with team.phase("deputies", timed=False):
-            if deputy is not None:
-                deputy.answer(meeting.all)
+            if proxy is not None:
+                proxy.answer(meeting.all)
 
 
 class _Deputy:
@@ -111,7 +111,7 @@ class _Deputy:
         """PhaseEnded if another rank's deputy fails meanwhile."""
         assert process.stdout is not None
         while b"\n" not in self._unread:
-            supervisor.beat()
+            supervisor.heartbeat()
             if team.size > 1:
                 team.messages.end_if_others_failed()
             if time.monotonic() > self._deadline:

@@ -10,103 +10,105 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
-from hybrid.devices.base import Device, Mark, Work
+from hybrid.devices.base import Device, Event, Work
 from hybrid.devices.buffers import Buffers
-from hybrid.plan.rank_share import Share
-from hybrid.plan.residency import Held
-from hybrid.plan.schedule import Strip
-from hybrid.transport.base import Ends, Road
-from hybrid.transport.panel_stream import Deliveries
+from hybrid.plan.rank_share import RankShare
+from hybrid.plan.residency import Residency
+from hybrid.plan.schedule import Tile
+from hybrid.transport.base import RankMatrices, Transport
+from hybrid.transport.panel_stream import PanelStream
 
 LOADS_AHEAD = 4  # enough to keep a link busy; more, and the first strip is handed over late
 
 Entering = Callable[[str], None]  # told the phase of each piece of work before it is handed to the device
 
 
-def multiply_in_place(share: Share, ends: Ends, device: Device, entering: Entering, deliveries: Deliveries | None = None) -> Work:
+def multiply_in_place(
+    share: RankShare, matrices: RankMatrices, device: Device, entering: Entering, panel_stream: PanelStream | None = None
+) -> Work:
     """Multiply the rank's row-block by B where they lie, as panels of B are delivered. Returns what `Device.finish` does."""
     for arrival in share.order:
-        if deliveries is not None and arrival.operand == "B":
-            deliveries.wait_for(arrival.index)
-        for strip in arrival.releases:
+        if panel_stream is not None and arrival.operand == "B":
+            panel_stream.wait_for(arrival.index)
+        for tile in arrival.releases:
             entering("multiply")
-            rows, columns = strip.rows.slice, strip.columns.slice
-            device.multiply(ends.a[rows], ends.b[:, columns], ends.c[rows, columns], after=[])
+            rows, columns = tile.rows.slice, tile.columns.slice
+            device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
     entering("multiply")
     return device.finish()
 
 
-def run_share(share: Share, buffers: Buffers, road: Road, device: Device, entering: Entering) -> Work:
+def run_share(share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> Work:
     """Multiply the rank's row-block by B in the device's buffers. Returns what `Device.finish` does."""
-    road.begin()
-    _Run(share, buffers, road, device, entering).hand_over()
+    transport.begin()
+    _Run(share, buffers, transport, device, entering).hand_over()
     entering("multiply")
-    return chain(road.finish(), device.finish())
+    return chain(transport.finish(), device.finish())
 
 
 class _Run:
     """Hands a share's work to the device. Loads run ahead of the strips as far as there is room for them."""
 
-    def __init__(self, share: Share, buffers: Buffers, road: Road, device: Device, entering: Entering) -> None:
+    def __init__(self, share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> None:
         self._arrivals = share.order
         self._overwritten = share.last_uses
-        self._buffers, self._road, self._device, self._entering = buffers, road, device, entering
+        self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
         self._loaded = 0
-        self._held: Held[_Piece] = Held()
-        self._written: dict[int, list[tuple[Strip, Mark]]] = {}  # by the panels' slot: strips computed, or on their way home
+        self._held: Residency[_Piece] = Residency()
+        self._written: dict[int, list[tuple[Tile, Event]]] = {}  # by the panels' slot: strips computed, or on their way home
 
     def hand_over(self) -> None:
         for index, arrival in enumerate(self._arrivals):
             self._load_ahead(index)
             if arrival.operand == "B":
-                fetched = self._road.complete(arrival, self._buffers.place(arrival))
+                fetched = self._transport.exchange(arrival, self._buffers.destination(arrival))
                 for piece in self._held.under(arrival):
                     piece.loaded += fetched
-            for strip in arrival.releases:
-                self._multiply(strip)
+            for tile in arrival.releases:
+                self._multiply(tile)
 
     def _load_ahead(self, index: int) -> None:
         """Load what arrival `index` needs, and further arrivals whose places nothing uses after it but what is handed over."""
         until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
         while self._loaded < until and self._overwritten[self._loaded] < index:
             arrival = self._arrivals[self._loaded]
-            if self._loaded > index and not self._road.ready(arrival):
+            if self._loaded > index and not self._transport.ready(arrival):
                 return
             self._entering("copy in")
-            readers = [mark for piece in self._held.under(arrival) for mark in piece.readers]
-            mark = self._road.bring(arrival, self._buffers.place(arrival), readers)
-            self._held.put(arrival, _Piece([mark], []))
+            readers = [event for piece in self._held.under(arrival) for event in piece.readers]
+            event = self._transport.load(arrival, self._buffers.destination(arrival), readers)
+            self._held.put(arrival, _Piece([event], []))
             self._loaded += 1
 
-    def _multiply(self, strip: Strip) -> None:
-        a, b, c = self._buffers.operands(strip)
-        pieces = self._held.read_by(strip)
-        written = self._written.setdefault(strip.slot, [])
-        before = [mark for other, mark in written if _meet(other, strip)]
+    def _multiply(self, tile: Tile) -> None:
+        a, b, c = self._buffers.operands(tile)
+        pieces = self._held.read_by(tile)
+        written = self._written.setdefault(tile.slot, [])
+        before = [event for other, event in written if _meet(other, tile)]
         self._entering("multiply")
-        after = [mark for piece in pieces for mark in piece.loaded] + before
-        mark = self._device.multiply(a, b, c, after, adding=strip.adds)
+        after = [event for piece in pieces for event in piece.loaded] + before
+        event = self._device.multiply(a, b, c, after, adding=tile.adds)
         for piece in pieces:
-            piece.readers.append(mark)
-        if strip.completes:
+            piece.readers.append(event)
+        if tile.completes:
             self._entering("copy out")
-            mark = self._road.take(strip, c, [mark])
+            event = self._transport.store(tile, c, [event])
         # What comes later is done later: copies out keep their order, and so do strips that add to each other.
-        written[:] = [entry for entry in written if not _covers(strip, entry[0])]
-        written.append((strip, mark))
+        written[:] = [entry for entry in written if not _covers(tile, entry[0])]
+        written.append((tile, event))
 
 
 @dataclass
 class _Piece:
     """A chunk or panel on the device."""
 
-    loaded: list[Mark]  # what has to be done before it is read
-    readers: list[Mark]  # what has to be done before it is overwritten
+    loaded: list[Event]  # what has to be done before it is read
+    readers: list[Event]  # what has to be done before it is overwritten
 
 
-def _meet(one: Strip, other: Strip) -> bool:
-    return one.held_rows.meets(other.held_rows) and one.held_columns.meets(other.held_columns)
+def _meet(one: Tile, other: Tile) -> bool:
+    return one.buffer_rows.meets(other.buffer_rows) and one.buffer_columns.meets(other.buffer_columns)
 
 
-def _covers(strip: Strip, other: Strip) -> bool:
-    return other.held_rows.lies_in(strip.held_rows) and other.held_columns.lies_in(strip.held_columns)
+def _covers(tile: Tile, other: Tile) -> bool:
+    return other.buffer_rows.lies_in(tile.buffer_rows) and other.buffer_columns.lies_in(tile.buffer_columns)

@@ -12,9 +12,9 @@ from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import Agreement
-from hybrid.transport.base import Ends
-from hybrid.transport.build import make_deliveries, make_road, settled_workplace
-from hybrid.transport.panel_stream import Passing
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.build import make_panel_stream, make_rank_device, make_transport
+from hybrid.transport.panel_stream import PanelForwarder
 
 # Told what is being done, how much of it is done, and of how much; on every rank.
 Progress = Callable[[str, int, int], None]
@@ -27,28 +27,30 @@ class Runner:
         self,
         team: Team,
         agreement: Agreement,
-        ends: Ends | None,
+        matrices: RankMatrices | None,
         touched: Sequence[Any],
         settings: Settings,
         progress: Progress,
-        passing: Passing | None = None,
+        forwarder: PanelForwarder | None = None,
     ) -> None:
         """`ends`: as for `make_road`. `touched`: the memory that this rank's copies read and write.
 
         `passing`: how panels of B go between the nodes; None if they all are there before.
         """
         plan, kernel = agreement.plan, agreement.kernel
-        gpus = [station.gpu for station in agreement.stations]
+        gpus = [placement.gpu for placement in agreement.placements]
         self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
-        self._ends = ends
-        self._strips, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
+        self._matrices = matrices
+        self._tiles_of, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
         self._work: Work = ()
         began = time.perf_counter()
-        self._workplace = settled_workplace(team, plan, gpus, kernel)
-        self._deliveries = make_deliveries(team, plan, self._workplace, passing) if passing else None
+        self._rank_device = make_rank_device(team, plan, gpus, kernel)
+        self._panel_stream = make_panel_stream(team, plan, self._rank_device, forwarder) if forwarder else None
         if plan.staged:
-            self._road, self._buffers = make_road(team, plan, self._workplace, self._ends, kernel, gpus, self._deliveries)
+            self._transport, self._buffers = make_transport(
+                team, plan, self._rank_device, self._matrices, kernel, gpus, self._panel_stream
+            )
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_lock = list(touched) if plan.staged else []
 
@@ -57,24 +59,26 @@ class Runner:
         if self._to_lock:
             began = time.perf_counter()
             while self._to_lock:
-                self._workplace.lock(self._to_lock.pop())
+                self._rank_device.lock(self._to_lock.pop())
             self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
-        if self._workplace.board is not None:
-            self._workplace.board.new_round()
-        if self._deliveries is not None:
-            self._deliveries.begin()
+        if self._rank_device.flags is not None:
+            self._rank_device.flags.new_round()
+        if self._panel_stream is not None:
+            self._panel_stream.begin()
         if self._poisoned:
-            self._workplace.device.poison(self._workplace.memory)
+            self._rank_device.device.poison(self._rank_device.memory)
 
     def run(self) -> None:
         with self._team.phase("multiply", timed=False), busy():
             try:
                 work = self._multiply()
-                if self._deliveries is not None and self._share.panels:  # a rank without rows of its own may be a courier
-                    self._deliveries.wait_for(len(self._share.panels) - 1)
+                if (
+                    self._panel_stream is not None and self._share.column_panels
+                ):  # a rank without rows of its own may be a courier
+                    self._panel_stream.wait_for(len(self._share.column_panels) - 1)
             except BaseException:
-                self._workplace.drain()
+                self._rank_device.drain()
                 raise
             self._work = work
 
@@ -86,14 +90,14 @@ class Runner:
         self._work = ()
 
     def _multiply(self) -> Work:
-        device = self._workplace.device
+        device = self._rank_device.device
         if self._staged:
-            return run_share(self._share, self._buffers, self._road, device, self._entering)
-        assert self._ends is not None
-        return multiply_in_place(self._share, self._ends, device, self._entering, self._deliveries)
+            return run_share(self._share, self._buffers, self._transport, device, self._entering)
+        assert self._matrices is not None
+        return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream)
 
     def _entering(self, phase: str) -> None:
         self._team.enter(phase)
         if phase == "multiply":
-            self._progress("multiply", self._done, self._strips)
+            self._progress("multiply", self._done, self._tiles_of)
             self._done += 1

@@ -9,52 +9,56 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.execution.rank_run import Runner
-from hybrid.execution.scatter_gather import pass_to_all_nodes
-from hybrid.host.row_view import SomeRows, Window
+from hybrid.execution.scatter_gather import broadcast_to_nodes
+from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
-from hybrid.ranks.shared_memory import make_windows
+from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import Agreement
-from hybrid.transport.base import Ends
+from hybrid.transport.base import RankMatrices
 from hybrid.verification.freivalds import Check, verify
 
 
-def make_resident_product(team: Team, agreement: Agreement, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
+def run_row_block_product(team: Team, agreement: Agreement, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
     """This rank's rows of C, where its rows of A lie, and what the check found. Every rank calls it."""
     plan, share = agreement.plan, agreement.plan.shares[team.rank]
-    threads = agreement.stations[team.rank].threads.count
+    threads = agreement.placements[team.rank].threads.count
     team.timeline = Timeline()
     with limited_threads(threads):
-        with team.phase("place"), busy():
+        with team.phase("scatter"), busy():
             own_a, own_b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
             c = empty_like(own_a, len(share.rows), plan.problem.m)
             await_callers_work(own_a, own_b, c)
-        all_b = SomeRows(own_b, share.b_rows) if plan.own_rows_suffice else _gathered(team, plan, own_b, settings)
-        touched = [own_a, own_b if plan.own_rows_suffice else all_b, c]
-        runner = Runner(team, agreement, Ends(own_a, all_b, c), touched, settings, lambda *_: None)
-        with team.phase("place", timed=False):
+        all_b = (
+            RowView(own_b, share.b_rows)
+            if plan.own_rows_suffice
+            else RowView(_gathered(team, plan, own_b, settings), Span(0, plan.problem.l))
+        )
+        touched = [own_a, all_b.array, c]
+        runner = Runner(team, agreement, RankMatrices(own_a, all_b, c), touched, settings, lambda *_: None)
+        with team.phase("scatter", timed=False):
             runner.make_ready()
         runner.run()
         check = None
         if settings.check:
             with team.phase("check", timed=False), busy():
                 rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
-                window_a, window_b, window_c = (Window(on_host(array), span) for array, span in rows)
+                window_a, window_b, window_c = (RowView(on_host(array), span) for array, span in rows)
             check = verify(team, plan, window_a, window_b, window_c, threads)
         if plan.device != "cuda":
-            with team.phase("place"):
+            with team.phase("scatter"):
                 c = where_lies(a, c)
         return c, check
 
 
 def _gathered(team: Team, plan: Plan, own_b: Any, settings: Settings) -> Any:
     """All of B in the node's window."""
-    window = make_windows(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
-    with team.phase("place"), busy():
+    window = make_shared_matrices(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
+    with team.phase("scatter"), busy():
         window[plan.shares[team.rank].b_rows][...] = on_host(own_b)
-    with team.phase("place"):
+    with team.phase("scatter"):
         for share in plan.shares:
-            pass_to_all_nodes(team, plan, window, share.b_rows, share.node, settings)
+            broadcast_to_nodes(team, plan, window, share.b_rows, share.node, settings)
     return window.array

@@ -94,7 +94,7 @@ def further_steps(length: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Road:
+class Arithmetic:
     """How A^length is come by. The same on every rank."""
 
     vertices: int
@@ -131,7 +131,7 @@ class Road:
         )
 
 
-def choose_road(adjacency: np.ndarray, length: int, dtype: str) -> Road:
+def choose_arithmetic(adjacency: np.ndarray, length: int, dtype: str) -> Arithmetic:
     """Decide, before anything is multiplied, how the power is computed exactly. UsageError where nothing of it can be."""
     bounds, vertices = Bounds(adjacency), len(adjacency)
     bits = bounds.bits(length)
@@ -143,37 +143,42 @@ def choose_road(adjacency: np.ndarray, length: int, dtype: str) -> Road:
             break
         plain, power = plain + 1, power * 2 if step == SQUARE else power + 1
     if plain == len(steps):
-        return Road(vertices, length, dtype, bits, plain)
+        return Arithmetic(vertices, length, dtype, bits, plain)
     at_once = max(1, _SIDE // vertices)
     while at_once > 1 and bits > bits_within_reach(at_once * vertices, dtype):
         at_once //= 2  # shorter sums leave room for larger primes
     primes = enough_primes(bits, at_once * vertices, dtype)
-    return Road(vertices, length, dtype, bits, plain, tuple(primes), min(at_once, len(primes)))
+    return Arithmetic(vertices, length, dtype, bits, plain, tuple(primes), min(at_once, len(primes)))
 
 
 def carry_out(
-    road: Road, adjacency: np.ndarray | None, rows: list[int], columns: list[int], multiply: Multiply, progress: Progress
+    arithmetic: Arithmetic,
+    adjacency: np.ndarray | None,
+    rows: list[int],
+    columns: list[int],
+    multiply: Multiply,
+    progress: Progress,
 ) -> np.ndarray | None:
     """These rows and columns of A^length for `as_integers`, at rank 0; None on the others, which hand in None.
 
     Every rank calls it with the same road: `multiply` is called equally often on all. Only `multiply` raises HybridErrors.
     """
-    steps, done = further_steps(road.length), 0
+    steps, done = further_steps(arithmetic.length), 0
     power = base = adjacency
-    if adjacency is not None and road.length == 0:
-        power = np.eye(road.vertices, dtype=np.int64)
-    elif adjacency is not None and road.plain:
-        power = base = adjacency.astype(road.dtype)
-    for step in steps[: road.plain]:
-        progress(done, road.products)
+    if adjacency is not None and arithmetic.length == 0:
+        power = np.eye(arithmetic.vertices, dtype=np.int64)
+    elif adjacency is not None and arithmetic.plain:
+        power = base = adjacency.astype(arithmetic.dtype)
+    for step in steps[: arithmetic.plain]:
+        progress(done, arithmetic.products)
         power, done = multiply(power, power if step == SQUARE else base), done + 1
-    if not road.primes:
+    if not arithmetic.primes:
         return None if power is None else power[np.ix_(rows, columns)]
     remainders = []
-    for moduli in _groups(road):
-        group = None if power is None or adjacency is None else _Group(road, moduli, power, adjacency)
-        for step in steps[road.plain :]:
-            progress(done, road.products)
+    for moduli in _groups(arithmetic):
+        group = None if power is None or adjacency is None else _Group(arithmetic, moduli, power, adjacency)
+        for step in steps[arithmetic.plain :]:
+            progress(done, arithmetic.products)
             left, right = group.factors(step) if group else (None, None)
             product, done = multiply(left, right), done + 1
             if group and product is not None:
@@ -183,27 +188,27 @@ def carry_out(
     return np.concatenate(remainders) if remainders else None
 
 
-def as_integers(road: Road, found: np.ndarray) -> np.ndarray:
+def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
     """What `carry_out` found as Python integers.
 
     CheckFailed for a number that was proved impossible: one modulus more than is needed brings wrong remainders to light.
     """
-    numbers = Reconstruction(road.primes)(found) if road.primes else found.astype(np.int64).astype(object)
-    if any(int(number).bit_length() > road.bits for number in numbers.flat):
-        raise CheckFailed(f"a count exceeds 2^{road.bits}, which none can: some product, or what was made of it, is wrong")
+    numbers = Reconstruction(arithmetic.primes)(found) if arithmetic.primes else found.astype(np.int64).astype(object)
+    if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):
+        raise CheckFailed(f"a count exceeds 2^{arithmetic.bits}, which none can: some product, or what was made of it, is wrong")
     return numbers
 
 
-def _groups(road: Road) -> Iterator[np.ndarray]:
-    for at in range(0, len(road.primes), road.at_once):
-        yield np.array(road.primes[at : at + road.at_once], np.int64)
+def _groups(arithmetic: Arithmetic) -> Iterator[np.ndarray]:
+    for at in range(0, len(arithmetic.primes), arithmetic.at_once):
+        yield np.array(arithmetic.primes[at : at + arithmetic.at_once], np.int64)
 
 
 class _Group:
     """Some power of A modulo some primes, side by side."""
 
-    def __init__(self, road: Road, moduli: np.ndarray, power: np.ndarray, adjacency: np.ndarray) -> None:
-        self._size, self._count, self._dtype = road.vertices, len(moduli), road.dtype
+    def __init__(self, arithmetic: Arithmetic, moduli: np.ndarray, power: np.ndarray, adjacency: np.ndarray) -> None:
+        self._size, self._count, self._dtype = arithmetic.vertices, len(moduli), arithmetic.dtype
         self._moduli = np.repeat(moduli, self._size)
         self._state, self._base = (balanced(np.tile(matrix, self._count), self._moduli) for matrix in (power, adjacency))
         self._diagonal = np.zeros((self._count * self._size,) * 2, self._dtype)

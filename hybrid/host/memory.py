@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hybrid.core.ttl_cache import lately
+from hybrid.core.ttl_cache import ttl_cached
 
 
 def available_host_bytes(*, now: bool = False) -> int:
@@ -17,7 +17,7 @@ def _host_bytes() -> int:
     return host_bytes_in(Path("/"))
 
 
-_host_bytes_lately = lately(_host_bytes)
+_host_bytes_lately = ttl_cached(_host_bytes)
 
 
 def host_bytes_in(root: Path) -> int:
@@ -59,4 +59,3 @@ def shared_bytes(folder: Path) -> int:
     """Free bytes of the folder shared matrices are made in."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
-

@@ -18,7 +18,7 @@ LEAST_BYTES = 1 << 20  # below, fresh memory costs nothing
 class Block:
     """Memory that an array shows; it goes back when the last array that shows it has gone."""
 
-    def __init__(self, memory: np.ndarray, back_to: Recycled, array: dict[str, Any]) -> None:
+    def __init__(self, memory: np.ndarray, back_to: ResultPool, array: dict[str, Any]) -> None:
         self.memory = memory
         self._back_to = back_to
         self.__array_interface__ = array
@@ -27,7 +27,7 @@ class Block:
         self._back_to.take_back(self.memory)
 
 
-class Recycled:
+class ResultPool:
     """Results of which the memory is used again."""
 
     def __init__(self) -> None:
@@ -71,4 +71,4 @@ class Recycled:
         self._free[:] = [memory]
 
 
-recycled = Recycled()  # of this process
+result_pool = ResultPool()  # of this process

@@ -7,42 +7,44 @@ from dataclasses import dataclass
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, even_pieces, pieces
 
-TILE = 128  # panels and chunks for a GPU are multiples of it where they can be: kernels work in such tiles
+KERNEL_TILE = 128  # panels and chunks for a GPU are multiples of it where they can be: kernels work in such tiles
 ALIGNMENT = 256  # bytes; as CUDA's own allocations
 
 
 @dataclass(frozen=True)
-class Cut:
+class Tiling:
     """The same on every rank. `chunks` and `panels` are held at a time; the pieces of a dimension may be fewer."""
 
-    chunk_rows: int
+    panel_rows: int
     panel_columns: int
-    chunks: int
-    panels: int
+    row_panels: int
+    column_panels: int
     apart: bool = False  # every panel is a matrix of its own: then its rows follow each other; all are held
-    staying: str = "A"  # or "B": what does not pass by, where not all is held
+    stationary: str = "A"  # or "B": what does not pass by, where not all is held
     slab_rows: int = 0  # of B, where it comes in slabs; or where panels that stay come in these
-    foundation: int = 0  # chunks that come in turn with the slabs, where all are held
+    interleaved: int = 0  # chunks that come in turn with the slabs, where all are held
     last_rows: int = 0  # of the last two chunks, where these are smaller: little is left to do when all is there
 
-    def chunks_of(self, rows: int, device: str) -> tuple[Span, ...]:
-        even = device == "cpu" and self.chunks * self.chunk_rows >= rows
-        small = self.last_rows if rows > self.chunk_rows + 2 * self.last_rows else 0
-        large = _pieces(Span(0, rows - 2 * small), self.chunk_rows, even=even)
+    def row_panels_of(self, rows: int, device: str) -> tuple[Span, ...]:
+        even = device == "cpu" and self.row_panels * self.panel_rows >= rows
+        small = self.last_rows if rows > self.panel_rows + 2 * self.last_rows else 0
+        large = _pieces(Span(0, rows - 2 * small), self.panel_rows, even=even)
         return large + tuple(pieces(Span(rows - 2 * small, rows), small or 1))
 
-    def panels_in(self, columns: int) -> int:
+    def column_panels_in(self, columns: int) -> int:
         return -(-columns // self.panel_columns)
 
     def loads(self, rows: int, columns: int) -> int:
         """How many chunks and panels come, those that come again counted again."""
-        a, b = (-(-rows // self.chunk_rows), self.chunks), (self.panels_in(columns), self.panels)
-        (stays, stay_held), (passes, pass_held) = (a, b) if self.staying == "A" else (b, a)
+        a, b = (-(-rows // self.panel_rows), self.row_panels), (self.column_panels_in(columns), self.column_panels)
+        (stays, stay_held), (passes, pass_held) = (a, b) if self.stationary == "A" else (b, a)
         turns = max(0, -(-stays // stay_held) - 1)
         return stays + passes + turns * max(0, passes - pass_held)
 
-    def panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
-        return _pieces(Span(0, columns), self.panel_columns, even=device == "cpu" and self.panels * self.panel_columns >= columns)
+    def column_panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
+        return _pieces(
+            Span(0, columns), self.panel_columns, even=device == "cpu" and self.column_panels * self.panel_columns >= columns
+        )
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,13 @@ class Layout:
     bytes: int
 
 
-def layout_of(problem: Problem, rows: int, cut: Cut, device: str) -> Layout:
+def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layout:
     """For a row-block of `rows` rows; nothing where there are none."""
     if not rows:
         return Layout(0, 0, 0, Region(0, 0), Region(0, 0), 0)
-    height = min(rows, cut.chunk_rows * cut.chunks)
-    slots, side_by_side = (cut.panels_in(problem.m), 1) if cut.apart else (1, cut.panels)
-    width = min(problem.m, cut.panel_columns * side_by_side)
+    height = min(rows, tiling.panel_rows * tiling.row_panels)
+    slots, side_by_side = (tiling.column_panels_in(problem.m), 1) if tiling.apart else (1, tiling.column_panels)
+    width = min(problem.m, tiling.panel_columns * side_by_side)
 
     def size(height: int, columns: int) -> int:
         return _aligned(problem.bytes(height, columns if device == "cpu" else padded(columns, problem.item_size)))

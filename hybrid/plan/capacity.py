@@ -11,7 +11,7 @@ from hybrid.plan.plan import Plan
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeMemory:
     """Memory a rank sees free. `gpu_id` tells which ranks share a GPU.
 
     Not `gpu_asked`: `gpu_bytes` are what may be used, whether they are free or not; only what is held is there for certain.
@@ -22,12 +22,14 @@ class Room:
     shared_bytes: int  # in the folder where shared matrices live
     gpu_bytes: int = 0
     gpu_id: str = ""
-    gpu_held: int = 0  # of gpu_bytes: by this project, for the next product
+    gpu_reserved: int = 0  # of gpu_bytes: by this project, for the next product
     gpu_pooled: int = 0  # of gpu_bytes: by this process, for arrays such as resident rows of C
-    gpu_asked: bool = True
+    gpu_queried: bool = True
 
 
-def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there: int = 0, besides: Sequence[int] = ()) -> None:
+def refuse_what_does_not_fit(
+    plan: Plan, rooms: Sequence[FreeMemory], *, already_there: int = 0, besides: Sequence[int] = ()
+) -> None:
     """Raise DoesNotFit, with the missing amount, if some node or GPU cannot hold its part. `rooms[rank]`, for all ranks.
 
     `already_there`: bytes of the forecast on the root's node that exist already. `besides[rank]`: of a rank's host memory,
@@ -46,7 +48,9 @@ def refuse_what_does_not_fit(plan: Plan, rooms: Sequence[Room], *, already_there
                 f"{plan.problem} needs {readable(need)} of memory on {host}, which has {readable(free)}: "
                 f"{readable(need - free)} are missing; use more nodes, smaller matrices or float32"
             )
-        need = sum(plan.bytes_of_windows(index) for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root)
+        need = sum(
+            plan.bytes_shared_on_node(index) for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root
+        )
         need -= already_there if plan.root_node in nodes else 0
         free = min(rooms[rank].shared_bytes for rank in here)
         if need > free:

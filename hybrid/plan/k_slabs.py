@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hybrid.core.spans import Span, block, pieces
-from hybrid.plan.buffer_layout import TILE
-from hybrid.plan.schedule import Arrival, Strip
+from hybrid.plan.buffer_layout import KERNEL_TILE
+from hybrid.plan.schedule import Arrival, Tile
 
 Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
 
@@ -31,40 +31,42 @@ def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
     )
 
 
-def slab_arrivals(chunks: Sequence[Span], slabs: Sequence[Slab], columns: Span, foundation: int, own: int) -> Iterator[Arrival]:
+def slab_arrivals(
+    row_panels: Sequence[Span], slabs: Sequence[Slab], columns: Span, interleaved: int, own: int
+) -> Iterator[Arrival]:
     """Every chunk and every slab once. `foundation`: chunks that come in turn with the slabs, at least one: what can be
     multiplied grows the fastest while as much of A crosses a link as of B.
 
     `own`: the link whose rows of a slab are multiplied first, since they are there first.
     """
-    if not (chunks and len(columns)):
+    if not (row_panels and len(columns)):
         return
-    foundation = min(foundation, len(chunks))
+    interleaved = min(interleaved, len(row_panels))
     all_of_b = (Span(min(part.lo for part in slabs[0]), max(part.hi for part in slabs[-1])),)
-    chunks_here = slabs_here = b_loaded = 0
-    while slabs_here < len(slabs) or chunks_here < len(chunks):
-        here = Span(chunks[0].lo, chunks[chunks_here - 1].hi) if chunks_here else Span(0, 0)
+    row_panels_here = slabs_here = b_loaded = 0
+    while slabs_here < len(slabs) or row_panels_here < len(row_panels):
+        here = Span(row_panels[0].lo, row_panels[row_panels_here - 1].hi) if row_panels_here else Span(0, 0)
         if slabs_here == len(slabs):
-            chunk = chunks[chunks_here]
-            yield _chunk(chunk, chunks_here, _strips(chunk, all_of_b, columns, completed=[chunk]))
-            chunks_here += 1
-        elif chunks_here < foundation and len(here) * len(all_of_b[0]) <= b_loaded * len(columns):
-            chunk = chunks[chunks_here]
-            came = zip(slabs[0], slabs[slabs_here - 1], strict=True) if slabs_here else ()
-            parts = _from(own, [Span(first.lo, last.hi) for first, last in came])
-            yield _chunk(chunk, chunks_here, _strips(chunk, parts, columns))
-            chunks_here += 1
+            row_panel = row_panels[row_panels_here]
+            yield _row_panel(row_panel, row_panels_here, _tiles_of(row_panel, all_of_b, columns, completed=[row_panel]))
+            row_panels_here += 1
+        elif row_panels_here < interleaved and len(here) * len(all_of_b[0]) <= b_loaded * len(columns):
+            row_panel = row_panels[row_panels_here]
+            arrived = zip(slabs[0], slabs[slabs_here - 1], strict=True) if slabs_here else ()
+            parts = _from(own, [Span(first.lo, last.hi) for first, last in arrived])
+            yield _row_panel(row_panel, row_panels_here, _tiles_of(row_panel, parts, columns))
+            row_panels_here += 1
         else:
             slab, is_last = slabs[slabs_here], slabs_here == len(slabs) - 1
             # At last chunk by chunk, so that C's rows begin to go home.
-            completed = chunks[:chunks_here] if is_last else ()
-            releases = _strips(here, _from(own, slab), columns, adds=slabs_here > 0, completed=completed)
+            completed = row_panels[:row_panels_here] if is_last else ()
+            releases = _tiles_of(here, _from(own, slab), columns, adds=slabs_here > 0, completed=completed)
             yield Arrival("B", slabs_here, columns, columns, 0, tuple(releases), slab)
             slabs_here += 1
             b_loaded += len(slab[own])
 
 
-def _chunk(rows: Span, index: int, releases: Iterator[Strip]) -> Arrival:
+def _row_panel(rows: Span, index: int, releases: Iterator[Tile]) -> Arrival:
     return Arrival("A", index, rows, rows, 0, tuple(releases))
 
 
@@ -73,16 +75,16 @@ def _from(own: int, parts: Sequence[Span]) -> list[Span]:
     return [part for part in (*parts[own:], *parts[:own]) if len(part)]
 
 
-def _strips(
+def _tiles_of(
     rows: Span, parts: Sequence[Span], columns: Span, *, adds: bool = False, completed: Sequence[Span] = ()
-) -> Iterator[Strip]:
+) -> Iterator[Tile]:
     """One part of B after the other adds to these rows of C, the first one only if it `adds`. `completed`: the same rows, in
     runs that the last part completes."""
     # What adds to the same elements waits for each other: so there are two strips, and one's last tiles run beside the other's.
-    sides = tuple(pieces(columns, -(-len(columns) // (2 * TILE)) * TILE))
+    sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
     for number, part in enumerate(parts):
         adds = adds or number > 0
         if completed and number == len(parts) - 1:
-            yield from (Strip(run, columns, run, columns, 0, part, adds) for run in completed)
+            yield from (Tile(run, columns, run, columns, 0, part, adds) for run in completed)
         else:
-            yield from (Strip(rows, side, rows, side, 0, part, adds, completes=False) for side in sides)
+            yield from (Tile(rows, side, rows, side, 0, part, adds, completes=False) for side in sides)

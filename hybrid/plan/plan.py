@@ -13,8 +13,8 @@ from hybrid.core.spans import Span, Topology, block
 from hybrid.errors import UsageError
 from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.k_slabs import slabs_of
-from hybrid.plan.rank_share import Share
-from hybrid.plan.tiling import choose_cut
+from hybrid.plan.rank_share import RankShare
+from hybrid.plan.tiling import choose_tiling
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # of one rank
@@ -36,22 +36,22 @@ class Plan:
     device: str  # "cpu", "cuda" or "emulate"
     staged: bool  # chunks and panels are copied into buffers of the device
     check: bool  # the product will be verified
-    shares: tuple[Share, ...]
-    road: str = "in place"  # or "host", "peers", "nccl": how the operands come to the devices
+    shares: tuple[RankShare, ...]
+    transport: str = "in place"  # or "host", "peers", "nccl": how the operands come to the devices
     resident: bool = False  # every rank has its rows of A and B, and keeps its rows of C
     device_memory: int = 0  # bytes each rank may take on its device; 0: as many as it needs
     at_root: bool = False  # the matrices are the root's own arrays: they lie in no window
 
-    def on_road(self, road: str) -> Plan:
+    def with_transport(self, transport: str) -> Plan:
         """With buffers as the road takes them: NCCL sends what lies in one piece."""
-        shares = _panels_apart(self.shares, self.problem, self.device) if road == "nccl" else self.shares
-        return replace(self, road=road, shares=shares)
+        shares = _panels_apart(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
+        return replace(self, transport=transport, shares=shares)
 
     def refuse_endless(self) -> None:
         """UsageError if what fits is so little that chunks and panels would come again and again."""
         for share in self.shares:
-            in_slabs = 0 if share.in_slabs else len(share.panels) * len(share.slabs)
-            _refuse_many(self.problem, share.cut.loads(len(share.rows), self.problem.m) + in_slabs)
+            in_slabs = 0 if share.in_slabs else len(share.column_panels) * len(share.slabs)
+            _refuse_many(self.problem, share.tiling.loads(len(share.rows), self.problem.m) + in_slabs)
 
     @property
     def adds(self) -> bool:
@@ -84,7 +84,7 @@ class Plan:
     def _why_not_held(self) -> str:
         if not all(share.holds_all for share in self.shares):
             return "not everything fits on the devices: what is needed is loaded as they go"
-        if not all(len(share.rows) and share.panels for share in self.shares):
+        if not all(len(share.rows) and share.column_panels for share in self.shares):
             return "some ranks have nothing to multiply"
         return ""
 
@@ -104,7 +104,7 @@ class Plan:
 
     def b_rows_over_link(self, rank: int) -> Span:
         """The rows of B that this rank loads to its device: on the road "peers" for its node's ranks, on "nccl" for all."""
-        if self.resident or self.road == "nccl":
+        if self.resident or self.transport == "nccl":
             return self.shares[rank].b_rows
         members = self.topology.nodes[self.topology.node_of(rank)]
         number, share = members.index(rank), self.shares[rank]
@@ -114,7 +114,7 @@ class Plan:
 
     def b_rows_on(self, node: int) -> Span:
         """The rows of B that the node's ranks share: all, but where each loads only those that it provides."""
-        return self.b_rows_from(node) if self.road == "nccl" else Span(0, self.problem.l)
+        return self.b_rows_from(node) if self.transport == "nccl" else Span(0, self.problem.l)
 
     def b_rows_from(self, node: int) -> Span:
         """The rows of B that the ranks of this node provide."""
@@ -123,9 +123,9 @@ class Plan:
     @property
     def own_rows_suffice(self) -> bool:
         """Of resident operands: no rank loads other rows than its own. It is alone, or fetches the others' from their devices."""
-        return self.topology.size == 1 or self.road in ("peers", "nccl")
+        return self.topology.size == 1 or self.transport in ("peers", "nccl")
 
-    def bytes_of_windows(self, node: int) -> int:
+    def bytes_shared_on_node(self, node: int) -> int:
         """The matrices a node's ranks share. Of resident ones that is B, where it is not fetched from device to device."""
         p = self.problem
         if self.resident:
@@ -157,7 +157,7 @@ class Plan:
         return PROCESS_BYTES + buffers + of_c + self.bytes_of_check(rank)
 
     def bytes_on_node(self, node: int) -> int:
-        return self.bytes_of_windows(node) + sum(self.bytes_on_rank(rank) for rank in self.topology.nodes[node])
+        return self.bytes_shared_on_node(node) + sum(self.bytes_on_rank(rank) for rank in self.topology.nodes[node])
 
     def bytes_on_gpu(self, rank: int) -> int:
         return self.bytes_of_buffers(rank) if self.device == "cuda" else 0
@@ -171,10 +171,10 @@ def _refuse_many(problem: Problem, pieces: int) -> None:
 
 
 @lru_cache(maxsize=16)
-def _panels_apart(shares: tuple[Share, ...], problem: Problem, device: str) -> tuple[Share, ...]:
-    def apart(share: Share) -> Share:
-        cut = replace(share.cut, apart=True)
-        return replace(share, cut=cut, layout=layout_of(problem, len(share.rows), cut, device), slabs=())
+def _panels_apart(shares: tuple[RankShare, ...], problem: Problem, device: str) -> tuple[RankShare, ...]:
+    def apart(share: RankShare) -> RankShare:
+        tiling = replace(share.tiling, apart=True)
+        return replace(share, tiling=tiling, layout=layout_of(problem, len(share.rows), tiling, device), slabs=())
 
     return tuple(map(apart, shares))
 
@@ -187,7 +187,7 @@ def make_plan(
     root: int = 0,
     device: str = "cpu",
     staged: bool = False,
-    chunk_rows: int = 0,
+    panel_rows: int = 0,
     panel_columns: int = 0,
     slab_rows: int = 0,
     adds: bool = False,
@@ -207,33 +207,33 @@ def make_plan(
     b_blocks = [topology.rows_of_rank(rank, problem.l) for rank in ranks]
     if resident_rows:
         blocks, b_blocks = map(list, resident_rows)
-    cut = choose_cut(
+    tiling = choose_tiling(
         problem,
         max(map(len, blocks)),
         device=device,
         nodes=len(topology.nodes),
         links=0 if resident_rows else max(map(len, topology.nodes)),
         memory=device_memory if staged else 0,
-        chunk_rows=chunk_rows,
+        panel_rows=panel_rows,
         panel_columns=panel_columns,
         slab_rows=slab_rows,
         slabs=staged and adds and len(topology.nodes) == 1 and not resident_rows,
     )
-    pieces_of_b = -(-problem.l // cut.slab_rows) if cut.slab_rows else cut.panels_in(problem.m)
-    _refuse_many(problem, -(-max(map(len, blocks)) // cut.chunk_rows) + pieces_of_b)
-    panels = cut.panels_of(problem.m, device)
-    links = topology.size if cut.foundation else 1
-    slabs = slabs_of(problem.l, links, cut.slab_rows) if cut.slab_rows and panels else ()
+    pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
+    _refuse_many(problem, -(-max(map(len, blocks)) // tiling.panel_rows) + pieces_of_b)
+    column_panels = tiling.column_panels_of(problem.m, device)
+    links = topology.size if tiling.interleaved else 1
+    slabs = slabs_of(problem.l, links, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
     shares = tuple(
-        Share(
+        RankShare(
             rank,
             topology.node_of(rank),
             rows,
             b_blocks[rank],
-            cut.chunks_of(len(rows), device),
-            panels,
-            cut,
-            layout_of(problem, len(rows), cut, device),
+            tiling.row_panels_of(len(rows), device),
+            column_panels,
+            tiling,
+            layout_of(problem, len(rows), tiling, device),
             slabs,
         )
         for rank, rows in enumerate(blocks)

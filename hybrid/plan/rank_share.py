@@ -7,50 +7,58 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hybrid.core.spans import Span
-from hybrid.plan.buffer_layout import Cut, Layout
+from hybrid.plan.buffer_layout import Layout, Tiling
 from hybrid.plan.k_slabs import Slab, slab_arrivals
 from hybrid.plan.residency import last_uses
-from hybrid.plan.schedule import Arrival, Strip, arrivals
+from hybrid.plan.schedule import Arrival, Tile, arrivals
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """One rank's part of the product."""
 
     rank: int
     node: int
     rows: Span  # of A and C: the row-block it multiplies
     b_rows: Span  # of B: the rows it provides
-    chunks: tuple[Span, ...]  # of its row-block, counted within it
-    panels: tuple[Span, ...]  # of B's columns
-    cut: Cut
+    row_panels: tuple[Span, ...]  # of its row-block, counted within it
+    column_panels: tuple[Span, ...]  # of B's columns
+    tiling: Tiling
     layout: Layout  # of its buffers, where the device has some
     slabs: tuple[Slab, ...] = ()  # of B's rows: where there are some, B comes in these, or panels that stay do
 
     @property
     def holds_all(self) -> bool:
         """All of A's rows and of B are on the device at the end: nothing is overwritten, nothing comes twice."""
-        return len(self.chunks) <= self.cut.chunks and len(self.panels) <= self.cut.panels
+        return len(self.row_panels) <= self.tiling.row_panels and len(self.column_panels) <= self.tiling.column_panels
 
     @property
     def pieces_of_b(self) -> int:
         """How many panels or slabs there are."""
-        return len(self.slabs if self.in_slabs else self.panels)
+        return len(self.slabs if self.in_slabs else self.column_panels)
 
     @property
     def in_slabs(self) -> bool:
         """All of B comes in these, not in panels."""
-        return bool(self.slabs) and self.cut.foundation > 0
+        return bool(self.slabs) and self.tiling.interleaved > 0
 
     def arrivals(self) -> Iterator[Arrival]:
-        cut = self.cut
+        tiling = self.tiling
         if self.in_slabs:
-            return slab_arrivals(self.chunks, self.slabs, Span(0, self.panels[-1].hi), cut.foundation, self.rank)
+            return slab_arrivals(self.row_panels, self.slabs, Span(0, self.column_panels[-1].hi), tiling.interleaved, self.rank)
         rows_of_b = [Span(slab[0].lo, slab[-1].hi) for slab in self.slabs]
-        return arrivals(self.chunks, self.panels, cut.chunks, cut.panels, staying=cut.staying, apart=cut.apart, slabs=rows_of_b)
+        return arrivals(
+            self.row_panels,
+            self.column_panels,
+            tiling.row_panels,
+            tiling.column_panels,
+            stationary=tiling.stationary,
+            apart=tiling.apart,
+            slabs=rows_of_b,
+        )
 
-    def strips(self) -> Iterator[Strip]:
-        return (strip for arrival in self.arrivals() for strip in arrival.releases)
+    def tiles(self) -> Iterator[Tile]:
+        return (tile for arrival in self.arrivals() for tile in arrival.releases)
 
     @cached_property
     def order(self) -> tuple[Arrival, ...]:

@@ -15,13 +15,13 @@ from hybrid.core.spans import Span
 
 
 @dataclass(frozen=True)
-class Strip:
+class Tile:
     """A part of C that can be computed."""
 
     rows: Span  # within the rank's block
     columns: Span
-    held_rows: Span  # the same rows within the device's buffer of chunks
-    held_columns: Span  # the same columns within its buffer of panels
+    buffer_rows: Span  # the same rows within the device's buffer of chunks
+    buffer_columns: Span  # the same columns within its buffer of panels
     slot: int = 0  # of the panel, where each is a matrix of its own
     inner: Span | None = None  # of A's columns and B's rows, where these are not all
     adds: bool = False  # to what is in C
@@ -37,17 +37,17 @@ class Arrival:
     span: Span  # rows within the rank's block, or columns
     held: Span  # the same within the device's buffer
     slot: int  # of a panel, where each is a matrix of its own
-    releases: tuple[Strip, ...]
+    releases: tuple[Tile, ...]
     slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; of a panel all come
 
 
 def arrivals(
-    chunks: Sequence[Span],
-    panels: Sequence[Span],
-    chunks_held: int,
-    panels_held: int,
+    row_panels: Sequence[Span],
+    column_panels: Sequence[Span],
+    row_panels_held: int,
+    column_panels_held: int,
     *,
-    staying: str = "A",
+    stationary: str = "A",
     apart: bool = False,
     slabs: Sequence[Span] = (),
 ) -> Iterator[Arrival]:
@@ -59,9 +59,9 @@ def arrivals(
     which panels come that stay. So what is held at a turn is multiplied while they come; and the last strip before a turn makes
     room for one slab after the other.
     """
-    a, b = _Operand("A", chunks, chunks_held), _Operand("B", panels, panels_held, apart=apart)
-    stays, passes = (a, b) if staying == "A" else (b, a)
-    if not (chunks and panels):
+    a, b = _Operand("A", row_panels, row_panels_held), _Operand("B", column_panels, column_panels_held, apart=apart)
+    stays, passes = (a, b) if stationary == "A" else (b, a)
+    if not (row_panels and column_panels):
         return
     if passes.most < len(passes.pieces):
         passes.together = stays.most  # it makes room one strip after the other
@@ -81,18 +81,18 @@ def arrivals(
             if comes is a:
                 last_before_turn = stays is b and not (a.coming or b.coming) and first + b.most < len(b.pieces)
                 inner = slabs if last_before_turn and slabs else (None,)
-                releases = tuple(strip for columns in b.runs(b.together) for strip in _strips(run, columns, inner))
+                releases = tuple(tile for columns in b.runs(b.together) for tile in _tiles_of(run, columns, inner))
                 yield Arrival("A", run.first, run.span, run.held, 0, releases)
             elif stays is b and slabs:
                 for number, slab in enumerate(slabs):
                     last = number == len(slabs) - 1
                     releases = tuple(
-                        replace(_strip(rows, run), inner=slab, adds=number > 0, completes=last)
+                        replace(_tile_of(rows, run), inner=slab, adds=number > 0, completes=last)
                         for rows in a.runs(a.together if last else a.most)
                     )
                     yield Arrival("B", run.first, run.span, run.held, run.slot, releases, (slab,))
             else:
-                releases = tuple(_strip(rows, run) for rows in a.runs(a.together))
+                releases = tuple(_tile_of(rows, run) for rows in a.runs(a.together))
                 yield Arrival("B", run.first, run.span, run.held, run.slot, releases)
 
 
@@ -106,14 +106,14 @@ class _Run:
     slot: int
 
 
-def _strips(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Strip]:
+def _tiles_of(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Tile]:
     """The same strip as one for each part of A's columns and B's rows, which add to each other."""
     for number, part in enumerate(inner):
-        yield replace(_strip(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
+        yield replace(_tile_of(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
 
 
-def _strip(rows: _Run, columns: _Run) -> Strip:
-    return Strip(rows.span, columns.span, rows.held, columns.held, columns.slot)
+def _tile_of(rows: _Run, columns: _Run) -> Tile:
+    return Tile(rows.span, columns.span, rows.held, columns.held, columns.slot)
 
 
 class _Operand:

@@ -156,7 +156,7 @@ class Messages:
     def _throw_away(self, source: int) -> None:
         status = self._new_status()
         while (message := self._comm.Improbe(source, self._tag, status)) is None:
-            supervisor.beat()
+            supervisor.heartbeat()
             let_others_run()
         self._poll(message.Irecv([bytearray(status.Get_count(self._byte)), self._byte]))
 
@@ -166,7 +166,7 @@ class Messages:
         while not request.Test():
             polls += 1
             if polls % _POLLS_BETWEEN_LOOKS == 0:
-                supervisor.beat()
+                supervisor.heartbeat()
                 if stop is not None and stop():
                     return False
                 if deadline is not None and time.monotonic() > deadline:

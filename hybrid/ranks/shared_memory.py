@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     pass
 
 
-def window_folder() -> Path:
+def shared_memory_folder() -> Path:
     """Where shared mappings are made: memory where the system offers it, else the folder for temporary files."""
     memory = Path("/dev/shm")  # noqa: S108 (files there get unguessable names, made exclusively)
     return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
 
 
-def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: str) -> dict[str, RowView]:
+def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: str) -> dict[str, RowView]:
     """One window for each key, of the node's rows `rows[key]`. Every rank of the node reserves its share of them.
 
     Raises DoesNotFit on all ranks when the memory is not there.
@@ -49,17 +49,17 @@ def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], dty
     # Every rank goes through all phases, also one that is alone on its node.
     try:
         try:
-            with team.phase("place", timed=False) as naming:
+            with team.phase("scatter", timed=False) as naming:
                 if shared and team.leads_node:
                     _create(sizes, created)
                 naming.mine = created
-            with team.phase("place", timed=False):
+            with team.phase("scatter", timed=False):
                 for key, path in naming.all[team.node_ranks[0]].items():
                     opened[key] = os.open(path, os.O_RDWR)
         finally:
             for path in created.values():  # soon, lest a killed job leaves its matrices behind
                 os.unlink(path)
-        with team.phase("place", timed=False), busy():
+        with team.phase("scatter", timed=False), busy():
             own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
             maps = {key: _map(descriptor, sizes[key], own[key]) for key, descriptor in opened.items()}
             arrays = {
@@ -75,7 +75,7 @@ def make_windows(team: Team, rows: dict[str, Span], columns: dict[str, int], dty
 def _create(sizes: dict[str, int], created: dict[str, str]) -> None:
     """Make an empty file for each size, and note its path in `created` as soon as it exists."""
     for key, size in sizes.items():
-        path = str(window_folder() / f"hybrid-{os.getpid()}-{secrets.token_hex(8)}")
+        path = str(shared_memory_folder() / f"hybrid-{os.getpid()}-{secrets.token_hex(8)}")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         created[key] = path
         os.truncate(path, size)
@@ -89,5 +89,5 @@ def _map(descriptor: int, size: int, reserved: Span) -> mmap.mmap:
         return mmap.mmap(descriptor, size)
     except OSError as error:
         raise DoesNotFit(
-            f"no room for {readable(len(reserved))} of shared memory in {window_folder()} ({error.strerror})"
+            f"no room for {readable(len(reserved))} of shared memory in {shared_memory_folder()} ({error.strerror})"
         ) from None

@@ -25,7 +25,7 @@ from hybrid.ranks.launcher import launched, rank_by_launcher
 GRACE = 1.5  # seconds in which a launcher that is ending the whole job does so without a word from every rank
 DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt of the guard alone is passed on
-BEAT_INTERVAL = 0.1  # the worker writes no more often than this
+HEARTBEAT_INTERVAL = 0.1  # the worker writes no more often than this
 
 _AGREED, _REPORTED = "=", "!"  # before an exit code: all ranks end like this · this one does, and has said why
 _BORN = "*"  # MPI has started
@@ -46,13 +46,13 @@ class _Sign:
 _sign = _Sign()
 
 
-def beat(phase: str | None = None) -> None:
+def heartbeat(phase: str | None = None) -> None:
     """Show a sign of progress, with the phase when it changes. Free to call often; does nothing without a guard."""
     if _sign.pipe is None:
         return
     now = time.monotonic()
     name = _sign.phase if phase is None else phase.encode()
-    if name == _sign.phase and now - _sign.last < BEAT_INTERVAL:
+    if name == _sign.phase and now - _sign.last < HEARTBEAT_INTERVAL:
         return
     _sign.phase, _sign.last = name, now
     _write(name)
@@ -71,7 +71,7 @@ def busy() -> Iterator[None]:
 
     def keep_beating() -> None:
         while not done.wait(1.0):
-            beat()
+            heartbeat()
 
     beating = threading.Thread(target=keep_beating, daemon=True)
     beating.start()
@@ -103,18 +103,18 @@ def asked_to_end() -> bool:
 def settle(code: int, *, agreed: bool = True) -> None:
     """Tell the guard this rank's exit code; nothing is left to be said. Not `agreed`: the others know nothing of it."""
     if agreed:
-        beat("end")
+        heartbeat("end")
     if _sign.pipe is not None:
         _write(f"{_AGREED if agreed else _REPORTED}{code}".encode())
 
 
-def born() -> None:
+def mpi_started() -> None:
     """Tell the guard that MPI has started; from here on the other ranks may wait for this one."""
     if _sign.pipe is not None:
         _write(_BORN.encode())
 
 
-def guarded(work: Callable[[], int], stall: float, stillborn: Callable[[str], int | None] | None = None) -> int:
+def supervised(work: Callable[[], int], stall: float, stillborn: Callable[[str], int | None] | None = None) -> int:
     """Run `work` in a child process under a guard and return the exit code for the launcher.
 
     The child returns from here as the worker; the parent stays in the watching loop until the child has ended.
@@ -133,7 +133,7 @@ def guarded(work: Callable[[], int], stall: float, stillborn: Callable[[str], in
     os.close(reading)
     _die_with(guard)
     _sign.pipe = writing
-    beat("start")
+    heartbeat("start")
     return work()
 
 

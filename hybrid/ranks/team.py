@@ -121,7 +121,7 @@ class Team:
     def enter(self, activity: str) -> None:
         """Name what this rank does from here on: failures and the guard quote it."""
         self.doing = activity
-        supervisor.beat(activity)
+        supervisor.heartbeat(activity)
 
     def phase(self, name: str, *, timed: bool = True) -> Phase:
         """Do something on every rank and agree on how it went.

@@ -16,13 +16,13 @@ class Progress:
         self._stream = stream
         self._began = time.monotonic()
         self._phase = ""
-        self._announced = False
+        self._ipc_events = False
         self._bar: Any = None
 
     def __call__(self, phase: str, done: int, of: int) -> None:
         if phase != self._phase:
             self.close()
-            self._phase, self._announced = phase, False
+            self._phase, self._ipc_events = phase, False
             if self._stream.isatty():
                 from tqdm import tqdm
 
@@ -31,8 +31,8 @@ class Progress:
             if done < self._bar.n:  # the same phase of the next repeat
                 self._bar.reset()
             self._bar.update(done - self._bar.n)
-        elif not self._announced and time.monotonic() - self._began > PATIENCE:
-            self._announced = True
+        elif not self._ipc_events and time.monotonic() - self._began > PATIENCE:
+            self._ipc_events = True
             print(f"hybrid: {phase} …", file=self._stream, flush=True)
 
     def close(self) -> None:

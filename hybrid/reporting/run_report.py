@@ -11,7 +11,7 @@ from hybrid.plan.plan import Plan
 
 if TYPE_CHECKING:
     from hybrid.execution.product import Outcome
-    from hybrid.selection.agreement import Agreement, Station
+    from hybrid.selection.agreement import Agreement, RankPlacement
     from hybrid.verification.freivalds import Check
 
 OUTSIDE_TOTAL = ("fill", "prepare", "check")
@@ -25,24 +25,24 @@ def heading(agreement: Agreement) -> str:
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
         f"{plan.topology.size} {plural('rank', plan.topology.size)} on {nodes} {plural('node', nodes)}  "
         f"{plan.device} ({agreement.device_reason})  kernel {agreement.kernel.name} ({agreement.kernel_reason})"
-        + (f"  road {plan.road} ({agreement.road_reason})" if plan.staged else "")
+        + (f"  road {plan.transport} ({agreement.transport_reason})" if plan.staged else "")
     ]
-    lines += [f"  {describe(station, plan.shares[station.rank].rows)}" for station in agreement.stations]
+    lines += [f"  {describe(placement, plan.shares[placement.rank].rows)}" for placement in agreement.placements]
     return "\n".join(lines)
 
 
-def describe(station: Station, rows: Span) -> str:
+def describe(placement: RankPlacement, rows: Span) -> str:
     """One rank: host, cores, threads, GPU, rows."""
-    threads = station.threads
+    threads = placement.threads
     parts = [
-        f"rank {station.rank}",
-        station.host,
-        f"cores {ranges(station.cores)}",
+        f"rank {placement.rank}",
+        placement.host,
+        f"cores {ranges(placement.cores)}",
         f"{threads.count} {plural('thread', threads.count)} ({threads.reason})",
     ]
-    if station.gpu:
-        shared = ", ".join(map(str, station.shares_gpu_with))
-        parts.append(f"{station.gpu.name} {station.gpu.uuid}" + (f" shared with rank {shared}" if shared else ""))
+    if placement.gpu:
+        shared = ", ".join(map(str, placement.shares_gpu_with))
+        parts.append(f"{placement.gpu.name} {placement.gpu.uuid}" + (f" shared with rank {shared}" if shared else ""))
     return "  ".join([*parts, f"rows {rows}"])
 
 
@@ -76,7 +76,7 @@ def moved_bytes(plan: Plan, phase: str) -> int:
     a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
     away = sum(len(plan.a_rows_on(node)) for node in range(len(plan.topology.nodes)) if node != plan.root_node)
-    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.road, 0)  # of every row; the other devices have it from there
+    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)  # of every row; the other devices have it from there
     return {
         "fill": a + b,
         "copy in": a + loads_of_b * b if loads_of_b else _loaded(plan),
@@ -132,24 +132,23 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "nodes": len(plan.topology.nodes),
         "device": plan.device,
         "kernel": agreement.kernel.name,
-        "road": plan.road,
+        "transport": plan.transport,
         **options,
         "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
         "total": vars(outcome.total),
         "rate": problem.operations / outcome.total.median if outcome.total.median else 0.0,
         "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
         "settings": settings,
-        "stations": [
+        "placements": [
             {
-                "rank": station.rank,
-                "host": station.host,
-                "cores": ranges(station.cores),
-                "threads": station.threads.count,
-                "gpu": station.gpu.name if station.gpu else None,
-                "uuid": station.gpu.uuid if station.gpu else None,
-                "rows": str(plan.shares[station.rank].rows),
+                "rank": placement.rank,
+                "host": placement.host,
+                "cores": ranges(placement.cores),
+                "threads": placement.threads.count,
+                "gpu": placement.gpu.name if placement.gpu else None,
+                "uuid": placement.gpu.uuid if placement.gpu else None,
+                "rows": str(plan.shares[placement.rank].rows),
             }
-            for station in agreement.stations
+            for placement in agreement.placements
         ],
     }
-

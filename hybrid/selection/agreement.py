@@ -14,18 +14,18 @@ from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, fastest, refusal
-from hybrid.plan.capacity import Room, refuse_what_does_not_fit
+from hybrid.plan.capacity import FreeMemory, refuse_what_does_not_fit
 from hybrid.plan.plan import Plan, make_plan
 from hybrid.ranks.team import Team
-from hybrid.selection.inventory import Facts, kernel_asked_for, room_of, threads_of_ranks
-from hybrid.transport.build import RoadChoice, choose_road, give_back, root_can_drive
-from hybrid.transport.rank_device import Workplace
+from hybrid.selection.inventory import Inventory, free_memory_of, kernel_asked_for, threads_of_ranks
+from hybrid.transport.build import TransportChoice, choose_transport, give_back, root_can_drive
+from hybrid.transport.rank_device import RankDevice
 
 _STEPS_OF_MEMORY = 64  # that plans tell apart, where memory is short
 
 
 @dataclass(frozen=True)
-class Station:
+class RankPlacement:
     """Where one rank works."""
 
     rank: int
@@ -44,15 +44,15 @@ class Agreement:
     kernel: Kernel
     kernel_reason: str
     device_reason: str
-    road_reason: str
-    stations: tuple[Station, ...]
+    transport_reason: str
+    placements: tuple[RankPlacement, ...]
 
 
 def agree(
     team: Team,
     problem: Problem,
     settings: Settings,
-    facts: Sequence[Facts],
+    facts: Sequence[Inventory],
     *,
     root: int = 0,
     already_there: int = 0,
@@ -72,12 +72,12 @@ def agree(
     """
     asked = (problem, settings, tuple(facts), root, already_there, at_root, shared, resident_rows, tuple(besides))
     remembered = {each.remembers for each in facts}  # ranks that failed alone remember something else, or nothing
-    if isinstance(team.kept, Workplace) and len(remembered) == 1 and 0 not in remembered:
+    if isinstance(team.kept, RankDevice) and len(remembered) == 1 and 0 not in remembered:
         _, before, agreed = team.kept.agreed
         if asked == before:
             return agreed
     agreed, looked_anew = _agree_anew(team, *asked)
-    if isinstance(team.kept, Workplace):
+    if isinstance(team.kept, RankDevice):
         team.kept.agreed = None if looked_anew else (team.serial, asked, agreed)
     return agreed
 
@@ -86,7 +86,7 @@ def _agree_anew(
     team: Team,
     problem: Problem,
     settings: Settings,
-    facts: Sequence[Facts],
+    facts: Sequence[Inventory],
     root: int,
     already_there: int,
     at_root: bool,
@@ -101,21 +101,21 @@ def _agree_anew(
     choice = choose_kernel(kernel, device, problem, min((gpu.capability for gpu in gpus), default=EMULATED_CAPABILITY))
     of_ranks: list[Gpu | None] = list(gpus) or [None] * team.size
 
-    def settle_in(rooms: Sequence[Room]) -> tuple[Plan, RoadChoice]:
+    def settle_in(rooms: Sequence[FreeMemory]) -> tuple[Plan, TransportChoice]:
         """DoesNotFit, on all ranks, where these rooms do not hold the product or are not known to."""
         _refuse_unknown_gpus(rooms, of_ranks)
         plan = _plan_that_fits(team.topology, problem, settings, device, choice.kernel, root, rooms, resident_rows)
         _refuse_more_than_is_known(plan, rooms)
         if gpus and plan.resident and team.kept is not None and _c_is_short_of_room(plan, rooms):
             give_back(team)
-        road = choose_road(team, plan, settings, of_ranks, choice.kernel)
-        plan = plan.on_road(road.name)
+        transport = choose_transport(team, plan, settings, of_ranks, choice.kernel)
+        plan = plan.with_transport(transport.name)
         _refuse_more_than_is_known(plan, rooms)  # a road may take larger buffers
-        if at_root and (team.size == 1 or (road.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
+        if at_root and (team.size == 1 or (transport.name == "peers" and root_can_drive(plan, of_ranks, facts[root].gpus))):
             plan = replace(plan, at_root=True)
         there = already_there if plan.at_root or shared else 0
         refuse_what_does_not_fit(plan, rooms, already_there=there, besides=besides)
-        return plan, road
+        return plan, transport
 
     rooms, settled = [each.room for each in facts], None
     with suppress(DoesNotFit):
@@ -123,14 +123,14 @@ def _agree_anew(
     looked_anew = settled is None
     if settled is None:  # as far as is known: the GPUs may not have been asked, and memory may have been given back meanwhile
         with team.phase("agree", timed=False) as looking:
-            looking.mine = room_of(team, settings, of_ranks[team.rank], now=True)
+            looking.mine = free_memory_of(team, settings, of_ranks[team.rank], now=True)
         rooms = looking.all
         settled = settle_in(rooms)
-    plan, road = settled
+    plan, transport = settled
     plan.refuse_endless()
     threads = threads_of_ranks(team.topology, settings, [each.processor for each in facts])
-    stations = tuple(
-        Station(
+    placements = tuple(
+        RankPlacement(
             rank,
             rooms[rank].host,
             facts[rank].processor.cores,
@@ -140,16 +140,16 @@ def _agree_anew(
         )
         for rank in range(team.size)
     )
-    return Agreement(plan, choice.kernel, choice.reason, device_reason, road.reason, stations), looked_anew
+    return Agreement(plan, choice.kernel, choice.reason, device_reason, transport.reason, placements), looked_anew
 
 
-def _refuse_unknown_gpus(rooms: Sequence[Room], gpus: Sequence[Gpu | None]) -> None:
+def _refuse_unknown_gpus(rooms: Sequence[FreeMemory], gpus: Sequence[Gpu | None]) -> None:
     """DoesNotFit if the rooms are of other GPUs than those that were chosen."""
     if any(room.gpu_id != (gpu.uuid if gpu else "") for room, gpu in zip(rooms, gpus, strict=True)):
         raise DoesNotFit("nobody has worked on these GPUs yet")
 
 
-def _refuse_more_than_is_known(plan: Plan, rooms: Sequence[Room]) -> None:
+def _refuse_more_than_is_known(plan: Plan, rooms: Sequence[FreeMemory]) -> None:
     """DoesNotFit if some rank needs more of a GPU than it holds already, and has not asked how much is free.
 
     So the usual product, which is like the one before, asks no GPU.
@@ -157,8 +157,8 @@ def _refuse_more_than_is_known(plan: Plan, rooms: Sequence[Room]) -> None:
     if plan.device != "cuda":
         return
     for rank, room in enumerate(rooms):
-        has_it = plan.bytes_on_gpu(rank) <= room.gpu_held and _bytes_of_resident_c(plan, rank) <= room.gpu_pooled
-        if not (room.gpu_asked or has_it):
+        has_it = plan.bytes_on_gpu(rank) <= room.gpu_reserved and _bytes_of_resident_c(plan, rank) <= room.gpu_pooled
+        if not (room.gpu_queried or has_it):
             raise DoesNotFit(f"rank {rank} needs more of its GPU than it has")
 
 
@@ -169,7 +169,7 @@ def _plan_that_fits(
     device: str,
     kernel: Kernel,
     root: int,
-    rooms: Sequence[Room],
+    rooms: Sequence[FreeMemory],
     resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None,
 ) -> Plan:
     """Cut to the devices' memory only where it is short: what is free changes from call to call, and plans are kept."""
@@ -184,7 +184,7 @@ def _plan_that_fits(
             root=root,
             device=device,
             staged=settings.staged,
-            chunk_rows=settings.chunk_rows,
+            panel_rows=settings.panel_rows,
             panel_columns=settings.panel_columns,
             slab_rows=settings.slab_rows,
             adds=kernel.adds,
@@ -198,9 +198,9 @@ def _plan_that_fits(
     return plan if fits else plan_within(memory - memory % max(1, memory // _STEPS_OF_MEMORY))
 
 
-def _c_is_short_of_room(plan: Plan, rooms: Sequence[Room]) -> bool:
+def _c_is_short_of_room(plan: Plan, rooms: Sequence[FreeMemory]) -> bool:
     """Whether C fits on the GPUs only without what is held there for the next product."""
-    return any(_bytes_of_resident_c(plan, rank) > room.gpu_bytes - room.gpu_held for rank, room in enumerate(rooms))
+    return any(_bytes_of_resident_c(plan, rank) > room.gpu_bytes - room.gpu_reserved for rank, room in enumerate(rooms))
 
 
 def _bytes_of_resident_c(plan: Plan, rank: int) -> int:
@@ -208,7 +208,7 @@ def _bytes_of_resident_c(plan: Plan, rank: int) -> int:
     return plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.resident else 0
 
 
-def _device_memory(rooms: Sequence[Room]) -> int:
+def _device_memory(rooms: Sequence[FreeMemory]) -> int:
     """Bytes that every rank may take of its GPU, where ranks that share one share its memory."""
     users = Counter(room.gpu_id for room in rooms)
     return max(1, min(room.gpu_bytes // users[room.gpu_id] for room in rooms))
@@ -227,7 +227,7 @@ def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capab
     return Choice(asked_for, "asked for")
 
 
-def _choose_device(settings: Settings, kernel: Kernel | None, facts: Sequence[Facts]) -> tuple[list[Gpu], str]:
+def _choose_device(settings: Settings, kernel: Kernel | None, facts: Sequence[Inventory]) -> tuple[list[Gpu], str]:
     """Every rank's GPU, or none of them for the CPU; and why."""
     if settings.device == "cpu":
         return [], "asked for"

@@ -10,15 +10,15 @@ from typing import Any
 
 from hybrid.core.settings import Settings, one_of
 from hybrid.core.spans import Topology
-from hybrid.core.ttl_cache import lately
+from hybrid.core.ttl_cache import ttl_cached
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.memory import available_host_bytes, shared_bytes
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import CATALOGUE, Kernel, named
-from hybrid.plan.capacity import Room
-from hybrid.ranks.shared_memory import window_folder
+from hybrid.plan.capacity import FreeMemory
+from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
 
 SPARE_GPU_BYTES = 1 << 30  # for kernels, libraries, and what CUDA sets up when work begins, the root's contexts among it
@@ -34,13 +34,13 @@ class Processor:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Inventory:
     """One rank's."""
 
     processor: Processor
     gpus: tuple[Gpu, ...]
     why_no_gpu: str  # empty where nobody asked for one
-    room: Room
+    room: FreeMemory
     remembers: int = field(compare=False)  # when the agreement was made that it remembers; 0: none
 
 
@@ -66,7 +66,7 @@ def wake_gpus(settings: Settings) -> None:
         wake_driver()
 
 
-def look_around(team: Team, settings: Settings) -> Facts:
+def take_inventory(team: Team, settings: Settings) -> Inventory:
     """This rank's facts. Raises what makes it unable to take part; to be called within a phase."""
     gpus: tuple[Gpu, ...] = ()
     why_no_gpu = ""
@@ -79,12 +79,12 @@ def look_around(team: Team, settings: Settings) -> Facts:
         except DeviceUnavailable as missing:
             why_no_gpu = str(missing)
     worked_on = team.kept.gpu if team.kept is not None else None
-    room = room_of(team, settings, worked_on if worked_on in gpus else None)
+    room = free_memory_of(team, settings, worked_on if worked_on in gpus else None)
     agreed = team.kept.agreed if team.kept is not None else None
-    return Facts(_processor(), gpus, why_no_gpu, room, agreed[0] if agreed else 0)
+    return Inventory(_processor(), gpus, why_no_gpu, room, agreed[0] if agreed else 0)
 
 
-def room_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> Room:
+def free_memory_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
     """As it was a moment ago, and without asking the GPU, which takes as long as a small product; `now`: looked at anew."""
     # What is held for earlier products serves this one, or is given back before.
     held = team.kept.held if team.kept is not None and team.kept.gpu == gpu else 0
@@ -92,24 +92,24 @@ def room_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = Fals
     if gpu and now:
         free = free_bytes(gpu) + held
         on_gpu = min(on_gpu, free - min(SPARE_GPU_BYTES, free // 8))
-    return Room(
+    return FreeMemory(
         host=team.host,
         host_bytes=settings.host_memory or available_host_bytes(now=now),
         shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
         gpu_bytes=on_gpu if gpu else 0,
         gpu_id=gpu.uuid if gpu else "",
-        gpu_held=held,
+        gpu_reserved=held,
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,
-        gpu_asked=now,
+        gpu_queried=now,
     )
 
 
 def _shared_bytes() -> int:
-    return shared_bytes(window_folder())
+    return shared_bytes(shared_memory_folder())
 
 
-_shared_bytes_lately = lately(_shared_bytes)
-_core_quota_lately = lately(core_quota)
+_shared_bytes_lately = ttl_cached(_shared_bytes)
+_core_quota_lately = ttl_cached(core_quota)
 
 
 def kernel_asked_for(settings: Settings) -> Kernel | None:

@@ -15,69 +15,69 @@ from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
 from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
-from hybrid.transport.base import Ends, Road
-from hybrid.transport.host import HostRoad
-from hybrid.transport.nccl import NcclRoad
-from hybrid.transport.node_peers import notes_needed
-from hybrid.transport.panel_stream import Deliveries, Passing
-from hybrid.transport.peers import PeersRoad
-from hybrid.transport.rank_device import Workplace
-from hybrid.transport.root_push import DrivingRoad, PushedRoad
+from hybrid.transport.base import RankMatrices, Transport
+from hybrid.transport.host import HostTransport
+from hybrid.transport.nccl import NcclTransport
+from hybrid.transport.node_peers import flags_needed
+from hybrid.transport.panel_stream import PanelForwarder, PanelStream
+from hybrid.transport.peers import PeersTransport
+from hybrid.transport.rank_device import RankDevice
+from hybrid.transport.root_push import RootPushDriver, RootPushReceiver
 
 WORTH_EXCHANGING = 8 << 20  # bytes of B; less is loaded sooner than doors are opened between the GPUs
 
 
 @dataclass(frozen=True)
-class RoadChoice:
+class TransportChoice:
     """`name`: "in place", "host", "peers" or "nccl"."""
 
     name: str
     reason: str
 
 
-def choose_road(team: Team, plan: Plan, settings: Settings, gpus: Sequence[Gpu | None], kernel: Kernel) -> RoadChoice:
+def choose_transport(team: Team, plan: Plan, settings: Settings, gpus: Sequence[Gpu | None], kernel: Kernel) -> TransportChoice:
     """The fastest road that works here, or the one asked for. Every rank calls it, and comes to the same.
 
     DeviceUnavailable if the road asked for does not work.
     """
     if not plan.staged:
-        return RoadChoice("in place", "a CPU multiplies the matrices where they lie")
-    if settings.road == "auto":
-        return _road_that_works(team, plan, gpus, kernel)
-    hindrance = {"peers": plan.why_no_peers, "nccl": _why_no_nccl(plan, gpus)}.get(settings.road, "")
+        return TransportChoice("in place", "a CPU multiplies the matrices where they lie")
+    if settings.transport == "auto":
+        return _transport_that_works(team, plan, gpus, kernel)
+    hindrance = {"peers": plan.why_no_peers, "nccl": _why_no_nccl(plan, gpus)}.get(settings.transport, "")
     if hindrance:
-        raise DeviceUnavailable(f"the road {settings.road} cannot be taken: {hindrance}")
-    if settings.road == "peers":
-        _workplace_to_probe(team, plan, gpus, kernel).probe(team)
-    elif settings.road == "nccl":
-        _workplace_to_probe(team, plan, gpus, kernel).communicator.join(team)
-    return RoadChoice(settings.road, "asked for")
+        raise DeviceUnavailable(f"the road {settings.transport} cannot be taken: {hindrance}")
+    if settings.transport == "peers":
+        _rank_device_to_probe(team, plan, gpus, kernel).probe(team)
+    elif settings.transport == "nccl":
+        _rank_device_to_probe(team, plan, gpus, kernel).device_group.init_communicator(team)
+    return TransportChoice(settings.transport, "asked for")
 
 
-def _road_that_works(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RoadChoice:
+def _transport_that_works(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> TransportChoice:
     """Peers, or NCCL where no node has peers or the only one's do not reach each other, or the host."""
     one_a_node = len(plan.topology.nodes) == plan.topology.size
     without_peers, without_nccl = plan.why_no_peers, _why_no_nccl(plan, gpus)
     if without_peers and (without_nccl or not one_a_node):
-        return RoadChoice("host", without_peers)
+        return TransportChoice("host", without_peers)
     if plan.device != "cuda":
-        return RoadChoice("host", "all memory is a CPU's own")
+        return TransportChoice("host", "all memory is a CPU's own")
     if plan.problem.bytes(plan.problem.l, plan.problem.m) < WORTH_EXCHANGING:
-        return RoadChoice("host", without_peers or "B is small")
-    place = _workplace_to_probe(team, plan, gpus, kernel)
+        return TransportChoice("host", without_peers or "B is small")
+    rank_device = _rank_device_to_probe(team, plan, gpus, kernel)
     if one_a_node:
         without_peers = "one rank a node has no peers"
     else:
-        refusal = place.refusal(team)
+        refusal = rank_device.refusal(team)
         if not refusal:
-            return RoadChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
+            return TransportChoice("peers", "each rank fetched data from the GPUs of its node's other ranks")
         without_peers = f"the GPUs of a node cannot reach each other ({refusal})"
         if len(plan.topology.nodes) > 1:
-            return RoadChoice("host", without_peers)
-    without_nccl = without_nccl or place.communicator.refusal(team)
+            return TransportChoice("host", without_peers)
+    without_nccl = without_nccl or rank_device.device_group.refusal(team)
     if without_nccl:
-        return RoadChoice("host", f"{without_peers}, nor can NCCL help ({without_nccl})")
-    return RoadChoice("nccl", f"{without_peers}, but NCCL brought every rank's data to every other")
+        return TransportChoice("host", f"{without_peers}, nor can NCCL help ({without_nccl})")
+    return TransportChoice("nccl", f"{without_peers}, but NCCL brought every rank's data to every other")
 
 
 def _why_no_nccl(plan: Plan, gpus: Sequence[Gpu | None]) -> str:
@@ -91,43 +91,43 @@ def _why_no_nccl(plan: Plan, gpus: Sequence[Gpu | None]) -> str:
     return ""
 
 
-def _workplace_to_probe(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> Workplace:
-    place = team.kept
-    if isinstance(place, Workplace) and place.key == _key(plan, gpus):
-        return place
-    return settled_workplace(team, plan, gpus, kernel)
+def _rank_device_to_probe(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
+    rank_device = team.kept
+    if isinstance(rank_device, RankDevice) and rank_device.key == _key(plan, gpus):
+        return rank_device
+    return make_rank_device(team, plan, gpus, kernel)
 
 
-def settled_workplace(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> Workplace:
+def make_rank_device(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
     """This rank's, kept with the team and made anew for other devices; ready for the kernel. Every rank calls it."""
     if team.kept is not None and team.kept.key != _key(plan, gpus):
         give_back(team)
     kept, known_as = team.kept, (kernel.name, plan.problem.dtype, plan.adds)
-    if isinstance(kept, Workplace) and known_as in kept.ready_for:
+    if isinstance(kept, RankDevice) and known_as in kept.ready_for:
         kept.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
         return kept
     try:
         with team.phase("prepare", timed=False), busy():
-            place = kept
-            if not isinstance(place, Workplace):
+            rank_device = kept
+            if not isinstance(rank_device, RankDevice):
                 gpu = gpus[team.rank]
-                team.kept = place = Workplace(_key(plan, gpus), _device(plan, gpu, kernel), gpu)
-            place.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
+                team.kept = rank_device = RankDevice(_key(plan, gpus), _device(plan, gpu, kernel), gpu)
+            rank_device.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
     except BaseException:
         team.kept = kept  # on all ranks, also on those that could make theirs
         raise
-    place.ready_for.add(known_as)
-    return place
+    rank_device.ready_for.add(known_as)
+    return rank_device
 
 
 def give_back(team: Team) -> None:
     """What is held for the next product. Every rank calls it."""
-    place = team.kept
-    assert isinstance(place, Workplace)
+    rank_device = team.kept
+    assert isinstance(rank_device, RankDevice)
     with team.phase("prepare", timed=False):  # nobody gives back what others have open
-        place.close()
+        rank_device.close()
     with team.phase("prepare", timed=False):
-        place.leave()
+        rank_device.leave()
         team.kept = None
 
 
@@ -155,33 +155,33 @@ def root_can_drive(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequenc
     return len(plan.topology.nodes) == 1 and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
 
 
-def notes_of(plan: Plan) -> int:
+def flags_of_plan(plan: Plan) -> int:
     """Places on a board that the roads need; deliveries have theirs after them."""
-    chunks, panels = _most_pieces(plan)
-    return notes_needed(max(len(members) for members in plan.topology.nodes), chunks, panels) + panels
+    row_panels, column_panels = _most_pieces(plan)
+    return flags_needed(max(len(members) for members in plan.topology.nodes), row_panels, column_panels) + column_panels
 
 
-def make_deliveries(team: Team, plan: Plan, place: Workplace, passing: Passing) -> Deliveries:
+def make_panel_stream(team: Team, plan: Plan, rank_device: RankDevice, forwarder: PanelForwarder) -> PanelStream:
     """Of panels of B that come from other nodes. Every rank calls it."""
-    place.meet(team, notes_of(plan))
-    assert place.board is not None
+    rank_device.meet(team, flags_of_plan(plan))
+    assert rank_device.flags is not None
     courier = plan.root if team.node == plan.root_node else plan.topology.leader(team.node)
-    return Deliveries(place.board, notes_of(plan) - _most_pieces(plan)[1], courier, passing)
+    return PanelStream(rank_device.flags, flags_of_plan(plan) - _most_pieces(plan)[1], courier, forwarder)
 
 
 def _most_pieces(plan: Plan) -> tuple[int, int]:
-    return max(len(each.chunks) for each in plan.shares), plan.shares[0].pieces_of_b
+    return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
-def make_road(
+def make_transport(
     team: Team,
     plan: Plan,
-    place: Workplace,
-    ends: Ends | None,
+    rank_device: RankDevice,
+    matrices: RankMatrices | None,
     kernel: Kernel,
     gpus: Sequence[Gpu | None],
-    deliveries: Deliveries | None = None,
-) -> tuple[Road, Buffers]:
+    panel_stream: PanelStream | None = None,
+) -> tuple[Transport, Buffers]:
     """The road, with the buffers it leads to. Every rank calls it.
 
     `ends`: this rank's rows, or with `plan.at_root` the whole matrices at the root, None on the other ranks.
@@ -193,34 +193,36 @@ def make_road(
         return _device(plan, seen_here, kernel)
 
     share = plan.shares[team.rank]
-    if plan.road in ("host", "nccl"):
-        assert ends is not None
-        place.hold(team, share.layout.bytes)
-        buffers = place.own_buffers(team, plan)
-        if plan.road == "host":
-            return HostRoad(place.device, ends, deliveries), buffers
+    if plan.transport in ("host", "nccl"):
+        assert matrices is not None
+        rank_device.hold(team, share.layout.bytes)
+        buffers = rank_device.own_buffers(team, plan)
+        if plan.transport == "host":
+            return HostTransport(rank_device.device, matrices, panel_stream), buffers
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
-        return NcclRoad(place.device, ends, place.communicator, team.rank, rows_of), buffers
-    chunks, panels = _most_pieces(plan)
+        return NcclTransport(rank_device.device, matrices, rank_device.device_group, team.rank, rows_of), buffers
+    row_panels, column_panels = _most_pieces(plan)
     sizes = [each.layout.bytes for each in plan.shares]
     driver = plan.root if plan.at_root else None
-    place.connect(
+    rank_device.connect(
         team,
         sizes,
-        max(chunks + panels, chunks * panels),
-        notes_of(plan),
+        max(row_panels + column_panels, row_panels * column_panels),
+        flags_of_plan(plan),
         driver,
         link_to,
     )
-    assert place.board is not None
-    members = place.members(team, plan)
-    made: Road
+    assert rank_device.flags is not None
+    members = rank_device.members(team, plan)
+    made: Transport
     if driver is None:
-        assert ends is not None
-        made = PeersRoad(place.device, place.board, team.rank, members, ends, deliveries)
+        assert matrices is not None
+        made = PeersTransport(rank_device.device, rank_device.flags, team.rank, members, matrices, panel_stream)
     elif team.rank == driver:
-        assert ends is not None
-        made = DrivingRoad(place.links, place.board, driver, members, place.buffers_at_links(team, plan), ends)
+        assert matrices is not None
+        made = RootPushDriver(
+            rank_device.links, rank_device.flags, driver, members, rank_device.buffers_at_links(team, plan), matrices
+        )
     else:
-        made = PushedRoad(place.device, place.board, team.rank, driver, members)
+        made = RootPushReceiver(rank_device.device, rank_device.flags, team.rank, driver, members)
     return made, members[team.rank].buffers

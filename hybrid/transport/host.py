@@ -4,42 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid.devices.base import Device, Mark, Work
-from hybrid.plan.schedule import Arrival, Strip
-from hybrid.transport.base import Ends
-from hybrid.transport.panel_stream import Deliveries
+from hybrid.devices.base import Device, Event, Work
+from hybrid.plan.schedule import Arrival, Tile
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.panel_stream import PanelStream
 
 
-class HostRoad:
+class HostTransport:
     """`deliveries`: of panels that come from other nodes."""
 
-    def __init__(self, device: Device, ends: Ends, deliveries: Deliveries | None = None) -> None:
-        self._device, self._ends, self._deliveries = device, ends, deliveries
+    def __init__(self, device: Device, matrices: RankMatrices, panel_stream: PanelStream | None = None) -> None:
+        self._device, self._matrices, self._panel_stream = device, matrices, panel_stream
 
     def begin(self) -> None:
         pass
 
     def ready(self, arrival: Arrival) -> bool:
-        return self._deliveries is None or arrival.operand == "A" or self._deliveries.came(arrival.index)
+        return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
 
-    def bring(self, arrival: Arrival, into: Any, after: list[Mark]) -> Mark:
+    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         part = arrival.span.slice
         self._await_delivery(arrival)
         if arrival.operand == "A":
-            return self._device.copy_in(into, self._ends.a[part], after)
-        slab = [rows.slice for rows in arrival.slab if len(rows)] or [slice(None)]
-        # Copies in keep their order: the last one's mark stands for all.
-        return [self._device.copy_in(into[rows], self._ends.b[rows, part], after) for rows in slab][-1]
+            return self._device.copy_in(into, self._matrices.a[part], after)
+        b = self._matrices.b
+        slab = [rows for rows in arrival.slab if len(rows)] or [b.rows]
+        # Copies in keep their order: the last one's event stands for all.
+        return [self._device.copy_in(into[rows.slice], b[rows][:, part], after) for rows in slab][-1]
 
-    def complete(self, arrival: Arrival, into: Any) -> list[Mark]:
+    def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
         return []
 
-    def take(self, strip: Strip, source: Any, after: list[Mark]) -> Mark:
-        return self._device.copy_out(self._ends.c[strip.rows.slice, strip.columns.slice], source, after)
+    def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
+        return self._device.copy_out(self._matrices.c[tile.rows.slice, tile.columns.slice], source, after)
 
     def finish(self) -> Work:
         return []
 
     def _await_delivery(self, arrival: Arrival) -> None:
-        if self._deliveries is not None and arrival.operand == "B":
-            self._deliveries.wait_for(arrival.index)
+        if self._panel_stream is not None and arrival.operand == "B":
+            self._panel_stream.wait_for(arrival.index)

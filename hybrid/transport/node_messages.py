@@ -10,7 +10,7 @@ from hybrid.core.spans import Span, pieces
 from hybrid.ranks.team import Team
 
 
-def pass_along(
+def chain_broadcast(
     team: Team,
     chain: Sequence[int],
     rows: Span,

@@ -5,45 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hybrid.devices.base import Mark, Neighbour
+from hybrid.devices.base import Event, PeerDevice
 from hybrid.plan.schedule import Arrival
-from hybrid.ranks.node_flags import Board
-from hybrid.transport.base import Ends
-from hybrid.transport.host import HostRoad
-from hybrid.transport.node_peers import Member, fetch_panel
-from hybrid.transport.panel_stream import Deliveries
+from hybrid.ranks.node_flags import NodeFlags
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.host import HostTransport
+from hybrid.transport.node_peers import Peer, fetch_panel
+from hybrid.transport.panel_stream import PanelStream
 
 
-class PeersRoad(HostRoad):
+class PeersTransport(HostTransport):
     """For devices that hold all panels: none is overwritten while others may still read it. A and C go as on the host road."""
 
     def __init__(
         self,
-        device: Neighbour,
-        board: Board,
+        device: PeerDevice,
+        flags: NodeFlags,
         rank: int,
-        members: Mapping[int, Member],
-        ends: Ends,
-        deliveries: Deliveries | None = None,
+        members: Mapping[int, Peer],
+        matrices: RankMatrices,
+        panel_stream: PanelStream | None = None,
     ) -> None:
-        super().__init__(device, ends, deliveries)
-        self._neighbour, self._board, self._rank, self._members = device, board, rank, members
+        super().__init__(device, matrices, panel_stream)
+        self._peer_device, self._flags, self._rank, self._members = device, flags, rank, members
 
-    def bring(self, arrival: Arrival, into: Any, after: list[Mark]) -> Mark:
+    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
-            return super().bring(arrival, into, after)
+            return super().load(arrival, into, after)
         own = self._members[self._rank]
-        rows, number = own.rows_of(arrival).slice, own.number(arrival)
+        rows, number = own.rows_of(arrival), own.number(arrival)
         self._await_delivery(arrival)
-        mark = self._device.copy_in(into[rows], self._ends.b[rows, arrival.span.slice], after)
-        self._neighbour.announce(number, mark)
-        self._board.post(number)
-        return mark
+        event = self._device.copy_in(into[rows.slice], self._matrices.b[rows][:, arrival.span.slice], after)
+        self._peer_device.record_ipc_event(number, event)
+        self._flags.set_flag(number)
+        return event
 
-    def complete(self, arrival: Arrival, into: Any) -> list[Mark]:
+    def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
         return fetch_panel(self._device, self._rank, self._members, arrival, into, self._loaded)
 
-    def _loaded(self, rank: int, arrival: Arrival) -> Mark:
+    def _loaded(self, rank: int, arrival: Arrival) -> Event:
         number = self._members[rank].number(arrival)
-        self._board.wait(rank, number)
+        self._flags.wait(rank, number)
         return self._members[rank].loaded[number]

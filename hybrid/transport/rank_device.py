@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.spans import Topology
-from hybrid.devices.base import Mark, Neighbour
+from hybrid.devices.base import Event, PeerDevice
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.plan.plan import Plan
-from hybrid.ranks.node_flags import Board
+from hybrid.ranks.node_flags import NodeFlags
 from hybrid.ranks.team import Team
-from hybrid.transport.device_group import Communicator
-from hybrid.transport.node_peers import Member, notes_needed
+from hybrid.transport.device_group import DeviceGroup
+from hybrid.transport.node_peers import Peer, flags_needed
 
 _PROBED = 64  # rows and columns that every rank fetches from every other, to see whether it can
 
@@ -30,29 +30,29 @@ class _Connection:
 
     topology: Topology
     driver: int | None
-    announcements: int
+    make_ipc_events: int
     sizes: tuple[int, ...]  # of every rank's memory
 
     def serves(self, other: _Connection) -> bool:
         same = self.topology == other.topology and self.driver == other.driver
-        return same and self.announcements >= other.announcements and all(map(operator.ge, self.sizes, other.sizes))
+        return same and self.make_ipc_events >= other.make_ipc_events and all(map(operator.ge, self.sizes, other.sizes))
 
 
-class Workplace:
+class RankDevice:
     """One rank's. What takes `team` is called by all its ranks together."""
 
     def __init__(self, key: object, device: Any, gpu: Gpu | None = None) -> None:
         self.key = key  # of the device: whoever needs another needs another workplace
         self.gpu = gpu
         self.device: Any = device
-        self.communicator = Communicator(device)
+        self.device_group = DeviceGroup(device)
         self.memory: Any = None
-        self.board: Board | None = None
-        self.links: dict[int, Neighbour] = {}  # on a root that drives the others' links: a device for each member
+        self.flags: NodeFlags | None = None
+        self.links: dict[int, PeerDevice] = {}  # on a root that drives the others' links: a device for each member
         self._at_links: dict[int, Any] = {}  # their memory, as opened there
         self._opened: dict[int, Any] = {}  # the neighbours' memory, as opened by this rank's own device
-        self._loaded: dict[int, list[Mark]] = {}
-        self._multiplied: dict[int, list[Mark]] = {}
+        self._loaded: dict[int, list[Event]] = {}
+        self._multiplied: dict[int, list[Event]] = {}
         self.held = 0  # bytes of `memory`
         self.agreed: Any = None  # `Kept.agreed`
         self.ready_for: set[tuple[str, str, bool]] = set()  # kernels, for which type, and to add, that all devices have taken
@@ -74,8 +74,8 @@ class Workplace:
 
     def _for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
         """Made once for plans that cut alike: views of the buffers take their time."""
-        cut, made = self._made.get(what, (None, None))
-        if cut is not plan.shares:
+        tiling, made = self._made.get(what, (None, None))
+        if tiling is not plan.shares:
             made = make()
             self._made[what] = (plan.shares, made)
         return made
@@ -90,64 +90,64 @@ class Workplace:
         self,
         team: Team,
         sizes: Sequence[int],
-        announcements: int,
-        notes: int,
+        make_ipc_events: int,
+        flag_count: int,
         driver: int | None = None,
-        link_to: Callable[[int], Neighbour] | None = None,
+        link_to: Callable[[int], PeerDevice] | None = None,
     ) -> None:
         """On every rank `sizes[rank]` bytes that the other ranks of its node have open, and so many announcements.
 
         `driver`: a rank that opens all of these on a device for each, made by `link_to(rank)`, and announces what it loads.
         Raises on all ranks if it fails on one.
         """
-        wanted = _Connection(team.topology, driver, announcements, tuple(sizes))
+        wanted = _Connection(team.topology, driver, make_ipc_events, tuple(sizes))
         if self._connection is None or not self._connection.serves(wanted):
             try:
-                self._connect(team, sizes, announcements, driver, link_to)
+                self._connect(team, sizes, make_ipc_events, driver, link_to)
             except BaseException:
                 with team.phase("prepare", timed=False):  # before any owner gives back what others have opened
                     self.close()
                 raise
             self._connection = wanted
-        self.meet(team, notes)
+        self.meet(team, flag_count)
 
-    def meet(self, team: Team, notes: int) -> None:
+    def meet(self, team: Team, flag_count: int) -> None:
         """A board of at least so many notes a rank."""
-        if self.board is None or self.board.places < notes or self.board.topology != team.topology:
-            self.board = Board(team, notes)
+        if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != team.topology:
+            self.flags = NodeFlags(team, flag_count)
 
     def _connect(
         self,
         team: Team,
         sizes: Sequence[int],
-        announcements: int,
+        make_ipc_events: int,
         driver: int | None,
-        link_to: Callable[[int], Neighbour] | None,
+        link_to: Callable[[int], PeerDevice] | None,
     ) -> None:
-        neighbours = [rank for rank in team.node_ranks if rank != team.rank]
+        peers_on_node = [rank for rank in team.node_ranks if rank != team.rank]
         with team.phase("prepare", timed=False):
             self.close()
         with team.phase("prepare", timed=False) as offering:
             self.links = {}
             self._reserve(sizes[team.rank], shared=True)
-            own = self.device.announcements(announcements)
+            own = self.device.make_ipc_events(make_ipc_events)
             if team.rank == driver and link_to is not None:
                 self.links = {rank: self.device if rank == driver else link_to(rank) for rank in team.node_ranks}
-            of_links = {rank: link.announcements(announcements) for rank, link in self.links.items() if rank != team.rank}
+            of_links = {rank: link.make_ipc_events(make_ipc_events) for rank, link in self.links.items() if rank != team.rank}
             offering.mine = (self.device.handle(self.memory), own, of_links | ({driver: own} if self.links else {}))
         with team.phase("prepare", timed=False):
-            for rank in neighbours:
+            for rank in peers_on_node:
                 self._opened[rank] = self.device.open(offering.all[rank][0])
             if driver is None:
-                self._loaded = {rank: self.device.open_announcements(offering.all[rank][1]) for rank in neighbours}
+                self._loaded = {rank: self.device.open_ipc_events(offering.all[rank][1]) for rank in peers_on_node}
             elif team.rank != driver:
-                announced = offering.all[driver][2]
-                self._loaded = {rank: self.device.open_announcements(handle) for rank, handle in announced.items()}
+                published = offering.all[driver][2]
+                self._loaded = {rank: self.device.open_ipc_events(handle) for rank, handle in published.items()}
             for rank, link in self.links.items():
                 if rank != team.rank:
-                    handle, strips, _ = offering.all[rank]
+                    handle, tiles, _ = offering.all[rank]
                     self._at_links[rank] = link.open(handle)
-                    self._multiplied[rank] = link.open_announcements(strips)
+                    self._multiplied[rank] = link.open_ipc_events(tiles)
 
     def close(self) -> None:
         """What others have made and this rank has opened."""
@@ -171,7 +171,7 @@ class Workplace:
     def drain(self) -> None:
         """After a failure: let what is under way come to its end, so that the next product finds nothing of it."""
         self.agreed = None
-        self.communicator.abort()  # first: what some rank never joined has no end
+        self.device_group.abort()  # first: what some rank never joined has no end
         for device in self._devices():
             with suppress(Exception):  # what failed has been said; a device beyond help will say so again
                 device.finish()
@@ -179,27 +179,27 @@ class Workplace:
     def leave(self) -> None:
         """Give everything back."""
         self.close()
-        self.communicator.leave()
+        self.device_group.leave()
         self.links = {}
-        self.memory, self.board, self.held = None, None, 0
+        self.memory, self.flags, self.held = None, None, 0
 
     def own_buffers(self, team: Team, plan: Plan) -> Buffers:
         """After `hold`."""
         share = plan.shares[team.rank]
         return self._for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
 
-    def members(self, team: Team, plan: Plan) -> dict[int, Member]:
+    def members(self, team: Team, plan: Plan) -> dict[int, Peer]:
         """The ranks of the node, with their buffers as this rank's device reaches them. After `connect`."""
         return self._for_plan("members", plan, lambda: self._members(team, plan))
 
-    def _members(self, team: Team, plan: Plan) -> dict[int, Member]:
+    def _members(self, team: Team, plan: Plan) -> dict[int, Peer]:
         members = {}
-        for place, rank in enumerate(team.node_ranks):
+        for local_rank, rank in enumerate(team.node_ranks):
             share = plan.shares[rank]
             memory = self.memory if rank == team.rank else self._opened[rank]
-            members[rank] = Member(
+            members[rank] = Peer(
                 share,
-                place,
+                local_rank,
                 plan.b_rows_over_link(rank),
                 Buffers(self.device, memory, share, plan.problem),
                 self._loaded.get(rank, []),
@@ -210,7 +210,7 @@ class Workplace:
     def buffers_at_links(self, team: Team, plan: Plan) -> dict[int, Buffers]:
         """The members' buffers as the links to them reach them. After `connect` on its driver."""
 
-        def buffers(rank: int, link: Neighbour) -> Buffers:
+        def buffers(rank: int, link: PeerDevice) -> Buffers:
             memory = self.memory if rank == team.rank else self._at_links[rank]
             return Buffers(link, memory, plan.shares[rank], plan.problem)
 
@@ -231,21 +231,21 @@ class Workplace:
         if self._probed == team.topology:
             return
         size = _PROBED * _PROBED * 8
-        self.connect(team, [2 * size] * team.size, 1, notes_needed(len(team.node_ranks), 1, 1))
-        assert self.board is not None
-        self.board.new_round()
+        self.connect(team, [2 * size] * team.size, 1, flags_needed(len(team.node_ranks), 1, 1))
+        assert self.flags is not None
+        self.flags.new_round()
         with team.phase("prepare", timed=False):
             written = self.device.matrix(self.memory, 0, _PROBED, _PROBED, "float64")
             fetched = self.device.matrix(self.memory, size, _PROBED, _PROBED, "float64")
             own = _pattern(team.rank)  # as long as it is copied
-            self.device.announce(0, self.device.copy_in(written, own, []))
-            self.board.post(0)
+            self.device.record_ipc_event(0, self.device.copy_in(written, own, []))
+            self.flags.set_flag(0)
             for rank, memory in self._opened.items():
-                self.board.wait(rank, 0)
+                self.flags.wait(rank, 0)
                 theirs = self.device.matrix(memory, 0, _PROBED, _PROBED, "float64")
                 seen = np.full((_PROBED, _PROBED), np.nan)
-                came = self.device.exchange(fetched, theirs, [self._loaded[rank][0]])
-                self.device.copy_out(seen, fetched, [came])
+                arrived = self.device.exchange(fetched, theirs, [self._loaded[rank][0]])
+                self.device.copy_out(seen, fetched, [arrived])
                 self.device.finish()
                 if not np.array_equal(seen, _pattern(rank)):
                     raise DeviceUnavailable(f"what was fetched from the GPU of rank {rank} is not what lies there")

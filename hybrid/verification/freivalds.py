@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from hybrid.core.spans import Span, even_pieces
-from hybrid.host.row_view import Window
+from hybrid.host.row_view import RowView
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan, column_groups
@@ -53,7 +53,7 @@ class _Integers:
     largest: float
 
 
-def verify(team: Team, plan: Plan, a: Window, b: Window, c: Window, threads: int = 1) -> Check:
+def verify(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: int = 1) -> Check:
     """Check the C gathered on the root's node, with `threads` threads a rank.
 
     Every rank calls it and gets the same answer.
@@ -62,7 +62,7 @@ def verify(team: Team, plan: Plan, a: Window, b: Window, c: Window, threads: int
         return _verify(team, plan, a, b, c, threads)
 
 
-def _verify(team: Team, plan: Plan, a: Window, b: Window, c: Window, threads: int) -> Check:
+def _verify(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: int) -> Check:
     share, problem = plan.shares[team.rank], plan.problem
     if not (problem.n and problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybrid.arrays.sources import FromRoot
+from hybrid.arrays.sources import RootMatrix
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed
-from hybrid.host.row_view import Window
+from hybrid.host.row_view import RowView
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 
 
-def verify_placed(team: Team, plan: Plan, key: str, operand: FromRoot, window: Window, threads: int) -> None:
+def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, window: RowView, threads: int) -> None:
     """Raise CheckFailed on all ranks, naming the first rank whose rows of the operand differ from the root's.
 
     A row is compared by a sum over its bits, weighted with odd numbers, modulo 2^64.

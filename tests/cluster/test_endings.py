@@ -24,7 +24,7 @@ def endless(request, cluster):
     job.cancel()
 
 
-def ends(job, state):
+def matrices(job, state):
     """Demand that it ends in `state`, and that no process of it stays on any node."""
     assert job.wait(SOON) == [state], job.output()
     job.wait_until(lambda: not job.processes(), SOON)
@@ -32,14 +32,14 @@ def ends(job, state):
 
 def test_a_cancelled_job_is_gone(endless):
     endless.cancel()
-    ends(endless, "CANCELLED")
+    matrices(endless, "CANCELLED")
 
 
 def test_a_job_that_is_asked_to_end_reports_what_it_has_finished(endless):
     """As a minute before its time is up, through --signal=TERM@60."""
     time.sleep(2)  # for a first product
     endless.cancel("--signal=TERM")
-    ends(endless, "FAILED")
+    matrices(endless, "FAILED")
     assert endless.exit_codes() == ["143:0"]  # 128 + SIGTERM
     assert re.search(r"^asked to end: \d+ of 1000000000 products", endless.output(), re.MULTILINE)
     assert re.search(r"^total .* check ok \(exact", endless.output(), re.MULTILINE)
@@ -55,7 +55,7 @@ def test_a_killed_rank_ends_the_job(cluster, endless, which):
     parents = {process: parent(cluster, process) for process in processes}
     victim = next(process for process in processes if (parents[process] in processes) == (which == "worker"))
     cluster.run("kill", "-KILL", str(victim))
-    ends(endless, "FAILED")
+    matrices(endless, "FAILED")
     if which == "worker":
         assert re.search(r"hybrid: rank \d on p100[ab], .*: was killed by SIGKILL", endless.output())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deputies import send_cpu
+from proxies import send_cpu
 
 from hybrid.commands import doctor
 from hybrid.devices.cuda_gpus import Gpu

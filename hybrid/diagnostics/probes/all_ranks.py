@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.spans import Topology
-from hybrid.devices.base import Neighbour
+from hybrid.devices.base import PeerDevice
 from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, Link, pattern, rate_of, together
 from hybrid.diagnostics.probes.protocol import begin, say
 from hybrid.diagnostics.probes.proxy_team import DeputyTeam
 from hybrid.errors import DeviceUnavailable, one_line
-from hybrid.transport.rank_device import Workplace
+from hybrid.transport.rank_device import RankDevice
 
 _FETCHES = 8  # of one rank's memory, one after the other
 
@@ -34,7 +34,7 @@ def main() -> None:
         measure_links(team, device, task["measuring"], task["size"])
         if any(len(node) > 1 for node in team.topology.nodes):
             say(stage="reaching")
-            Workplace(None, device).probe(team)
+            RankDevice(None, device).probe(team)
             say(stage="fetching")
             fetch_from_all(team, device, task["size"])
         say(stage="done")
@@ -53,7 +53,7 @@ def device_of(index: int | None) -> Any:
     return CudaDevice(usable_gpus()[index])
 
 
-def measure_links(team: DeputyTeam, device: Neighbour, measuring: list[list[int]], size: int) -> None:
+def measure_links(team: DeputyTeam, device: PeerDevice, measuring: list[list[int]], size: int) -> None:
     """Each GPU's link to the host while the others of its node rest, then all of a node's at once."""
     own = measuring[team.node]
     with team.phase("links", timed=False):
@@ -72,7 +72,7 @@ def measure_links(team: DeputyTeam, device: Neighbour, measuring: list[list[int]
         say(together=rates[0])
 
 
-def fetch_from_all(team: DeputyTeam, device: Neighbour, size: int) -> None:
+def fetch_from_all(team: DeputyTeam, device: PeerDevice, size: int) -> None:
     """All ranks at the same time, each from another one of its node, round by round. Say how fast that was; DeviceUnavailable
     if something else arrived than lies there."""
     node = team.node_ranks
@@ -108,13 +108,13 @@ def fetch_from_all(team: DeputyTeam, device: Neighbour, size: int) -> None:
         pass  # no owner gives back what others have open
 
 
-def _fetch(device: Neighbour, landing: Any, theirs: Any, count: int, size: int) -> float:
+def _fetch(device: PeerDevice, landing: Any, theirs: Any, count: int, size: int) -> float:
     for _ in range(count):
         device.exchange(landing, theirs, [])
     return rate_of(device, size, count)
 
 
-def _compare(device: Neighbour, landing: Any, source: int, size: int) -> None:
+def _compare(device: PeerDevice, landing: Any, source: int, size: int) -> None:
     seen = np.full(landing.shape, np.nan)
     device.copy_out(seen, landing, [])
     device.finish()

@@ -76,10 +76,10 @@ def lock(device: Device, array: np.ndarray) -> bool:
     """Whether copies to and from the host memory run at the link's full speed."""
     if device.name != "cuda":
         return True
-    from hybrid.devices.pinned_memory import page_locks
+    from hybrid.devices.pinned_memory import pinned_memory
 
     device.lock(array)
-    return page_locks().lock(array)
+    return pinned_memory().lock(array)
 
 
 def pattern(seed: int, size: int) -> np.ndarray:
