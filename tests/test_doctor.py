@@ -294,7 +294,7 @@ def test_mpi_is_tried_in_a_process_that_dies_of_an_address_it_cannot_read(tmp_pa
     asking = tmp_path / "asking.py"
     lines = [
         "import sys",
-        "from hybrid.diagnostics.finding import aware",
+        "from hybrid.diagnostics import cuda_aware_mpi as aware",
         "from hybrid.diagnostics.probe_process import ask_program",
     ]
     if ranks:
@@ -628,7 +628,7 @@ def test_locked_memory_is_judged_by_locking_it_where_there_is_a_gpu():
 
 
 def proxies(*arguments, ranks=3):
-    program = [sys.executable, str(ROOT / "tests/programs/deputies.py")]
+    program = [sys.executable, str(ROOT / "tests/programs/proxies.py")]
     done = successful(run(*arguments, command=program, ranks=ranks, PYTHONPATH=str(ROOT)))
     said = json.loads(done.stdout)
     rates = [
@@ -655,7 +655,7 @@ THREE = [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(3)]
     ("ranks_per_node", "without", "measured", "together", "passages"),
     [(0, [], 3, 3, 6), (2, [], 3, 2, 2), (0, [1], 2, 2, 2), (1, [], 3, 0, 0), (2, [0], 2, 0, 0), (0, [0, 1, 2], 0, 0, 0)],
 )
-def test_deputies_of_ranks_measure_and_fetch(ranks_per_node, without, measured, together, passages):
+def test_proxies_of_ranks_measure_and_fetch(ranks_per_node, without, measured, together, passages):
     """On a CPU that copies like a GPU."""
     moved = proxies(ranks_per_node, without, "")
     assert moved.failure is None
@@ -698,7 +698,7 @@ def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
         ("link", False, "unknown", "not tried, since the links could not be measured"),
     ],
 )
-def test_a_deputy_that_fails_ends_the_others_and_is_named(fault, died, verdict, said):
+def test_a_proxy_that_fails_ends_the_others_and_is_named(fault, died, verdict, said):
     moved = proxies(0, [], fault)
     assert moved.failure.died == died
     finding = gpu_peers.judge(moved, THREE, [SAME] * 3)

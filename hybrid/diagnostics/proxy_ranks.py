@@ -42,11 +42,11 @@ def send(team: Team, command: Sequence[str] | None, limit: int) -> Told | None:
 
 def _pass_words(team: Team, proxy: _Deputy | None) -> None:
     while True:
-        with team.phase("deputies", timed=False) as meeting:
+        with team.phase("proxies", timed=False) as meeting:
             meeting.mine = None if proxy is None else proxy.next_word(team)
         if all(word is None for word in meeting.all):
             return
-        with team.phase("deputies", timed=False):
+        with team.phase("proxies", timed=False):
             if proxy is not None:
                 proxy.answer(meeting.all)
 

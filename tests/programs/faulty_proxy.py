@@ -1,4 +1,4 @@
-"""hybrid.diagnostics.probes.all_ranks with a fault of the device's: faulty_deputy.py LIMIT TASK FAULT"""
+"""hybrid.diagnostics.probes.all_ranks with a fault of the device's: faulty_proxy.py LIMIT TASK FAULT"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Deputies on a CPU that copies like a GPU, a rank each: deputies.py RANKS_PER_NODE RANKS_WITHOUT FAULT
+"""Proxies on a CPU that copies like a GPU, one for each rank: proxies.py RANKS_PER_NODE RANKS_WITHOUT FAULT
 
-Rank 0 prints what was measured, as JSON. FAULT is one of rank 1's deputy, "" for none.
+Rank 0 prints what was measured, as JSON. FAULT is one of rank 1's proxy, "" for none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics import bandwidth, proxy_ranks
 from hybrid.ranks.team import Team
 
-FAULTY = Path(__file__).with_name("faulty_deputy.py")
+FAULTY = Path(__file__).with_name("faulty_proxy.py")
 send = proxy_ranks.send
 
 
