@@ -371,7 +371,7 @@ def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
 FAULTS = {
     "the device": ("hybrid.devices.cpu.CpuDevice.take_kernel", {}),
     "the order of arrivals": ("hybrid.plan.rank_share.arrivals", {}),
-    "the plan": ("hybrid.selection.agreement.make_plan", {}),
+    "the plan": ("hybrid.selection.decision.make_plan", {}),
     "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"TRANSPORT": "peers"}),
     "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"TRANSPORT": "peers"}),
 }

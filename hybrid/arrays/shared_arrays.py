@@ -70,10 +70,3 @@ class SharedArrays:
         assert owner is not None
         start = offset // owner.itemsize
         return owner.reshape(-1)[start : start + shape[0] * shape[1]].reshape(shape)
-
-
-def shared_arrays(team: Team) -> SharedArrays:
-    if team.shared is None:
-        team.shared = SharedArrays()
-    shared: SharedArrays = team.shared
-    return shared

@@ -25,10 +25,10 @@ class Interval:
 class Timeline:
     """The intervals of one rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_intervals: bool = False) -> None:
         self.intervals: list[Interval] = []
         self.repeat: int | None = None  # negative: a warm-up
-        self.kept = False  # the intervals themselves are wanted, not only their sums
+        self.keep_intervals = keep_intervals  # they themselves are wanted, for a trace, not only their sums
         self.zero = 0.0  # a moment that all ranks share, on this rank's clock
 
     def add(self, phase: str, begin: float, end: float, detail: str = "") -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
@@ -22,18 +22,6 @@ from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-
-class Kept(Protocol):
-    """What the team's user keeps with it."""
-
-    held: int  # bytes of its device's memory
-    gpu: Any  # the device, where it is one
-    key: object  # of all ranks' devices
-    agreed: Any  # the `serial` of an agreement, the question, and what all ranks agreed on; None where that changed since
-
-    def leave(self) -> None:
-        """Give everything back: the team's communicator is being freed."""
 
 
 class Phase:
@@ -68,8 +56,7 @@ class Team:
         self.host = socket.gethostname()
         self.timeline = Timeline()
         self.doing = "start"
-        self.kept: Kept | None = None  # from one product to the next
-        self.shared: Any = None  # the arrays its ranks share
+        self._when_freed: list[Callable[[], None]] = []
         self.alone = False  # this rank could not agree with the others: only ending the job is left
         self._patience = patience
         self._messages: Messages | None = None
@@ -177,11 +164,15 @@ class Team:
             with suppress(TimeoutError):
                 self._messages.exchange(None, patience)
 
+    def when_freed(self, close: Callable[[], None]) -> None:
+        """Have this called when the team's communicators are given back, on every rank."""
+        self._when_freed.append(close)
+
     def free(self) -> None:
         """Give the team's communicators back; every rank calls it."""
-        if self.kept is not None:
-            self.kept.leave()
-        self.kept = self.shared = None
+        for close in self._when_freed:
+            close()
+        self._when_freed.clear()
         if self._messages is not None:
             self._messages.free()
             self._messages = None

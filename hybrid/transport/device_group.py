@@ -45,9 +45,10 @@ class DeviceGroup:
             self.abort()
             raise
 
-    def refusal(self, team: Team) -> str:
-        """Why the devices cannot be joined, the same on all ranks; empty when they are."""
-        if not self._refusal:
+    def refusal(self, team: Team, *, again: bool = False) -> str:
+        """Why the devices cannot be joined, the same on all ranks; empty when they are. `again`: a failure is not remembered."""
+        if again or not self._refusal:
+            self._refusal = ""
             try:
                 self.init_communicator(team)
             except HybridError as error:  # the same on all ranks

@@ -75,7 +75,7 @@ def _verify(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads:
     with team.phase("check") as through_b:
         through_b.mine = side.of_b(my_b)
     of_b = _stack(plan, through_b.all, by="b_rows")
-    own = plan.resident or len(plan.topology.nodes) == 1  # each rank compares the rows it multiplied
+    own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares the rows it multiplied
     with team.phase("check") as through_a:
         expected = side.of_a(my_a, of_b)
         through_a.mine = None if own else expected

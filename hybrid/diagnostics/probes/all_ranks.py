@@ -34,7 +34,7 @@ def main() -> None:
         measure_links(team, device, task["measuring"], task["size"])
         if any(len(node) > 1 for node in team.topology.nodes):
             say(stage="reaching")
-            RankDevice(None, device).probe(team)
+            RankDevice(None, device).peer_access.probe(team)
             say(stage="fetching")
             fetch_from_all(team, device, task["size"])
         say(stage="done")
