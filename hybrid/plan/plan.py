@@ -93,7 +93,7 @@ class Plan:
     @property
     def _why_not_all_resident(self) -> str:
         if not all(share.holds_all for share in self.shares):
-            return "not everything fits on the devices: panels are loaded again when they are needed again"
+            return "not everything fits on the devices: some panels are loaded more than once"
         if not all(len(share.rows) and share.column_panels for share in self.shares):
             return "some ranks have nothing to multiply"
         return ""

@@ -89,7 +89,7 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     plan = _plan_that_fits(machine, request, settings, device, choice.kernel)
     if _memory_is_unknown(plan, machine, gpus):
         return Unknown(None, gpus, plan, choice.kernel)
-    needs_reserved = device == "cuda" and _c_needs_reserved_memory(plan, machine.memory)
+    needs_reserved = device == "cuda" and plan.has_row_blocks and _c_needs_reserved_memory(plan, machine.memory)
     transport = choose_transport(plan, gpus, machine, settings)
     if isinstance(transport, Test):
         return Unknown(transport, gpus, plan, choice.kernel)
