@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hybrid.execution.rank_run import RankRun
 from hybrid.execution.scatter_gather import forwarder_of_b, gather, scatter
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.plan import make_plan
 from hybrid.plan.request import PlanRequest
 from hybrid.ranks.supervisor import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
@@ -67,63 +67,111 @@ def run_product(
     options: RunOptions | None = None,
 ) -> Outcome:
     """Carry out the plan as often as the options say. Every rank calls it."""
-    options = options or RunOptions()
-    team, plan = session.team, decision.plan
-    threads = decision.placements[team.rank].threads.count
-    team.timeline = Timeline(keep_intervals=team.timeline.keep_intervals)
-    with limited_threads(threads):
-        views = host_matrices(team, plan, a, b, options.out, threads)
-        fill(team, plan, views, a, b, threads, options.progress)
-        matrices = _rank_matrices(team, plan, views)
-        forwarder = forwarder_of_b(team, plan, views["B"], isinstance(b, RootMatrix), settings)
-        pinned = _read_and_written(plan, team.rank, matrices, views["B"])
-        run = RankRun(session, decision, matrices, pinned, settings, options.progress, forwarder)
-        totals = _repeat(team, plan, run, views, (a, b), settings, options, threads)
-        check = _check(team, decision, views, {"A": a, "B": b}, threads) if settings.check else None
-    outcome = Outcome(decision, views["A"], views["B"], views["C"], {}, Spread.of(totals), check, repeats=len(totals))
-    return _with_times(team, outcome) if options.measured else outcome
+    return _Product(session, decision, (a, b), settings, options or RunOptions()).run()
 
 
-def _repeat(
-    team: Team,
-    plan: Plan,
-    run: RankRun,
-    views: dict[str, RowView],
-    operands: tuple[MatrixSource, MatrixSource],
-    settings: Settings,
-    options: RunOptions,
-    threads: int,
-) -> list[float]:
-    """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end."""
-    totals = []
-    team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
-    for index in range(-options.warmup, options.repeat):
-        team.timeline.repeat = index
-        with team.phase("scatter", timed=False), busy():
-            # C is filled with NaN so that elements nobody writes are found, also where an earlier product left the right ones.
-            if settings.poison or (not plan.at_root and options.repeat + options.warmup > 1):
-                own = views["C"].rows if plan.at_root else plan.c_rows_at_the_end(team.rank)
-                copy_rows(views["C"][own], np.nan, threads)
-            run.make_ready()
+class _Product:
+    """One call of `run_product`: what its steps share."""
+
+    def __init__(
+        self,
+        session: Session,
+        decision: Decision,
+        operands: tuple[MatrixSource, MatrixSource],
+        settings: Settings,
+        options: RunOptions,
+    ) -> None:
+        self._session, self._team = session, session.team
+        self._decision, self._plan = decision, decision.plan
+        self._operands, self._settings, self._options = operands, settings, options
+        self._threads = decision.placements[self._team.rank].threads.count
+        self._views: dict[str, RowView] = {}
+
+    def run(self) -> Outcome:
+        team, plan, (a, b) = self._team, self._plan, self._operands
+        team.timeline = Timeline(keep_intervals=team.timeline.keep_intervals)
+        with limited_threads(self._threads):
+            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads)
+            fill(team, plan, self._views, a, b, self._threads, self._options.progress)
+            totals = self._repeat(self._rank_run())
+            check = self._check() if self._settings.check else None
+        seen = self._views
+        outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), check, repeats=len(totals))
+        return _with_times(team, outcome) if self._options.measured else outcome
+
+    def _rank_run(self) -> RankRun:
+        plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
+        rows = plan.shares[rank].rows
+        matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
+        if not plan.at_root:
+            matrices = RankMatrices(a[rows], b, c[rows])
+        elif rank == plan.root:
+            matrices = RankMatrices(a.array, b, c.array)
+        read_and_written = []  # host memory, by this rank's copies
+        if matrices is not None:
+            whole_b = plan.at_root or plan.transport == "host"
+            read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], matrices.c]
+        forwarder = forwarder_of_b(self._team, plan, b, isinstance(self._operands[1], RootMatrix), self._settings)
+        progress = self._options.progress
+        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, forwarder)
+
+    def _repeat(self, run: RankRun) -> list[float]:
+        """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end."""
+        team, options, totals = self._team, self._options, []
+        team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
+        for index in range(-options.warmup, options.repeat):
+            team.timeline.repeat = index
+            with team.phase("scatter", timed=False), busy():
+                self._poison_c()
+                run.make_ready()
+            seconds = self._multiply(run)
+            if index >= 0:
+                totals.append(seconds)
+            if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
+                finish_when_asked()
+                with team.phase("scatter", timed=False) as asking:
+                    asking.mine = asked_to_end()
+                if any(asking.all):
+                    break
+        team.timeline.repeat = None
+        return totals
+
+    def _poison_c(self) -> None:
+        """C is filled with NaN so that elements nobody writes are found, also where an earlier product left the right ones."""
+        plan, c, options = self._plan, self._views["C"], self._options
+        if self._settings.poison or (not plan.at_root and options.repeat + options.warmup > 1):
+            own = c.rows if plan.at_root else plan.c_rows_at_the_end(self._team.rank)
+            copy_rows(c[own], np.nan, self._threads)
+
+    def _multiply(self, run: RankRun) -> float:
+        """One product; its seconds, from the operands in host memory to C at the root."""
+        team, plan = self._team, self._plan
         began = time.perf_counter()
         if not plan.at_root:
-            scatter(team, plan, views, *operands, settings, threads)
+            scatter(team, plan, self._views, *self._operands, self._settings, self._threads)
         run.multiply()
         if not plan.at_root:
-            gather(team, plan, views["C"], settings)
-        ended = time.perf_counter()
-        if options.measured:
+            gather(team, plan, self._views["C"], self._settings)
+        seconds = time.perf_counter() - began
+        if self._options.measured:
             run.note_work()
-        if index >= 0:
-            totals.append(ended - began)
-        if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
-            finish_when_asked()
-            with team.phase("scatter", timed=False) as asking:
-                asking.mine = asked_to_end()
-            if any(asking.all):
-                break
-    team.timeline.repeat = None
-    return totals
+        return seconds
+
+    def _check(self) -> Check:
+        team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
+        if plan.at_root and team.size > 1:  # only the root can read the matrices: it checks alone, with all ranks' cores
+            with team.phase("check") as checking:
+                if team.rank == plan.root:
+                    alone = make_plan(PlanRequest(plan.problem, Topology(((0,),)), check=True))
+                    a, b, c = (RowView(on_host(view.array), view.rows) for view in (a, b, c))
+                    threads = sum(placement.threads.count for placement in self._decision.placements)
+                    checking.mine = verify(Team(), alone, a, b, c, threads)
+            return checking.all[plan.root]
+        if len(plan.topology.nodes) > 1:
+            for key, source in zip("AB", self._operands, strict=True):
+                if isinstance(source, RootMatrix):
+                    verify_transfer(team, plan, key, source, self._views[key], self._threads)
+        return verify(team, plan, a, b, c, self._threads)
 
 
 def _with_times(team: Team, outcome: Outcome) -> Outcome:
@@ -132,39 +180,4 @@ def _with_times(team: Team, outcome: Outcome) -> Outcome:
         reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.keep_intervals else [])
     devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in outcome.decision.placements]
     phases = slowest([seconds for seconds, _ in reporting.all], devices)
-    return Outcome(**{**vars(outcome), "phases": phases, "intervals": [entries for _, entries in reporting.all]})
-
-
-def _rank_matrices(team: Team, plan: Plan, views: dict[str, RowView]) -> RankMatrices | None:
-    """This rank's rows; or all, at a root that owns them."""
-    a, b, c = views["A"], views["B"], views["C"]
-    if plan.at_root:
-        return RankMatrices(a.array, b, c.array) if team.rank == plan.root else None
-    rows = plan.shares[team.rank].rows
-    return RankMatrices(a[rows], b, c[rows])
-
-
-def _read_and_written(plan: Plan, rank: int, matrices: RankMatrices | None, b: RowView) -> list[np.ndarray]:
-    """The host memory that this rank's copies read and write."""
-    if matrices is None:
-        return []
-    if plan.at_root or plan.transport == "host":
-        return [matrices.a, matrices.b.array, matrices.c]
-    return [matrices.a, b[plan.b_rows_over_link(rank)], matrices.c]
-
-
-def _check(team: Team, decision: Decision, views: dict[str, RowView], operands: dict[str, MatrixSource], threads: int) -> Check:
-    plan, (a, b, c) = decision.plan, (views[key] for key in "ABC")
-    if plan.at_root and team.size > 1:
-        with team.phase("check") as checking:
-            if team.rank == plan.root:
-                alone = make_plan(PlanRequest(plan.problem, Topology(((0,),)), check=True))
-                a, b, c = (RowView(on_host(view.array), view.rows) for view in (a, b, c))
-                free = sum(placement.threads.count for placement in decision.placements)  # the other ranks wait
-                checking.mine = verify(Team(), alone, a, b, c, free)
-        return checking.all[plan.root]
-    if len(plan.topology.nodes) > 1:
-        for key, source in operands.items():
-            if isinstance(source, RootMatrix):
-                verify_transfer(team, plan, key, source, views[key], threads)
-    return verify(team, plan, a, b, c, threads)
+    return replace(outcome, phases=phases, intervals=[entries for _, entries in reporting.all])
