@@ -45,20 +45,34 @@ def multiply(
     check: bool | None = None,
     threads: int | None = None,
 ) -> Any:
-    """Return a · b at the root, None elsewhere.
+    """Multiply two matrices by all ranks of a communicator.
 
-    a, b: matrices at `root` (NumPy, CuPy, or anything with the buffer, array or DLPack protocol), None on other ranks;
-        float32 and float64 as they are, other types where NumPy's promotion lands on one of these.
-    comm: the mpi4py communicator whose ranks work together; every one of them must call. None: this process alone,
-        without MPI.
-    out: at the root, a float32 or float64 array for the result; it must not overlap a or b.
-    kernel, device, check, threads: as the command's options; None leaves them to HYBRID_* and the defaults.
+    Parameters
+    ----------
+    a, b
+        Matrices at `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol.
+        float32 and float64 are taken as they are, other types where NumPy's promotion leads to one of these. Or a `RowBlock`
+        each, on every rank.
+    comm
+        The mpi4py communicator whose ranks work together; every one of them must call. None: this process alone, without MPI.
+    root
+        The rank that has the operands and gets the result.
+    out
+        At the root, a float32 or float64 array for the result, which must not overlap a or b.
+    kernel, device, check, threads
+        As the command's options; None leaves them to the environment variables HYBRID_* and the defaults.
 
-    With RowBlocks on every rank instead, the result is this rank's RowBlock of C, where its rows of A lie: neither root nor
-    out, and nothing passes any one rank.
+    Returns
+    -------
+    ndarray or RowBlock or None
+        a · b at the root, None elsewhere: `out` where it is given, a CuPy array where both a and b lie on a GPU, else a NumPy
+        array. With several ranks on the root's node it may lie in shared memory, which processes forked later share. Of
+        RowBlocks: this rank's RowBlock of the product, where its rows of a lie; then root and out are not used.
 
-    The result is a NumPy array, or a CuPy array where both a and b lie on a GPU. With several ranks on the root's node it
-    may lie in memory mapped as shared, which processes forked later share. An error on one rank is raised on all.
+    Raises
+    ------
+    HybridError
+        Any error on one rank is raised on all of them, and the next call works; see `hybrid.errors`.
     """
     session = session_of(team_of(comm))
     team = session.team
@@ -82,11 +96,27 @@ def multiply(
 
 
 def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0) -> np.ndarray | None:
-    """A matrix, its contents undefined, in memory that the ranks of the root's node share; None on other nodes.
+    """Make a matrix, its contents undefined, in memory that the ranks of the root's node share.
 
-    Every rank of `comm` calls, and may fill rows. Where `multiply` finds all its matrices in such memory, the ranks work on
-    them where they lie: nothing is copied on a CPU, and each rank drives its own GPU's link. The memory is given back when
-    nothing at the root refers to it any more.
+    Every rank of `comm` calls, and may fill rows. Where `multiply` finds all of its matrices in such memory, the ranks work on
+    them where they lie: nothing is copied on a CPU, and each rank uses its own GPU's link. The memory is given back when nothing
+    at the root refers to it any more.
+
+    Parameters
+    ----------
+    shape
+        Rows and columns.
+    dtype
+        float32 or float64.
+    comm
+        The mpi4py communicator. None: this process alone.
+    root
+        The rank on whose node the memory lies.
+
+    Returns
+    -------
+    ndarray or None
+        The same matrix on all ranks of the root's node, None on other nodes.
     """
     session = session_of(team_of(comm))
     try:
