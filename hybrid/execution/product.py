@@ -18,8 +18,8 @@ from hybrid.host.result_pool import result_pool
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan, make_plan
+from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.supervisor import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import Agreement
 from hybrid.transport.base import RankMatrices

@@ -9,7 +9,7 @@ from typing import Any
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Work
 from hybrid.execution.pipeline import multiply_in_place, run_share
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import Agreement
 from hybrid.transport.base import RankMatrices

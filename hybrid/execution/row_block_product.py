@@ -13,8 +13,8 @@ from hybrid.execution.scatter_gather import broadcast_to_nodes
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import Agreement
 from hybrid.transport.base import RankMatrices

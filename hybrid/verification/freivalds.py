@@ -24,7 +24,7 @@ from hybrid.host.row_view import RowView
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan, column_groups
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 
 Result = TypeVar("Result")
