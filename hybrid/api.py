@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.interop import as_gpu_matrix, as_rows, await_callers_work, empty_like, on_gpu
-from hybrid.arrays.root_arrays import RootMatrices, can_hold, lie_shared, looked_at, refuse_shapes
-from hybrid.arrays.row_block import BlockShapes, RowBlock, whole
+from hybrid.arrays.root_arrays import RootMatrices, can_hold, checked_operands, lie_shared, refuse_shapes
+from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
 from hybrid.arrays.shared_arrays import shared_arrays
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import ITEM_SIZES
@@ -19,7 +19,7 @@ from hybrid.core.settings import Settings, one_of
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.product import run_product
 from hybrid.execution.row_block_product import run_row_block_product
-from hybrid.host.pages import empty_matrix
+from hybrid.host.page_memory import empty_matrix
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import team_of
@@ -124,9 +124,9 @@ def _multiply_blocks(team: Team, a: Any, b: Any, root: int, out: Any, flags: dic
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shapes: list[BlockShapes] = [said[2] for said in looking.all]
-    problem, rows_a, rows_b = whole(shapes)
+    problem, rows_a, rows_b = problem_of_blocks(shapes)
     facts = [said[1] for said in looking.all]
-    rows, besides = (tuple(rows_a), tuple(rows_b)), [each.copied for each in shapes]
+    rows, besides = (tuple(rows_a), tuple(rows_b)), [each.copied_bytes for each in shapes]
     agreement = agree(team, problem, settings, facts, resident_rows=rows, besides=besides)
     c, check = run_row_block_product(team, agreement, a.array, b.array, settings)
     _refuse_wrong(check)
@@ -154,7 +154,7 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         told: RootMatrices | UsageError | None = None
         if team.rank == root:
             try:
-                arrays = looked_at(a, b, plain_out)
+                arrays = checked_operands(a, b, plain_out)
                 told = RootMatrices.of(team, shared, *arrays, plain_out)
             except UsageError as wrong:  # said when it is clear that the ranks mean the same root
                 told = wrong
@@ -174,7 +174,7 @@ def _multiply(team: Team, a: Any, b: Any, root: int, out: np.ndarray | None, fla
         settings,
         [said[1] for said in looking.all],
         root=root,
-        already_there=matrices.bytes_there,
+        already_there=matrices.allocated_bytes,
         at_root=not all_shared,
         shared=all_shared,
         # of matrices on a GPU: where they go through the host, and for the check

@@ -49,7 +49,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     agreement = agree(team, problem, settings, looking.all)
     speaker = _Speaker(team, options)
     speaker.begin(agreement)
-    team.timeline.kept = bool(options.trace)
+    team.timeline.traced = bool(options.trace)
     warmup = options.warmup if options.warmup is not None else int(agreement.plan.device == "cuda")
     progress = Progress() if team.rank == 0 else None
     outcome = run_product(

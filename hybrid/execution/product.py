@@ -14,7 +14,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.core.timeline import Interval, Spread, Timeline, slowest
 from hybrid.execution.rank_run import Progress, Runner
 from hybrid.execution.scatter_gather import forwarder_of_b, gather, scatter
-from hybrid.host.result_pool import result_pool
+from hybrid.host.page_memory import result_pool
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan, make_plan
@@ -102,7 +102,7 @@ def run_product(
     if not measured:
         return Outcome(agreement, views["A"], views["B"], views["C"], {}, Spread.of(totals), check)
     with team.phase("report", timed=False) as reporting:
-        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.kept else [])
+        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.traced else [])
     gpus = [placement.gpu.uuid if placement.gpu else f"rank {placement.rank}" for placement in agreement.placements]
     phases = slowest([seconds for seconds, _ in reporting.all], gpus)
     intervals = [entries for _, entries in reporting.all]
@@ -111,7 +111,7 @@ def run_product(
 
 def _fresh(old: Timeline) -> Timeline:
     new = Timeline()
-    new.kept = old.kept
+    new.traced = old.traced
     return new
 
 

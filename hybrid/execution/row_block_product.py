@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_host, where_lies
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_host, to_device_of
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
@@ -49,7 +49,7 @@ def run_row_block_product(team: Team, agreement: Agreement, a: Any, b: Any, sett
             check = verify(team, plan, window_a, window_b, window_c, threads)
         if plan.device != "cuda":
             with team.phase("scatter"):
-                c = where_lies(a, c)
+                c = to_device_of(a, c)
         return c, check
 
 

@@ -35,7 +35,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
     """
     import numpy as np
 
-    from hybrid.host.pages import empty_matrix
+    from hybrid.host.page_memory import empty_matrix
 
     shapes = {key: (len(rows[key]), columns[key]) for key in rows}
     item = np.dtype(dtype).itemsize
