@@ -54,7 +54,9 @@ def common_dtype(a: np.dtype, b: np.dtype) -> str:
         promoted = None
     if promoted is None or promoted not in (np.float32, np.float64):
         types = f"{a}" if a == b else f"{a} and {b}"
-        raise UsageError(f"{types} would give {promoted}: only float32 and float64 can be multiplied; convert with .astype")
+        raise UsageError(
+            f"{types} would give {promoted}: only products in float32 or float64 can be computed; convert with .astype"
+        )
     return promoted.name
 
 
