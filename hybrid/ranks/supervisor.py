@@ -90,10 +90,10 @@ class _Watch:
 
     def _follow(self) -> None:
         """Read the worker's lines until it has ended, or has been ended because it is stuck."""
-        heard = polled = time.monotonic()
+        last_line = polled = time.monotonic()
         while True:
             if time.monotonic() - polled > _SUPERVISOR_STOPPED:  # with the whole job: the worker's silence tells nothing
-                heard = time.monotonic()
+                last_line = time.monotonic()
             polled = time.monotonic()
             if self._interrupted and polled - self._interrupted > INTERRUPT_DELAY:
                 self._interrupted = 0.0
@@ -102,11 +102,11 @@ class _Watch:
                 text = os.read(self._pipe, 65536).decode()
                 if not text:
                     return
-                heard = time.monotonic()
+                last_line = time.monotonic()
                 for line in text.split("\n")[:-1]:
                     self._note(line)
                 continue
-            silent = time.monotonic() - heard
+            silent = time.monotonic() - last_line
             if self._asked_to_end and silent > GRACE:
                 self._kill(signal.SIGKILL)
             # A stopped process is reported before those that wait for it inside MPI, where they send no heartbeats.
