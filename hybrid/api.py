@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import as_gpu_matrix, as_rows, await_callers_work, empty_like, on_gpu, where_lies
-from hybrid.arrays.root_arrays import RootMatrices, can_hold, lie_shared, looked_at, refuse_shapes
-from hybrid.arrays.row_block import BlockShapes, RowBlock, whole
+from hybrid.arrays.interop import as_gpu_matrix, as_rows, await_callers_work, empty_like, on_gpu, to_device_of
+from hybrid.arrays.root_arrays import RootMatrices, can_hold, checked_operands, lie_shared, refuse_shapes
+from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.product import RunOptions, run_product
 from hybrid.execution.row_block_product import run_row_block_product
-from hybrid.host.pages import empty_matrix
+from hybrid.host.page_memory import empty_matrix
 from hybrid.plan.plan import Plan
 from hybrid.plan.request import OperandLocation, RowBlocks
 from hybrid.ranks.team import Team
@@ -89,7 +89,7 @@ def multiply(
         if team.rank != root:
             return None
         if out is None:
-            return where_lies(a, c) if both_on_gpu else c
+            return to_device_of(a, c) if both_on_gpu else c
         if not np.may_share_memory(out, c):
             np.copyto(out.view(np.ndarray), c)
         return out
@@ -169,12 +169,12 @@ def _multiply_blocks(session: Session, a: Any, b: Any, root: int, out: Any, flag
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shapes: list[BlockShapes] = [said[2] for said in looking.all]
-    problem, rows_a, rows_b = whole(shapes)
+    problem, rows_a, rows_b = problem_of_blocks(shapes)
     request = ProductRequest(
         problem,
         OperandLocation.ROW_BLOCKS,
         row_blocks=RowBlocks(tuple(rows_a), tuple(rows_b)),
-        besides=tuple(each.copied for each in shapes),
+        besides=tuple(each.copied_bytes for each in shapes),
     )
     decision = agree(session, request, settings, [said[1] for said in looking.all])
     c, check = run_row_block_product(session, decision, a.array, b.array, settings)
@@ -203,7 +203,7 @@ def _multiply(session: Session, a: Any, b: Any, root: int, out: np.ndarray | Non
         described: RootMatrices | UsageError | None = None
         if team.rank == root:
             try:
-                arrays = looked_at(a, b, plain_out)
+                arrays = checked_operands(a, b, plain_out)
                 described = RootMatrices.of(team, shared, *arrays, plain_out)
             except UsageError as wrong:  # raised only once it is clear that all ranks mean the same root
                 described = wrong
@@ -236,7 +236,7 @@ def _request_of(team: Team, matrices: RootMatrices, root: int, *, all_shared: bo
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
     besides = [problem.bytes_of_matrices if matrices.on_gpu and rank == root else 0 for rank in range(team.size)]
     location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
-    return ProductRequest(problem, location, root, bytes_there=matrices.bytes_there, besides=tuple(besides))
+    return ProductRequest(problem, location, root, bytes_there=matrices.allocated_bytes, besides=tuple(besides))
 
 
 def _shared_operands(session: Session, matrices: RootMatrices) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:

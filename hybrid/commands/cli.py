@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, StartError, UsageError, one_line
-from hybrid.ranks import supervisor
+from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import start_world
@@ -167,7 +167,7 @@ def _work(
                 time.sleep(WHOLE_WORD)
                 raise
         else:
-            supervisor.mpi_started()
+            heartbeat.mpi_started()
             with team.phase("start", timed=False):
                 if usage is not None:
                     raise usage
@@ -177,7 +177,7 @@ def _work(
             traceback.print_exc()
         return _fail_before_start(name, usage or error) if team is None else _fail(name, team, error)
     sys.stdout.flush()
-    supervisor.settle(code)
+    heartbeat.report_exit_code(code)
     return code
 
 
@@ -202,15 +202,15 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
     """Report an error once and leave: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The project's own errors are raised on all ranks alike; anything else happened here alone.
-    agreed = team.size == 1 or (isinstance(error, HybridError) and not team.alone)
+    agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
     if team.rank == 0 or not agreed:
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
         _say(name, error)
     if agreed:
-        team.part(PATIENCE)  # not before rank 0 has spoken: the first rank to leave may end the others
-    supervisor.settle(code, agreed=agreed)
+        team.leave_together(PATIENCE)  # not before rank 0 has spoken: the first rank to leave may end the others
+    heartbeat.report_exit_code(code, agreed=agreed)
     if not agreed:
         from mpi4py import MPI
 
@@ -227,7 +227,7 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {socket.gethostname()}, start: {one_line(error)}")
     _say(name, error)
-    supervisor.settle(code, agreed=False)
+    heartbeat.report_exit_code(code, agreed=False)
     sys.stdout.flush()
     os._exit(code)
 

@@ -54,7 +54,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     decision = agree(session, ProductRequest(problem), settings, looking.all)
     speaker = _Speaker(team, options)
     speaker.begin(decision)
-    team.timeline = Timeline(keep_intervals=bool(options.trace))
+    team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
     progress = Progress() if team.rank == 0 else None
     how = RunOptions(options.repeat, warmup, progress=progress or (lambda *_: None))

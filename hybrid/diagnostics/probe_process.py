@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import hybrid
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 
 LIMIT = 60  # seconds a probe may take
 _LAST_BREATH = 5  # seconds that a killed process gets: one that a driver holds on to may never end

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from hybrid.diagnostics.probe_process import Told, begin, end, how_it_ended, words_of
 from hybrid.errors import HybridError, one_line
-from hybrid.ranks import supervisor
+from hybrid.ranks.heartbeat import busy, heartbeat
 from hybrid.ranks.team import Team
 
 _LOOK = 0.1  # seconds between two looks at the other ranks
@@ -72,7 +72,7 @@ class _Deputy:
             if word is not None:
                 return str(word)
         try:
-            with supervisor.busy():
+            with busy():
                 code: int | None = process.wait(max(0.0, self._deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             code = None
@@ -111,7 +111,7 @@ class _Deputy:
         """PhaseEnded if another rank's deputy fails meanwhile."""
         assert process.stdout is not None
         while b"\n" not in self._unread:
-            supervisor.heartbeat()
+            heartbeat()
             if team.size > 1:
                 team.messages.end_if_others_failed()
             if time.monotonic() > self._deadline:

@@ -8,11 +8,11 @@ import numpy as np
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.spans import Span
-from hybrid.host.result_pool import result_pool
+from hybrid.host.page_memory import result_pool
 from hybrid.host.row_view import RowView
 from hybrid.plan.plan import Plan
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
 
 # Told what is being done, how much of it is done, and of how much; on every rank.

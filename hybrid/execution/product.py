@@ -19,7 +19,7 @@ from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import make_plan
 from hybrid.plan.request import PlanRequest
-from hybrid.ranks.supervisor import asked_to_end, busy, finish_when_asked
+from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
@@ -89,7 +89,7 @@ class _Product:
 
     def run(self) -> Outcome:
         team, plan, (a, b) = self._team, self._plan, self._operands
-        team.timeline = Timeline(keep_intervals=team.timeline.keep_intervals)
+        team.timeline = Timeline(traced=team.timeline.traced)
         with limited_threads(self._threads):
             self._views = host_matrices(team, plan, a, b, self._options.out, self._threads)
             fill(team, plan, self._views, a, b, self._threads, self._options.progress)
@@ -177,7 +177,7 @@ class _Product:
 def _with_times(team: Team, outcome: Outcome) -> Outcome:
     """With the phases of all ranks: of each phase the slowest rank counts."""
     with team.phase("report", timed=False) as reporting:
-        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.keep_intervals else [])
+        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.traced else [])
     devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in outcome.decision.placements]
     phases = slowest([seconds for seconds, _ in reporting.all], devices)
     return replace(outcome, phases=phases, intervals=[entries for _, entries in reporting.all])

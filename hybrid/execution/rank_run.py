@@ -10,7 +10,7 @@ from hybrid.core.settings import Settings
 from hybrid.devices.base import Work
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_host, where_lies
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_host, to_device_of
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
@@ -13,8 +13,8 @@ from hybrid.execution.scatter_gather import broadcast_to_nodes
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
@@ -46,7 +46,7 @@ def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, 
             check = verify(team, plan, on_hosts[0], on_hosts[1], on_hosts[2], threads)
         if plan.device != "cuda":
             with team.phase("scatter"):
-                c = where_lies(a, c)
+                c = to_device_of(a, c)
         return c, check
 
 

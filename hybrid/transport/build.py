@@ -9,7 +9,7 @@ from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.transport.base import RankMatrices, Transport
 from hybrid.transport.host import HostTransport

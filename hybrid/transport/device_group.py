@@ -11,8 +11,8 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.devices.base import CollectiveDevice, DeviceCommunicator, Event
 from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.node_flags import pauses
-from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
 
 _ROWS, _COLUMNS = 64, 1024  # that every rank brings to every other, to see whether it can: enough to be sent in pieces
