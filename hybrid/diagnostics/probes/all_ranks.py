@@ -19,6 +19,7 @@ from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, Link, pattern, r
 from hybrid.diagnostics.probes.protocol import begin, say
 from hybrid.diagnostics.probes.proxy_team import DeputyTeam
 from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
 
 _FETCHES = 8  # of one rank's memory, one after the other
@@ -34,7 +35,7 @@ def main() -> None:
         measure_links(team, device, task["measuring"], task["size"])
         if any(len(node) > 1 for node in team.topology.nodes):
             say(stage="reaching")
-            RankDevice(None, device).peer_access.probe(team)
+            PeerAccess(RankDevice(None, device)).probe(team)
             say(stage="fetching")
             fetch_from_all(team, device, task["size"])
         say(stage="done")
