@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hybrid.core.settings import Settings
-from hybrid.devices.base import Work
+from hybrid.devices.base import Timings
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
@@ -43,7 +43,7 @@ class Runner:
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
         self._tiles_of, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
-        self._work: Work = ()
+        self._work: Timings = ()
         began = time.perf_counter()
         self._rank_device = make_rank_device(team, plan, gpus, kernel)
         self._panel_stream = make_panel_stream(team, plan, self._rank_device, forwarder) if forwarder else None
@@ -52,14 +52,14 @@ class Runner:
                 team, plan, self._rank_device, self._matrices, kernel, gpus, self._panel_stream
             )
             team.timeline.add("prepare", began, time.perf_counter())
-        self._to_lock = list(touched) if plan.staged else []
+        self._to_pin = list(touched) if plan.staged else []
 
     def make_ready(self) -> None:
         """Before each repetition; the ranks come together between this and `run`."""
-        if self._to_lock:
+        if self._to_pin:
             began = time.perf_counter()
-            while self._to_lock:
-                self._rank_device.lock(self._to_lock.pop())
+            while self._to_pin:
+                self._rank_device.pin(self._to_pin.pop())
             self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
         if self._rank_device.flags is not None:
@@ -89,7 +89,7 @@ class Runner:
             self._team.timeline.add(phase, begin, end)
         self._work = ()
 
-    def _multiply(self) -> Work:
+    def _multiply(self) -> Timings:
         device = self._rank_device.device
         if self._staged:
             return run_share(self._share, self._buffers, self._transport, device, self._entering)

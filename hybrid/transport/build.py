@@ -104,7 +104,7 @@ def make_rank_device(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel:
         give_back(team)
     kept, known_as = team.kept, (kernel.name, plan.problem.dtype, plan.adds)
     if isinstance(kept, RankDevice) and known_as in kept.ready_for:
-        kept.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
+        kept.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
         return kept
     try:
         with team.phase("prepare", timed=False), busy():
@@ -112,7 +112,7 @@ def make_rank_device(team: Team, plan: Plan, gpus: Sequence[Gpu | None], kernel:
             if not isinstance(rank_device, RankDevice):
                 gpu = gpus[team.rank]
                 team.kept = rank_device = RankDevice(_key(plan, gpus), _device(plan, gpu, kernel), gpu)
-            rank_device.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
+            rank_device.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
     except BaseException:
         team.kept = kept  # on all ranks, also on those that could make theirs
         raise

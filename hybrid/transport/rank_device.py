@@ -160,10 +160,10 @@ class RankDevice:
         for known in (self._at_links, self._opened, self._loaded, self._multiplied):
             known.clear()
 
-    def lock(self, array: Any) -> None:
+    def pin(self, array: Any) -> None:
         """Let copies from and to it run at full speed, for as long as its memory lives."""
         for device in self._devices():
-            device.lock(array)
+            device.pin(array)
 
     def _devices(self) -> Iterable[Any]:
         return {id(each): each for each in (self.device, *self.links.values())}.values()
@@ -179,7 +179,7 @@ class RankDevice:
     def leave(self) -> None:
         """Give everything back."""
         self.close()
-        self.device_group.leave()
+        self.device_group.destroy()
         self.links = {}
         self.memory, self.flags, self.held = None, None, 0
 
