@@ -386,7 +386,7 @@ def test_a_large_machine_is_explained_in_its_bytes():
     lines = explained(plan, gpus_per_node=8).splitlines()
     assert lines[0].startswith("C (100000×100000) = A (100000×100000) · B (100000×100000)  float64  2e+06 GF")
     assert lines[0].endswith("matrices 223.5 GiB")
-    assert lines[1].startswith("kernel tensor on cuda: this GPU has matrix units for float64")
+    assert lines[1].startswith("kernel tensor on cuda: this GPU has tensor cores for float64")
     assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
     assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
     buffers = 8 * (12_500 * 100_000 + 100_000 * (100_000 + 12_500))  # a row-block of A, all of B, and C below it
