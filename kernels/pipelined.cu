@@ -1,7 +1,7 @@
 // A pipeline of STAGES stages: asynchronous copies (cp.async) bring the next tiles to shared memory, without registers between,
 // while one is multiplied. A vector of A is 16 bytes along k; the swizzle spreads the rows that a warp reads over all banks.
 //
-// Per multiply-add: 1 / ROWS + 1 / COLUMNS global loads, 1 / THREAD_ROWS + 1 / THREAD_COLUMNS elements from shared memory.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 1 / THREAD_ROWS + 1 / THREAD_COLUMNS.
 // Limit: the latency of shared memory at every step along k, and the barrier at every tile.
 #include "hardware.cuh"
 #include "matrix.cuh"

@@ -1,7 +1,7 @@
 // Each thread computes a register tile, THREAD_ROWS×THREAD_COLUMNS of C: an operand that it loads from shared memory into a
 // register is used for a whole row or column of it. Global and shared memory are read by 16-byte vector loads.
 //
-// Per multiply-add: 1 / ROWS + 1 / COLUMNS global loads, 1 / THREAD_ROWS + 1 / THREAD_COLUMNS elements from shared memory.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 1 / THREAD_ROWS + 1 / THREAD_COLUMNS.
 // Limit: latency. There is one pair of tiles and no pipeline, so loads of tiles and arithmetic do not overlap within a block.
 //
 // With ADDS it computes C += A · B.

@@ -5,10 +5,6 @@
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS.
 // Limit: the tensor cores and, under full load, the GPU's power limit.
 //
-// It computes Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows in an mma. Which column and which k an element of a fragment stands for is
-// free, as long as A's, B's and C's fragments agree: lane (g, t) = (lane / 4, lane % 4) has columns 2g and 2g+1, k = 2t and 2t+1,
-// so that every load from shared memory is a 16-byte vector in the order of the mma's registers.
-//
 // With ADDS it computes C += A · B.
 #include "hardware.cuh"
 #include "matrix.cuh"
@@ -32,6 +28,9 @@ __device__ __forceinline__ void multiply_fragments(double (&d)[4], const double 
 #endif
 }
 
+// It computes Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows in an mma. Which column and which k an element of a fragment stands for is
+// free, as long as A's, B's and C's fragments agree: lane (g, t) = (lane / 4, lane % 4) has columns 2g and 2g+1, k = 2t and 2t+1,
+// so that every load from shared memory is a 16-byte vector in the order of the mma's registers.
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH,
           bool ADDS = false>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)

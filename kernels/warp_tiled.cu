@@ -2,7 +2,7 @@
 // come through a pipeline of asynchronous copies; A's are transposed by the copies, so that a thread's rows of one k are vectors.
 // Operands are double-buffered in registers: while a thread multiplies, it loads those of the next k from shared memory.
 //
-// Per multiply-add: 1 / ROWS + 1 / COLUMNS global loads, 4 / WARP_ROWS + 8 / WARP_COLUMNS elements from shared memory.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 4 / WARP_ROWS + 8 / WARP_COLUMNS.
 // Limit: the fused multiply-add units and, under full load, the GPU's power limit.
 //
 // With ADDS it computes C += A · B.

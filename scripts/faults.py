@@ -137,7 +137,11 @@ FAULTS = (
         kind="canary",
     ),
     Fault(
-        "a thread's second piece in the wrong column", "register_tiled", "register_tiled.cu", "x + j * COLUMN_STEP", "x + j * VECTOR"
+        "a thread's second piece in the wrong column",
+        "register_tiled",
+        "register_tiled.cu",
+        "x + j * COLUMN_STEP",
+        "x + j * VECTOR",
     ),
     Fault(
         "an unaligned vector load",
@@ -150,7 +154,9 @@ FAULTS = (
     ),
     Fault("a wait too weak", "pipelined", "stages.cuh", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();"),
     Fault("no barrier between tiles", "pipelined", "stages.cuh", "        __syncthreads();\n", ""),
-    Fault("a copy into the tile that is read", "pipelined", "pipelined.cu", "tile < Pipeline::AHEAD", "tile < Pipeline::AHEAD + 1"),
+    Fault(
+        "a copy into the tile that is read", "pipelined", "pipelined.cu", "tile < Pipeline::AHEAD", "tile < Pipeline::AHEAD + 1"
+    ),
     Fault("no zeros past the last row", "pipelined", "stages.cuh", "i * ROWS_PER_PASS < rows ? valid_bytes : 0", "valid_bytes"),
     Fault(
         "the swizzle of the copy is not that of the load",

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from hybrid.core.problem import copy_width
 from hybrid.devices.cuda_gpus import Gpu, free_bytes
-from hybrid.devices.cuda_kernels import Multiply, CompiledKernel, multiplication
+from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.errors import CheckFailed, DoesNotFit
 from hybrid.kernels.catalogue import Kernel, launch_of, named, refusal
 
