@@ -1,7 +1,7 @@
 // One thread computes one column of C.
 //
-// Global loads per multiply-add: 2, as in naive. A warp reads B and writes C side by side, and shares A's element.
-// Limit: only m threads, too few to fill a GPU.
+// Global loads per multiply-add: 2, as in naive. A warp's loads of B and stores to C are coalesced, its loads of A broadcasts.
+// Limit: low occupancy, for there are only m threads.
 #include "hardware.cuh"
 #include "matrix.cuh"
 

@@ -1,8 +1,8 @@
-// Who am I? Every thread of the grid says its block, its place in the block, and which process launched it.
+// Who am I? Every thread of the grid prints blockIdx.x, threadIdx.x and which process launched the kernel.
 //
-// The lecture's first kernel on several processes: no memory, only the two numbers that tell threads apart. printf here
-// writes into a buffer of the GPU's; the host shows it when it waits for the kernel. So the lines of one kernel come in any
-// order, and what exceeds the buffer is lost without a word.
+// The lecture's first kernel, launched by several processes: it uses no memory, only the two indices that tell threads apart.
+// printf writes to a buffer on the GPU, which the host prints when it synchronizes. So the lines of a kernel come in any order,
+// and lines beyond the buffer's size are lost silently.
 
 __global__ void greeting(int process)
 {

@@ -1,11 +1,11 @@
-// The instructions CUDA C++ has no words for, one function each. On a CPU their twins take their place.
+// Wrappers of PTX instructions that CUDA C++ has no functions for. In the emulation on a CPU twins.h has the same functions.
 #pragma once
 
 #ifdef CUDA_ON_CPU
 #include "twins.h"
 #else
 
-// One rounding, and subnormal numbers kept whatever the compiler was told about them.
+// A fused multiply-add. In PTX, so that it keeps subnormal numbers even with -ftz=true.
 __device__ __forceinline__ float multiply_add(float x, float y, float sum)
 {
     asm("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(x), "f"(y));
@@ -14,17 +14,17 @@ __device__ __forceinline__ float multiply_add(float x, float y, float sum)
 
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return fma(x, y, sum); }
 
-// The shared memory whose size the launch gives.
+// The dynamic shared memory, whose size the launch configuration gives.
 template <typename T>
-__device__ __forceinline__ T* launched_shared_memory()
+__device__ __forceinline__ T* dynamic_shared_memory()
 {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
     return reinterpret_cast<T*>(shared_bytes);
 }
 
 #if __CUDA_ARCH__ >= 800
-// BYTES (4, 8 or 16) from global to shared memory, past the registers. Both addresses are multiples of BYTES. Done when a
-// later copies_wait says so.
+// cp.async: copies BYTES (4, 8 or 16) from global to shared memory asynchronously, without registers. Both addresses are aligned
+// to BYTES. It is complete after a copies_wait for its group.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global)
 {
@@ -35,28 +35,29 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global)
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
 
-// The same, but only `there` bytes of the source are read; zeros make up the rest.
+// The same, but only `valid` bytes of the source are read, and zeros fill the rest.
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, int there)
+__device__ __forceinline__ void copy_async(void* shared, const void* global, int valid)
 {
     unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(there) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(there) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(valid) : "memory");
 }
 
-// Closes a group of copies.
+// Commits this thread's copies since the last commit as a group.
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `PENDING` of this thread's groups, the youngest, are under way.
+// Waits until at most the PENDING youngest groups of this thread are incomplete.
 template <int PENDING>
 __device__ __forceinline__ void copies_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// A warp's d (8×8) += a (8×4) · b (4×8). With g = lane / 4 and t = lane % 4, a lane holds a(g, t), b(t, g), d(g, 2t) and d(g, 2t+1).
+// On the tensor cores: a warp's d (8×8) += a (8×4) · b (4×8). Lane (g, t) = (lane / 4, lane % 4) has a(g, t), b(t, g), d(g, 2t)
+// and d(g, 2t+1).
 __device__ __forceinline__ void mma_m8n8k4(double (&d)[2], double a, double b)
 {
     asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -66,7 +67,7 @@ __device__ __forceinline__ void mma_m8n8k4(double (&d)[2], double a, double b)
 #endif
 
 #if __CUDA_ARCH__ >= 900
-// A warp's d (16×8) += a (16×8) · b (8×8). A lane holds a(g, t), a(g+8, t), a(g, t+4), a(g+8, t+4); b(t, g), b(t+4, g);
+// A warp's d (16×8) += a (16×8) · b (8×8). Lane (g, t) has a(g, t), a(g+8, t), a(g, t+4), a(g+8, t+4); b(t, g), b(t+4, g);
 // d(g, 2t), d(g, 2t+1), d(g+8, 2t), d(g+8, 2t+1).
 __device__ __forceinline__ void mma_m16n8k8(double (&d)[4], const double (&a)[4], const double (&b)[2])
 {

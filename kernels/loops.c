@@ -1,11 +1,11 @@
-// Three loops on one core of the CPU: what a GPU's kernels are compared with. `loops`: i, j, k, an element of C after the
-// other. `loops_ikj`: the two inner loops change places, and a row of C grows.
+// Three loops on one core of the CPU, to compare GPU kernels with. `loops`: in the order i, j, k, one element of C after the
+// other. `loops_ikj`: the two inner loops are exchanged, so that all of a row of C accumulates at once.
 //
-// Loads per multiply-add: 2. In `loops` those of B are a row apart, and the sum's order forbids to add several at once; in
-// `loops_ikj` all lie side by side, and the compiler adds as many at once as the core can.
-// Limit: memory for `loops`, which takes a number out of each line of B that it loads; the cache for `loops_ikj`.
+// Loads per multiply-add: 2. In `loops` consecutive loads of B are a row apart, and the order of the sum forbids vectorization;
+// in `loops_ikj` all loads are contiguous, and the compiler vectorizes the inner loop.
+// Limit: memory for `loops`, which uses one element of every cache line of B that it loads; the cache for `loops_ikj`.
 //
-// ELEMENT, float or double, is given by who compiles it.
+// ELEMENT, float or double, is defined on the compiler's command line.
 
 typedef struct {
     ELEMENT* data;

@@ -1,8 +1,8 @@
-// A matrix as every kernel here sees it: rows of `columns` elements, `stride` elements from one row to the next.
-// A sub-matrix is the same thing with another corner.
+// A row-major matrix, or a sub-matrix of one, as all kernels here take it: `stride` is its row stride in elements (BLAS's leading
+// dimension). And which tile of C a thread block computes.
 #pragma once
 
-using Size = long long;  // positions in a matrix pass 2³¹
+using Size = long long;  // matrices may have more than 2³¹ elements
 
 template <typename T>
 struct Matrix {
@@ -13,18 +13,19 @@ struct Matrix {
     __device__ bool holds(Size row, Size column) const { return row < rows && column < columns; }
 };
 
-__device__ inline Size pieces(Size whole, Size piece) { return (whole + piece - 1) / piece; }
+__device__ inline Size ceil_div(Size whole, Size piece) { return (whole + piece - 1) / piece; }
 
 struct TilePosition {
     Size row, column;
 };
 
-// The block's tile of C. Blocks that run at the same time get tiles close to each other, GROUP rows of tiles high, so that
-// together they read few rows of A and columns of B, and find them in the L2 cache.
+// The tile of C that this thread block computes (threadblock swizzling): consecutive blocks, which run at the same time, take
+// GROUP tiles below each other, then the next column of tiles. So together they read few rows of A and few columns of B, which
+// stay in the L2 cache.
 template <int ROWS, int COLUMNS, int GROUP = 8, typename T>
 __device__ TilePosition tile_position(const Matrix<T>& c)
 {
-    Size down = pieces(c.rows, ROWS), across = pieces(c.columns, COLUMNS);
+    Size down = ceil_div(c.rows, ROWS), across = ceil_div(c.columns, COLUMNS);
     Size group = blockIdx.x / (GROUP * across), within = blockIdx.x % (GROUP * across);
     Size height = min(down - group * GROUP, Size(GROUP));
     return {(group * GROUP + within % height) * ROWS, within / height * COLUMNS};

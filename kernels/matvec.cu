@@ -1,9 +1,9 @@
-// C has one column: a matrix times a vector. `matvec`: one thread an element. `matvec_warp`: one warp an element, its
-// lanes side by side in A's row, their sums folded by shuffles.
+// Matrix times vector: C has one column. `matvec`: one thread per element. `matvec_warp`: one warp per element; its lanes load
+// neighbouring elements of A's row, and a reduction by shuffles adds their sums.
 //
-// Global loads per multiply-add: 2; every element of A is loaded once, the vector n times (from the caches).
-// Limit: A must come from memory once. In matvec a warp reads 32 rows at once, 32 pieces a load; in matvec_warp one row,
-// in one piece.
+// Global loads per multiply-add: 2; every element of A is loaded once, every element of the vector n times (from a cache).
+// Limit: memory bandwidth, since A has to be loaded once. In matvec loads of A are uncoalesced, 32 sectors per load; in
+// matvec_warp they are coalesced.
 #include "hardware.cuh"
 #include "matrix.cuh"
 
@@ -25,7 +25,7 @@ __global__ void matvec_warp(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
     if (row >= c.rows) return;  // the whole warp
     T sum = 0;
     for (Size k = lane; k < a.columns; k += 32) sum = multiply_add(a(row, k), b(k, 0), sum);
-    // A multiply-add and no +, lest subnormal numbers become 0.
+    // multiply_add instead of +, which would flush subnormal numbers to zero if the compiler is told so.
     for (int distance = 16; distance; distance /= 2) sum = multiply_add(T(1), __shfl_xor_sync(0xffffffffu, sum, distance), sum);
     if (lane == 0) c(row, 0) = sum;
 }

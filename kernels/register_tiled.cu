@@ -1,27 +1,28 @@
-// Each thread computes a small block of C. What it loads from shared memory into registers serves a whole row or column of
-// that block; both global and shared memory are read 16 bytes at once.
+// Each thread computes a register tile, THREAD_ROWS×THREAD_COLUMNS of C: an operand that it loads from shared memory into a
+// register is used for a whole row or column of it. Global and shared memory are read by 16-byte vector loads.
 //
-// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared loads: 1 / MINE_DOWN + 1 / MINE_ACROSS numbers.
-// Limit: waiting. While tiles are loaded nothing is multiplied, and the other way round.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 1 / THREAD_ROWS + 1 / THREAD_COLUMNS.
+// Limit: latency. There is one pair of tiles and no pipeline, so loads of tiles and arithmetic do not overlap within a block.
 //
-// With ADDS the product is added to what C holds.
+// With ADDS it computes C += A · B.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "vectors.cuh"
 
-template <typename T, int ROWS, int COLUMNS, int DEPTH, int MINE_DOWN, int MINE_ACROSS, int WIDTH, bool ADDS = false>
-__global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
+template <typename T, int ROWS, int COLUMNS, int DEPTH, int THREAD_ROWS, int THREAD_COLUMNS, int WIDTH, bool ADDS = false>
+__global__ void __launch_bounds__(ROWS / THREAD_ROWS * (COLUMNS / THREAD_COLUMNS))
     register_tiled(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
-    constexpr int THREADS_ACROSS = COLUMNS / MINE_ACROSS, THREADS = ROWS / MINE_DOWN * THREADS_ACROSS;
-    constexpr int PIECE = 16 / sizeof(T);
-    constexpr int DOWN = ROWS / (MINE_DOWN / PIECE), ACROSS = COLUMNS / (MINE_ACROSS / PIECE);  // from a thread's piece to its next
-    __shared__ __align__(16) T a_tile[DEPTH][ROWS + PIECE];  // by columns, so that a thread's rows lie side by side
+    constexpr int THREADS_ACROSS = COLUMNS / THREAD_COLUMNS, THREADS = ROWS / THREAD_ROWS * THREADS_ACROSS;
+    constexpr int VECTOR = 16 / sizeof(T);
+    // From one of a thread's vectors to its next: neighbouring threads have neighbouring vectors.
+    constexpr int ROW_STEP = ROWS / (THREAD_ROWS / VECTOR), COLUMN_STEP = COLUMNS / (THREAD_COLUMNS / VECTOR);
+    __shared__ __align__(16) T a_tile[DEPTH][ROWS + VECTOR];  // transposed, so that a thread's rows are vectors; padded
     __shared__ __align__(16) T b_tile[DEPTH][COLUMNS];
 
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
-    int y = threadIdx.x / THREADS_ACROSS * PIECE, x = threadIdx.x % THREADS_ACROSS * PIECE;
-    T sums[MINE_DOWN][MINE_ACROSS] = {};
+    int y = threadIdx.x / THREADS_ACROSS * VECTOR, x = threadIdx.x % THREADS_ACROSS * VECTOR;
+    T sums[THREAD_ROWS][THREAD_COLUMNS] = {};
     for (Size left = 0; left < a.columns; left += DEPTH) {
         T loaded[WIDTH];
 #pragma unroll
@@ -41,24 +42,25 @@ __global__ void __launch_bounds__(ROWS / MINE_DOWN * (COLUMNS / MINE_ACROSS))
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k) {
-            Piece<T> a_part[MINE_DOWN / PIECE], b_part[MINE_ACROSS / PIECE];
+            Vector<T> a_fragment[THREAD_ROWS / VECTOR], b_fragment[THREAD_COLUMNS / VECTOR];
 #pragma unroll
-            for (int i = 0; i < MINE_DOWN / PIECE; ++i) a_part[i] = Piece<T>::at(&a_tile[k][y + i * DOWN]);
+            for (int i = 0; i < THREAD_ROWS / VECTOR; ++i) a_fragment[i] = Vector<T>::load(&a_tile[k][y + i * ROW_STEP]);
 #pragma unroll
-            for (int j = 0; j < MINE_ACROSS / PIECE; ++j) b_part[j] = Piece<T>::at(&b_tile[k][x + j * ACROSS]);
+            for (int j = 0; j < THREAD_COLUMNS / VECTOR; ++j) b_fragment[j] = Vector<T>::load(&b_tile[k][x + j * COLUMN_STEP]);
 #pragma unroll
-            for (int i = 0; i < MINE_DOWN; ++i)
+            for (int i = 0; i < THREAD_ROWS; ++i)
 #pragma unroll
-                for (int j = 0; j < MINE_ACROSS; ++j)
-                    sums[i][j] = multiply_add(a_part[i / PIECE].of[i % PIECE], b_part[j / PIECE].of[j % PIECE], sums[i][j]);
+                for (int j = 0; j < THREAD_COLUMNS; ++j)
+                    sums[i][j] = multiply_add(a_fragment[i / VECTOR].element[i % VECTOR],
+                                              b_fragment[j / VECTOR].element[j % VECTOR], sums[i][j]);
         }
         __syncthreads();
     }
 
 #pragma unroll
-    for (int i = 0; i < MINE_DOWN; ++i) {
-        Size row = at.row + y + i / PIECE * DOWN + i % PIECE, column = at.column + x;
-        if constexpr (ADDS) add_pieces<WIDTH>(c, row, column, ACROSS, sums[i]);
-        store_pieces<WIDTH>(c, row, column, ACROSS, sums[i]);
+    for (int i = 0; i < THREAD_ROWS; ++i) {
+        Size row = at.row + y + i / VECTOR * ROW_STEP + i % VECTOR, column = at.column + x;
+        if constexpr (ADDS) add_vectors<WIDTH>(c, row, column, COLUMN_STEP, sums[i]);
+        store_vectors<WIDTH>(c, row, column, COLUMN_STEP, sums[i]);
     }
 }

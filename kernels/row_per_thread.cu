@@ -1,7 +1,8 @@
 // One thread computes one row of C.
 //
-// Global loads per multiply-add: 2, as in naive. A warp reads 32 rows of A at once, far apart (32 pieces a load); B's
-// element is the same for all. Limit: A's scattered loads, and only n threads, too few to fill a GPU.
+// Global loads per multiply-add: 2, as in naive. A warp loads from 32 rows of A, so these loads are uncoalesced: 32 sectors per
+// load; loads of B are broadcasts.
+// Limit: the uncoalesced loads, and low occupancy, for there are only n threads.
 #include "hardware.cuh"
 #include "matrix.cuh"
 

@@ -1,19 +1,17 @@
-// The matrix units multiply: a warp's mma takes 16×8 and 8×8 numbers out of its lanes' registers. Everything around it
-// keeps them fed: tiles arrive asynchronously, STAGES deep, and the operands of the next mma are loaded during this one.
+// The tensor cores multiply: an mma instruction of a warp multiplies a 16×8 by an 8×8 fragment in its lanes' registers. All else
+// keeps them busy: a pipeline of asynchronous copies with STAGES stages, and fragments double-buffered in registers, so that
+// those of the next mma are loaded from shared memory during this one.
 //
-// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS. Limit: the matrix units, and at full load the GPU's power.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS.
+// Limit: the tensor cores and, under full load, the GPU's power limit.
 //
-// The units compute Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows at a time. Which column and which k an operand's place stands for
-// is free, as long as all agree: a lane (g, t) = (lane / 4, lane % 4) takes columns 2g and 2g+1, k = 2t and 2t+1, so that
-// every load is 16 bytes and lands in the registers in the order that the mma wants.
-//
-// With ADDS the product is added to what C holds.
+// With ADDS it computes C += A · B.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "stages.cuh"
 #include "vectors.cuh"
 
-// A lane's part in d (16×8) += a (16×8) · b (8×8). Before sm_90 four smaller products make it.
+// A lane's part of d (16×8) += a (16×8) · b (8×8). Before sm_90 it takes four mma of 8×8×4.
 __device__ __forceinline__ void multiply_fragments(double (&d)[4], const double (&a)[4], const double (&b)[2])
 {
 #if __CUDA_ARCH__ >= 900
@@ -30,62 +28,65 @@ __device__ __forceinline__ void multiply_fragments(double (&d)[4], const double 
 #endif
 }
 
+// It computes Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows in an mma. Which column and which k an element of a fragment stands for is
+// free, as long as A's, B's and C's fragments agree: lane (g, t) = (lane / 4, lane % 4) has columns 2g and 2g+1, k = 2t and 2t+1,
+// so that every load from shared memory is a 16-byte vector in the order of the mma's registers.
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH,
           bool ADDS = false>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
     tensor(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
     constexpr int WARPS_DOWN = ROWS / WARP_ROWS, THREADS = WARPS_DOWN * (COLUMNS / WARP_COLUMNS) * 32;
-    constexpr int DOWN = WARP_ROWS / 8, ACROSS = WARP_COLUMNS / 16, STEPS = DEPTH / 8;
-    static_assert(ACROSS % 2 == 0 && STEPS % 2 == 0, "operands alternate between two sets of registers");
+    constexpr int MMAS_DOWN = WARP_ROWS / 8, MMAS_ACROSS = WARP_COLUMNS / 16, STEPS = DEPTH / 8;
+    static_assert(MMAS_ACROSS % 2 == 0 && STEPS % 2 == 0, "fragments alternate between two register buffers");
     using ATile = Tile<T, ROWS, DEPTH, Swizzle<0, 1, 2>>;
     using BTile = Tile<T, DEPTH, COLUMNS, Swizzle<1, 2, 1>>;
 
-    T* shared = launched_shared_memory<T>();
+    T* shared = dynamic_shared_memory<T>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     int warp_row = warp % WARPS_DOWN * WARP_ROWS, warp_column = warp / WARPS_DOWN * WARP_COLUMNS;
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
 
-    using Tiles = Supply<ATile, BTile, THREADS, STAGES, WIDTH, WIDTH>;
-    Tiles supply(shared, a, b, at);
-    T sums[ACROSS][DOWN][4] = {};
-    T b_part[2][4], a_part[2][DOWN][2];
-    const T* a_from[2] = {shared + ATile::place(warp_row + g, 2 * t), shared + ATile::place(warp_row + g, 8 + 2 * t)};
-    const T* b_from = shared + ATile::SIZE + BTile::place(2 * t, warp_column + 2 * g);
+    using Pipeline = TilePipeline<ATile, BTile, THREADS, STAGES, WIDTH, WIDTH>;
+    Pipeline pipeline(shared, a, b, at);
+    T sums[MMAS_ACROSS][MMAS_DOWN][4] = {};
+    T b_fragment[2][4], a_fragment[2][MMAS_DOWN][2];
+    const T* a_from[2] = {shared + ATile::offset(warp_row + g, 2 * t), shared + ATile::offset(warp_row + g, 8 + 2 * t)};
+    const T* b_from = shared + ATile::SIZE + BTile::offset(2 * t, warp_column + 2 * g);
     auto fetch_a = [&](int step) {
 #pragma unroll
-        for (int i = 0; i < DOWN; ++i) {
+        for (int i = 0; i < MMAS_DOWN; ++i) {
             double2 pair = *reinterpret_cast<const double2*>(a_from[step % 2] + step / 2 * 16 + 8 * i * DEPTH);
-            a_part[step % 2][i][0] = pair.x;
-            a_part[step % 2][i][1] = pair.y;
+            a_fragment[step % 2][i][0] = pair.x;
+            a_fragment[step % 2][i][1] = pair.y;
         }
     };
     auto fetch_b = [&](int step, int j) {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
             double2 pair = *reinterpret_cast<const double2*>(b_from + (8 * step + k) * COLUMNS + 16 * j);
-            b_part[j % 2][2 * k] = pair.x;
-            b_part[j % 2][2 * k + 1] = pair.y;
+            b_fragment[j % 2][2 * k] = pair.x;
+            b_fragment[j % 2][2 * k + 1] = pair.y;
         }
     };
 
-    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile(tile);
-    supply.wait();
+    for (int tile = 0; tile < Pipeline::AHEAD; ++tile) pipeline.copy_tile(tile);
+    pipeline.wait();
     fetch_a(0);
     fetch_b(0, 0);
-    Ring<STAGES, Tiles::STAGE> ring;
-    auto multiply_tile = [&](bool whole) {
+    Ring<STAGES, Pipeline::STAGE> ring;
+    auto multiply_tile = [&](bool prefetch) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
 #pragma unroll
-            for (int j = 0; j < ACROSS; ++j) {
-                supply.turn(step * ACROSS + j, STEPS * ACROSS, whole);
-                if (j < ACROSS - 1)
+            for (int j = 0; j < MMAS_ACROSS; ++j) {
+                pipeline.copy_slice(step * MMAS_ACROSS + j, STEPS * MMAS_ACROSS, prefetch);
+                if (j < MMAS_ACROSS - 1)
                     fetch_b(step, j + 1);
                 else {
-                    if (step == STEPS - 1) {  // all of this tile is in registers: on to the next
-                        supply.wait();
-                        int forward = ring.forward();
+                    if (step == STEPS - 1) {  // the rest of this tile is in registers: on to the next stage
+                        pipeline.wait();
+                        int forward = ring.advance();
                         a_from[0] += forward;
                         a_from[1] += forward;
                         b_from += forward;
@@ -94,27 +95,27 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
                     fetch_b((step + 1) % STEPS, 0);
                 }
 #pragma unroll
-                for (int i = 0; i < DOWN; ++i) multiply_fragments(sums[j][i], b_part[j % 2], a_part[step % 2][i]);
+                for (int i = 0; i < MMAS_DOWN; ++i) multiply_fragments(sums[j][i], b_fragment[j % 2], a_fragment[step % 2][i]);
             }
     };
-    int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
-    for (; tile + Tiles::AHEAD < supply.whole; ++tile) multiply_tile(true);
-    for (; tile < supply.tiles; ++tile) {
-        supply.carefully(tile + Tiles::AHEAD);
+    int tile = 0;  // two loops, for the long one must not branch: instructions after a branch are fetched late
+    for (; tile + Pipeline::AHEAD < pipeline.full_tiles; ++tile) multiply_tile(true);
+    for (; tile < pipeline.tiles; ++tile) {
+        pipeline.copy_checked(tile + Pipeline::AHEAD);
         multiply_tile(false);
     }
     copies_wait<0>();
 
 #pragma unroll
-    for (int half = 0; half < 2; ++half)  // beside the sums there are no registers for as many numbers of C
+    for (int half = 0; half < 2; ++half)  // beside the sums there are too few registers for all of their elements of C at once
 #pragma unroll
         for (int storing = ADDS ? 0 : 1; storing < 2; ++storing)
 #pragma unroll
-            for (int i = half * DOWN / 2; i < (half + 1) * DOWN / 2; ++i)
+            for (int i = half * MMAS_DOWN / 2; i < (half + 1) * MMAS_DOWN / 2; ++i)
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd)
 #pragma unroll
-                    for (int j = 0; j < ACROSS; ++j) {
+                    for (int j = 0; j < MMAS_ACROSS; ++j) {
                         T pair[2] = {sums[j][i][odd], sums[j][i][odd + 2]};
                         Size row = at.row + warp_row + 8 * i + 2 * t + odd, column = at.column + warp_column + 16 * j + 2 * g;
                         if (storing) {

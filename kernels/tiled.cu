@@ -1,13 +1,13 @@
-// The threads of a block load a square tile of A and one of B into shared memory together, and each uses the tiles for
-// its own element of C; then come the next tiles along k. Past an edge, zeros are loaded.
+// The threads of a block together load a square tile of A and one of B into shared memory; each thread computes one element of
+// C from them. So the block goes along k, tile by tile. Beyond the matrices' edges tiles are filled with zeros.
 //
 // Global loads per multiply-add: 2 / TILE. Every element of A is loaded ceil(m / TILE) times, of B ceil(n / TILE) times.
-// Limit: shared memory. Each multiply-add still loads two numbers from there.
+// Limit: shared memory bandwidth. Every multiply-add still loads two operands from shared memory.
 #include "hardware.cuh"
 #include "matrix.cuh"
 
 template <typename T, int TILE>
-__global__ void __launch_bounds__(TILE* TILE, TILE == 32 ? 2 : 6)  // blocks an SM holds: while one waits, others work
+__global__ void __launch_bounds__(TILE* TILE, TILE == 32 ? 2 : 6)  // blocks per SM: others hide one's latency
     tiled(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
     __shared__ T a_tile[TILE][TILE], b_tile[TILE][TILE];

@@ -1,15 +1,15 @@
-// Up to 16 bytes of a row at once.
+// Vector loads and stores: up to 16 bytes of a row by one instruction.
 #pragma once
 #include "matrix.cuh"
 
-// 16 bytes, loaded at once.
+// 16 bytes of neighbouring elements, loaded by one instruction.
 template <typename T>
-struct Piece;
+struct Vector;
 
 template <>
-struct Piece<float> {
-    float of[4];
-    __device__ __forceinline__ static Piece at(const float* from)
+struct Vector<float> {
+    float element[4];
+    __device__ __forceinline__ static Vector load(const float* from)
     {
         float4 four = *reinterpret_cast<const float4*>(from);
         return {four.x, four.y, four.z, four.w};
@@ -17,25 +17,25 @@ struct Piece<float> {
 };
 
 template <>
-struct Piece<double> {
-    double of[2];
-    __device__ __forceinline__ static Piece at(const double* from)
+struct Vector<double> {
+    double element[2];
+    __device__ __forceinline__ static Vector load(const double* from)
     {
         double2 two = *reinterpret_cast<const double2*>(from);
         return {two.x, two.y};
     }
 };
 
-// WIDTH elements side by side, zeros beyond the matrix; at once where it has them all.
+// Loads WIDTH neighbouring elements, as a vector if the matrix has all of them; zeros stand for those beyond it.
 template <int WIDTH, typename T>
 __device__ __forceinline__ void load(const Matrix<const T>& from, Size row, Size column, T (&values)[WIDTH])
 {
     if (from.holds(row, column + WIDTH - 1)) {
         const T* at = &from(row, column);
         if constexpr (WIDTH * sizeof(T) == 16) {
-            Piece<T> piece = Piece<T>::at(at);
+            Vector<T> vector = Vector<T>::load(at);
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) values[i] = piece.of[i];
+            for (int i = 0; i < WIDTH; ++i) values[i] = vector.element[i];
         } else if constexpr (WIDTH == 2) {
             float2 two = *reinterpret_cast<const float2*>(at);
             values[0] = two.x;
@@ -49,21 +49,21 @@ __device__ __forceinline__ void load(const Matrix<const T>& from, Size row, Size
     }
 }
 
-// Adds COUNT elements side by side of C to `values`, WIDTH at a time where they can be loaded so.
+// Adds COUNT neighbouring elements of C to `values`; loads WIDTH of them at a time.
 template <int WIDTH, int COUNT, typename T>
 __device__ __forceinline__ void add(const Matrix<T>& c, Size row, Size column, T (&values)[COUNT])
 {
     const Matrix<const T> from = {c.data, c.rows, c.columns, c.stride};
 #pragma unroll
     for (int i = 0; i < COUNT; i += WIDTH) {
-        T there[WIDTH];
-        load<WIDTH>(from, row, column + i, there);
+        T loaded[WIDTH];
+        load<WIDTH>(from, row, column + i, loaded);
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j) values[i + j] += there[j];
+        for (int j = 0; j < WIDTH; ++j) values[i + j] += loaded[j];
     }
 }
 
-// COUNT elements side by side into C, as far as C goes, WIDTH at a time where they can be.
+// Stores COUNT neighbouring elements, but for those beyond C; as vectors of WIDTH where C has all of one.
 template <int WIDTH, int COUNT, typename T>
 __device__ __forceinline__ void store(const Matrix<T>& c, Size row, Size column, const T (&values)[COUNT])
 {
@@ -88,31 +88,31 @@ __device__ __forceinline__ void store(const Matrix<T>& c, Size row, Size column,
     }
 }
 
-// The same for a row of a thread's elements of C: pieces of 16 bytes, `apart` columns from one to the next.
+// The same for a row of a thread's register tile: 16-byte vectors, `step` columns from one to the next.
 template <int WIDTH, int COUNT, typename T>
-__device__ __forceinline__ void add_pieces(const Matrix<T>& c, Size row, Size column, int apart, T (&values)[COUNT])
+__device__ __forceinline__ void add_vectors(const Matrix<T>& c, Size row, Size column, int step, T (&values)[COUNT])
 {
-    constexpr int PIECE = 16 / sizeof(T);
+    constexpr int VECTOR = 16 / sizeof(T);
 #pragma unroll
-    for (int j = 0; j < COUNT; j += PIECE) {
-        T piece[PIECE];
+    for (int j = 0; j < COUNT; j += VECTOR) {
+        T vector[VECTOR];
 #pragma unroll
-        for (int i = 0; i < PIECE; ++i) piece[i] = values[j + i];
-        add<WIDTH>(c, row, column + j / PIECE * apart, piece);
+        for (int i = 0; i < VECTOR; ++i) vector[i] = values[j + i];
+        add<WIDTH>(c, row, column + j / VECTOR * step, vector);
 #pragma unroll
-        for (int i = 0; i < PIECE; ++i) values[j + i] = piece[i];
+        for (int i = 0; i < VECTOR; ++i) values[j + i] = vector[i];
     }
 }
 
 template <int WIDTH, int COUNT, typename T>
-__device__ __forceinline__ void store_pieces(const Matrix<T>& c, Size row, Size column, int apart, const T (&values)[COUNT])
+__device__ __forceinline__ void store_vectors(const Matrix<T>& c, Size row, Size column, int step, const T (&values)[COUNT])
 {
-    constexpr int PIECE = 16 / sizeof(T);
+    constexpr int VECTOR = 16 / sizeof(T);
 #pragma unroll
-    for (int j = 0; j < COUNT; j += PIECE) {
-        T piece[PIECE];
+    for (int j = 0; j < COUNT; j += VECTOR) {
+        T vector[VECTOR];
 #pragma unroll
-        for (int i = 0; i < PIECE; ++i) piece[i] = values[j + i];
-        store<WIDTH>(c, row, column + j / PIECE * apart, piece);
+        for (int i = 0; i < VECTOR; ++i) vector[i] = values[j + i];
+        store<WIDTH>(c, row, column + j / VECTOR * step, vector);
     }
 }

@@ -1,11 +1,11 @@
-// For the ordinary units, all that helps at once: a block's tile is cut into warps' tiles, and those into blocks of C for
-// 4×8 lanes; tiles arrive asynchronously, A's transposed on the way, so that a thread's rows of one k lie side by side; while
-// a thread multiplies, the numbers of the next k are on their way from shared memory.
+// The fastest without tensor cores. The thread-block tile is divided into warp tiles, and a warp tile among 4×8 lanes. Tiles
+// come through a pipeline of asynchronous copies; A's are transposed by the copies, so that a thread's rows of one k are vectors.
+// Operands are double-buffered in registers: while a thread multiplies, it loads those of the next k from shared memory.
 //
-// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared loads: 4 / WARP_ROWS + 8 / WARP_COLUMNS numbers.
-// Limit: the multiply-add units, and at full load the GPU's power.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 4 / WARP_ROWS + 8 / WARP_COLUMNS.
+// Limit: the fused multiply-add units and, under full load, the GPU's power limit.
 //
-// With ADDS the product is added to what C holds.
+// With ADDS it computes C += A · B.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "stages.cuh"
@@ -17,66 +17,71 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     warp_tiled(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
 {
     constexpr int WARPS_DOWN = ROWS / WARP_ROWS, THREADS = WARPS_DOWN * (COLUMNS / WARP_COLUMNS) * 32;
-    constexpr int PIECE = 16 / sizeof(T), DOWN = WARP_ROWS / (4 * PIECE), ACROSS = WARP_COLUMNS / (8 * PIECE);
+    constexpr int VECTOR = 16 / sizeof(T), VECTORS_DOWN = WARP_ROWS / (4 * VECTOR), VECTORS_ACROSS = WARP_COLUMNS / (8 * VECTOR);
     using ATile = TransposedTile<T, ROWS, DEPTH>;
     using BTile = Tile<T, DEPTH, COLUMNS, NoSwizzle>;
-    constexpr int TURN = 4;  // k from a few copies to the next: apart, so that they wait for nothing; not alone, for each few costs
+    // Copies are issued every so many steps along k: spread out, so that they do not stall; not singly, for each batch costs.
+    constexpr int SLICE = 4;
 
-    T* shared = launched_shared_memory<T>();
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x = lane % 8 * PIECE, y = lane / 8 * PIECE;
+    T* shared = dynamic_shared_memory<T>();
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x = lane % 8 * VECTOR, y = lane / 8 * VECTOR;
     int my_row = warp % WARPS_DOWN * WARP_ROWS + y, my_column = warp / WARPS_DOWN * WARP_COLUMNS + x;
     TilePosition at = tile_position<ROWS, COLUMNS>(c);
 
-    using Tiles = Supply<ATile, BTile, THREADS, STAGES, 1, WIDTH>;
-    Tiles supply(shared, a, b, at);
-    T sums[DOWN * PIECE][ACROSS * PIECE] = {};
-    Piece<T> a_part[2][DOWN], b_part[2][ACROSS];
-    const T *a_from = shared + ATile::place(my_row, 0), *b_from = shared + ATile::SIZE + BTile::place(0, my_column);
+    using Pipeline = TilePipeline<ATile, BTile, THREADS, STAGES, 1, WIDTH>;
+    Pipeline pipeline(shared, a, b, at);
+    T sums[VECTORS_DOWN * VECTOR][VECTORS_ACROSS * VECTOR] = {};
+    Vector<T> a_fragment[2][VECTORS_DOWN], b_fragment[2][VECTORS_ACROSS];
+    const T *a_from = shared + ATile::offset(my_row, 0), *b_from = shared + ATile::SIZE + BTile::offset(0, my_column);
     auto fetch = [&](int k) {
 #pragma unroll
-        for (int i = 0; i < DOWN; ++i) a_part[k % 2][i] = Piece<T>::at(a_from + ATile::place(4 * PIECE * i, k));
+        for (int i = 0; i < VECTORS_DOWN; ++i)
+            a_fragment[k % 2][i] = Vector<T>::load(a_from + ATile::offset(4 * VECTOR * i, k));
 #pragma unroll
-        for (int j = 0; j < ACROSS; ++j) b_part[k % 2][j] = Piece<T>::at(b_from + BTile::place(k, 8 * PIECE * j));
+        for (int j = 0; j < VECTORS_ACROSS; ++j)
+            b_fragment[k % 2][j] = Vector<T>::load(b_from + BTile::offset(k, 8 * VECTOR * j));
     };
 
-    for (int tile = 0; tile < Tiles::AHEAD; ++tile) supply.tile(tile);
-    supply.wait();
+    for (int tile = 0; tile < Pipeline::AHEAD; ++tile) pipeline.copy_tile(tile);
+    pipeline.wait();
     fetch(0);
-    Ring<STAGES, Tiles::STAGE> ring;
-    auto multiply_tile = [&](bool whole) {
+    Ring<STAGES, Pipeline::STAGE> ring;
+    auto multiply_tile = [&](bool prefetch) {
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k) {
-            if (k % TURN == 0) supply.turn(k / TURN, DEPTH / TURN, whole);
-            if (k == DEPTH - 1) {  // all of this tile is in registers: on to the next
-                supply.wait();
-                int forward = ring.forward();
+            if (k % SLICE == 0) pipeline.copy_slice(k / SLICE, DEPTH / SLICE, prefetch);
+            if (k == DEPTH - 1) {  // the rest of this tile is in registers: on to the next stage
+                pipeline.wait();
+                int forward = ring.advance();
                 a_from += forward;
                 b_from += forward;
             }
             fetch((k + 1) % DEPTH);
-            // Back and forth, so that each multiply-add shares a number with the one before it: registers have few ports.
+            // Columns in alternating direction: every multiply-add then has an operand in common with the one before, which
+            // avoids register bank conflicts.
 #pragma unroll
-            for (int i = 0; i < DOWN * PIECE; ++i)
+            for (int i = 0; i < VECTORS_DOWN * VECTOR; ++i)
 #pragma unroll
-                for (int step = 0; step < ACROSS * PIECE; ++step) {
-                    int j = i % 2 ? ACROSS * PIECE - 1 - step : step;
+                for (int step = 0; step < VECTORS_ACROSS * VECTOR; ++step) {
+                    int j = i % 2 ? VECTORS_ACROSS * VECTOR - 1 - step : step;
                     T& sum = sums[i][j];
-                    sum = multiply_add(a_part[k % 2][i / PIECE].of[i % PIECE], b_part[k % 2][j / PIECE].of[j % PIECE], sum);
+                    sum = multiply_add(a_fragment[k % 2][i / VECTOR].element[i % VECTOR],
+                                       b_fragment[k % 2][j / VECTOR].element[j % VECTOR], sum);
                 }
         }
     };
-    int tile = 0;  // two loops, the long one without a jump: after each jump instructions come late
-    for (; tile + Tiles::AHEAD < supply.whole; ++tile) multiply_tile(true);
-    for (; tile < supply.tiles; ++tile) {
-        supply.carefully(tile + Tiles::AHEAD);
+    int tile = 0;  // two loops, for the long one must not branch: instructions after a branch are fetched late
+    for (; tile + Pipeline::AHEAD < pipeline.full_tiles; ++tile) multiply_tile(true);
+    for (; tile < pipeline.tiles; ++tile) {
+        pipeline.copy_checked(tile + Pipeline::AHEAD);
         multiply_tile(false);
     }
     copies_wait<0>();
 
 #pragma unroll
-    for (int i = 0; i < DOWN * PIECE; ++i) {
-        Size row = at.row + my_row + i / PIECE * 4 * PIECE + i % PIECE, column = at.column + my_column;
-        if constexpr (ADDS) add_pieces<WIDTH>(c, row, column, 8 * PIECE, sums[i]);
-        store_pieces<WIDTH>(c, row, column, 8 * PIECE, sums[i]);
+    for (int i = 0; i < VECTORS_DOWN * VECTOR; ++i) {
+        Size row = at.row + my_row + i / VECTOR * 4 * VECTOR + i % VECTOR, column = at.column + my_column;
+        if constexpr (ADDS) add_vectors<WIDTH>(c, row, column, 8 * VECTOR, sums[i]);
+        store_vectors<WIDTH>(c, row, column, 8 * VECTOR, sums[i]);
     }
 }

@@ -45,7 +45,7 @@ class Wires:
         self._there = [device.matrix(memory, 0, len(rows), n, DTYPE) for memory in self._memory]
         for matrix in self._here:
             matrix.fill(comm.rank)
-            device.lock(matrix)
+            device.pin(matrix)
 
     def seconds(self) -> float:
         comm.Barrier()

@@ -38,7 +38,7 @@ from ladder_table import (
 from markers import rewrite
 from tqdm import tqdm
 
-from hybrid.devices.copy_width import copy_width
+from hybrid.core.problem import copy_width
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import HybridError, UsageError, one_line

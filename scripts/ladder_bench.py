@@ -17,9 +17,9 @@ import numpy as np
 from ladder_table import BENCHMARK, YARDSTICK, Line, Shape, form_of, label
 from tqdm import tqdm
 
-from hybrid.devices.copy_width import copy_width
+from hybrid.core.problem import copy_width
 from hybrid.devices.cuda_gpus import Gpu, free_bytes
-from hybrid.devices.cuda_kernels import Multiply, OwnKernel, multiplication
+from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.errors import CheckFailed, DoesNotFit
 from hybrid.kernels.catalogue import Kernel, launch_of, named, refusal
 
@@ -145,7 +145,7 @@ class Bench:
 
     def resources(self, one: Timed) -> Line:
         """What the kernel takes of the GPU; nothing is known of cuBLAS'."""
-        if not isinstance(one.multiply, OwnKernel):
+        if not isinstance(one.multiply, CompiledKernel):
             return dict.fromkeys(("expression", "tile", "registers", "shared", "spills"))
         a, b, c = self._operands
         capability, (rows, columns) = self._gpu.capability, c.shape

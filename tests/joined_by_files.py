@@ -27,7 +27,7 @@ class Joint:
         self.folder, self.rank, self.log = Path(folder), rank, log
         self._serial = 0
 
-    def gather_rows(self, matrix: np.ndarray, rows_of: Sequence[Span]) -> Any:
+    def allgather_rows(self, matrix: np.ndarray, rows_of: Sequence[Span]) -> Any:
         serial, self._serial = self._serial, self._serial + 1
         self.log.append(("gather", serial))
         made = self.folder / f"making-{serial}-{self.rank}.npy"
@@ -46,7 +46,7 @@ class Joint:
     def check(self) -> None:
         self.log.append("check")
 
-    def leave(self) -> None:
+    def destroy(self) -> None:
         self._end("leave")
 
     def abort(self) -> None:
@@ -71,16 +71,16 @@ def stand_in(monkeypatch: Any) -> list[Any]:
         log.append("join")
         return Joint(unique_id, rank, log)
 
-    def gather_rows(self: CpuDevice, joint: Joint, matrix: np.ndarray, rows_of: Sequence[Span], after: list[Any]) -> Any:
+    def allgather_rows(self: CpuDevice, joint: Joint, matrix: np.ndarray, rows_of: Sequence[Span], after: list[Any]) -> Any:
         events: list[Any] = []
-        self._do("exchange", lambda: events.append(joint.gather_rows(matrix, rows_of)))
+        self._do("exchange", lambda: events.append(joint.allgather_rows(matrix, rows_of)))
         return events[0]
 
     ways = {
         "load_collectives": lambda self: log.append("prepare"),
         "unique_id": lambda self: tempfile.mkdtemp(prefix="hybrid-joined-"),
         "init_communicator": joined,
-        "gather_rows": gather_rows,
+        "allgather_rows": allgather_rows,
     }
     for name, way in ways.items():
         monkeypatch.setattr(CpuDevice, name, way, raising=False)

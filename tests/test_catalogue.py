@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybrid
-from hybrid.devices.copy_width import copy_width
+from hybrid.core.problem import copy_width
 from hybrid.devices.cuda_kernels import compile_options
 from hybrid.devices.emulated import EmulatedDevice
 from hybrid.emulation.build import compiler

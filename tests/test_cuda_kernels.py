@@ -121,7 +121,7 @@ def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(buffer_of, na
     l, m = 96, 1 if named(name).vectors_only else 67
     rng = np.random.default_rng()
     a, b = cupy.asarray(rng.standard_normal((70, l)).astype(dtype)), cupy.asarray(rng.standard_normal((l, m)).astype(dtype))
-    # The matrix units add eight products at a time, and lane t holds those of k = 2t and 2t + 1.
+    # The tensor cores add eight products at a time, and lane t holds those of k = 2t and 2t + 1.
     order = np.arange(l).reshape(-1, 4, 2).transpose(0, 2, 1).ravel() if name == "tensor" else np.arange(l)
     c, in_order = cupy.empty((70, m), dtype), cupy.empty((70, m), dtype)
     multiply_by("naive", dtype)(cupy.ascontiguousarray(a[:, order]), cupy.ascontiguousarray(b[order]), in_order)

@@ -11,7 +11,7 @@ import pytest
 import hybrid
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.devices.nccl_library import load_nccl
+from hybrid.devices.nccl import load_nccl
 from hybrid.errors import DeviceUnavailable, RankFailed
 from hybrid.ranks.launcher import mpirun
 
@@ -142,7 +142,7 @@ def test_row_blocks(comm, way, dtype, on_gpu):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("work", ["copy_in", "gather_rows", "multiply", "copy_out"])
+@pytest.mark.parametrize("work", ["copy_in", "allgather_rows", "multiply", "copy_out"])
 def test_a_rank_that_fails_among_joined_gpus_keeps_nobody_waiting(comm, nccl, monkeypatch, work):
     for name, value in {"TRANSPORT": "nccl", "PANEL_COLUMNS": "128"}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
@@ -171,7 +171,7 @@ def test_a_rank_that_fails_among_joined_gpus_keeps_nobody_waiting(comm, nccl, mo
 @pytest.mark.mpi
 def test_gpus_are_joined_once_and_again_after_they_were_left(comm, nccl, monkeypatch):
     monkeypatch.setenv("HYBRID_TRANSPORT", "nccl")
-    joins, original = [], CudaDevice.join
+    joins, original = [], CudaDevice.init_communicator
     monkeypatch.setattr(CudaDevice, "init_communicator", lambda *these: (joins.append(these), original(*these))[1])
     a = np.random.default_rng(0).random((300, 300))
     for expected in (1, 2):
@@ -193,7 +193,7 @@ def test_large_arrays_are_page_locked_and_unlocked_again(comm):
         c = hybrid.multiply(*((a, a) if mine else (None, None)), comm=comm, device="cuda")
         assert not mine or right(c, a, a)
         view = a[100:]
-    assert not mine or pinned_memory().lock(view)
+    assert not mine or pinned_memory().pin(view)
     del a, view
     comm.Barrier()
 

@@ -149,18 +149,18 @@ def test_shuffles(run, order):
 
 
 def test_shared_memory_holds_nan_before_each_block(run):
-    body = """__shared__ T fixed[32]; T* launched = launched_shared_memory<T>();
-        T sum = fixed[x] + launched[x]; fixed[x] = launched[x] = 1; c(blockIdx.x, x) = sum == sum;"""
+    body = """__shared__ T fixed[32]; T* dynamic = dynamic_shared_memory<T>();
+        T sum = fixed[x] + dynamic[x]; fixed[x] = dynamic[x] = 1; c(blockIdx.x, x) = sum == sum;"""
     assert (run(body, grid=(3, 1), shape=(3, 32), shared=256) == 0).all()
 
 
-def test_writing_beyond_launched_shared_memory(run):
+def test_writing_beyond_dynamic_shared_memory(run):
     with pytest.raises(EmulationError, match="beyond the 128 bytes"):
-        run("launched_shared_memory<T>()[x] = 1;", shared=128)
+        run("dynamic_shared_memory<T>()[x] = 1;", shared=128)
 
 
 # Each thread copies its element of C to shared memory, and writes what it finds there before and after it waited.
-COPY = """T* shared = launched_shared_memory<T>();
+COPY = """T* shared = dynamic_shared_memory<T>();
     copy_async<8>(shared + x, &c(0, x)); copies_commit();
     T before = shared[x]; WAIT;
     c(1, x) = before; c(2, x) = shared[x];"""
@@ -176,7 +176,7 @@ def test_asynchronous_copies(run, copies):
 
 
 def test_a_copy_fills_up_with_zeros(run):
-    body = """T* shared = launched_shared_memory<T>();
+    body = """T* shared = dynamic_shared_memory<T>();
         copy_async<16>(shared + 2 * x, &c(0, 2 * x), x % 3 * 8); copies_commit(); copies_wait<0>();
         c(1, 2 * x) = shared[2 * x]; c(1, 2 * x + 1) = shared[2 * x + 1];"""
     c = run(body, block=(16, 1), shape=(2, 32), shared=256)
@@ -196,7 +196,7 @@ def test_a_copy_fills_up_with_zeros(run):
 )
 def test_wrong_copies(run, wrong, says):
     with pytest.raises(EmulationError, match=says) as raised:
-        run(f"T* shared = launched_shared_memory<T>(); {wrong}", shape=(2, 32), shared=512)
+        run(f"T* shared = dynamic_shared_memory<T>(); {wrong}", shape=(2, 32), shared=512)
     assert raised.value.kind == "copy"
 
 

@@ -72,7 +72,7 @@ def test_the_device_takes_them_and_the_library_again(staged):
     a, b, c = rng.standard_normal((20, 10)), rng.standard_normal((10, 30)), np.empty((20, 30))
     device = CpuDevice(staged)
     for name, right in (("loops_ikj", in_order(a, b)), ("blas", a @ b), ("loops", in_order(a, b))):
-        device.take_kernel(named(name), "float64")
+        device.use_kernel(named(name), "float64")
         c.fill(np.nan)
         device.multiply(a, b, c, after=[])
         np.testing.assert_array_equal(c, right)

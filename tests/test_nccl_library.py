@@ -11,7 +11,7 @@ import pytest
 
 from hybrid.core.spans import Span
 from hybrid.devices import nccl
-from hybrid.devices.nccl_library import load_nccl
+from hybrid.devices.nccl import load_nccl
 from hybrid.errors import DeviceUnavailable
 
 FILES = {
@@ -163,7 +163,7 @@ def module(monkeypatch):
 
 def test_every_rank_that_has_rows_brings_them_whole_in_one_group(module):
     joined = nccl.NcclCommunicator(b"id", 2, 3)
-    joined.gather_rows(1000, 16, [Span(0, 3), Span(3, 3), Span(3, 5)], 7)
+    joined.allgather_rows(1000, 16, [Span(0, 3), Span(3, 3), Span(3, 5)], 7)
     assert module.groups == ["start", "end"]
     assert joined._communicator.calls == [(3, b"id", 2), ("bcast", 1000, 48, 1, 0, 7), ("bcast", 1048, 32, 1, 2, 7)]
 
@@ -176,17 +176,17 @@ def test_a_group_is_ended_also_where_it_fails(module, monkeypatch):
 
     monkeypatch.setattr(joined._communicator, "bcast", refuse, raising=False)
     with pytest.raises(DeviceUnavailable, match=r"^NCCL failed \(Failing: NCCL_ERROR_INVALID_ARGUMENT: no\); NCCL_DEBUG"):
-        joined.gather_rows(0, 8, [Span(0, 1)], 0)
+        joined.allgather_rows(0, 8, [Span(0, 1)], 0)
     assert module.groups == ["start", "end"]
 
 
-@pytest.mark.parametrize("how", ["leave", "abort"])
+@pytest.mark.parametrize("how", ["destroy", "abort"])
 def test_it_is_given_back_once(module, how):
     joined = nccl.NcclCommunicator(b"id", 0, 1)
     calls = joined._communicator.calls
     getattr(joined, how)()
     del joined
-    assert calls[1:] == [("destroy",) if how == "leave" else ("abort",)]
+    assert calls[1:] == [(how,)]
 
 
 def test_what_nobody_refers_to_is_aborted(module):

@@ -172,7 +172,7 @@ def broken(*arguments, **more):
     raise RuntimeError("planted")
 
 
-@pytest.mark.parametrize("work", ["copy_in", "gather_rows", "multiply", "copy_out", "finish"])
+@pytest.mark.parametrize("work", ["copy_in", "allgather_rows", "multiply", "copy_out", "finish"])
 def test_a_failure_on_the_way_is_raised_on_all_ranks_and_the_next_product_is_right(own, rng, monkeypatch, log, work):
     monkeypatch.setenv("HYBRID_PANEL_COLUMNS", "9")
     a, b = case(own, rng)
@@ -229,7 +229,7 @@ def test_who_could_join_gives_that_back_when_another_could_not(own, rng, monkeyp
 
 
 def test_what_is_brought_must_be_what_lies_there(own, rng, monkeypatch, log):
-    original = Joint.gather_rows
+    original = Joint.allgather_rows
 
     def disturbed(joint, matrix, rows_of):
         event = original(joint, matrix, rows_of)
@@ -238,7 +238,7 @@ def test_what_is_brought_must_be_what_lies_there(own, rng, monkeypatch, log):
 
     with monkeypatch.context() as patch:
         if own.rank == 0:
-            patch.setattr(Joint, "gather_rows", disturbed)
+            patch.setattr(Joint, "allgather_rows", disturbed)
         with pytest.raises(DeviceUnavailable, match=r"rank 0 .*brought from the GPU of rank 1 is not what lies there"):
             product(own, *case(own, rng))
     check_product(own, *case(own, rng))

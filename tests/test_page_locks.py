@@ -52,8 +52,8 @@ def address(array):
 
 def test_memory_is_locked_once_and_unlocked_before_it_goes(driver, locks):
     array = np.ones(ELEMENTS)
-    assert locks.lock(array)
-    assert locks.lock(array)
+    assert locks.pin(array)
+    assert locks.pin(array)
     assert driver.history == [(address(array), array.nbytes)]
     del array
     assert driver.locked == {}
@@ -61,11 +61,11 @@ def test_memory_is_locked_once_and_unlocked_before_it_goes(driver, locks):
 
 def test_a_view_keeps_its_owners_memory_locked(driver, locks):
     array = np.ones((64, ELEMENTS // 64))
-    locks.lock(array)
+    locks.pin(array)
     view = array[10:].T
     del array
     assert len(driver.locked) == 1
-    assert locks.lock(view)
+    assert locks.pin(view)
     assert len(driver.history) == 1
     del view
     assert driver.locked == {}
@@ -75,10 +75,10 @@ def test_overlapping_views_end_as_one_lock_around_both(driver, locks):
     array = np.ones(ELEMENTS)
     half = ELEMENTS // 2
     first, second = array[: half + 10], array[half:]
-    assert locks.lock(first)
-    assert locks.lock(second)
+    assert locks.pin(first)
+    assert locks.pin(second)
     assert driver.locked == {address(array): array.nbytes}
-    assert locks.lock(first)
+    assert locks.pin(first)
     assert len(driver.history) == 2
     del array, first, second
     assert driver.locked == {}
@@ -86,8 +86,8 @@ def test_overlapping_views_end_as_one_lock_around_both(driver, locks):
 
 def test_two_arrays_are_locked_apart(driver, locks):
     first, second = np.ones(ELEMENTS), np.ones(ELEMENTS)
-    locks.lock(first)
-    locks.lock(second)
+    locks.pin(first)
+    locks.pin(second)
     assert len(driver.locked) == 2
     del first
     assert list(driver.locked) == [address(second)]
@@ -96,16 +96,16 @@ def test_two_arrays_are_locked_apart(driver, locks):
 def test_mappings_have_pages_of_their_own_and_are_locked_from_less_on(driver, locks):
     memory = mmap.mmap(-1, LEAST_BYTES)
     array = np.ndarray(LEAST_BYTES // 8, np.float64, buffer=memory)
-    assert locks.lock(array)
-    assert not locks.lock(np.ones(LEAST_BYTES // 8))
+    assert locks.pin(array)
+    assert not locks.pin(np.ones(LEAST_BYTES // 8))
     del array
     assert driver.locked == {}
 
 
 def test_small_arrays_are_left_alone(driver, locks):
-    assert not locks.lock(np.ones(LEAST_OWNER_BYTES // 8 - 1))
-    assert not locks.lock(np.ones(ELEMENTS)[: LEAST_BYTES // 8 - 1])
-    assert not locks.lock(np.ones((0, 5)))
+    assert not locks.pin(np.ones(LEAST_OWNER_BYTES // 8 - 1))
+    assert not locks.pin(np.ones(ELEMENTS)[: LEAST_BYTES // 8 - 1])
+    assert not locks.pin(np.ones((0, 5)))
     assert driver.history == []
 
 
@@ -113,9 +113,9 @@ def test_what_cannot_be_locked_is_not_taken_for_locked():
     driver = Driver(refuses=True)
     locks = PinnedMemory(driver.register, driver.unregister)
     array = np.ones(ELEMENTS)
-    assert not locks.lock(array)
+    assert not locks.pin(array)
     driver.refuses = False
-    assert locks.lock(array)
+    assert locks.pin(array)
     del array
     assert driver.locked == {}
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_locked_is_not_taken_for_locked():
 def test_a_locked_array_cannot_be_resized_in_place(locks):
     """Its memory would move under the lock."""
     array = np.ones(ELEMENTS)
-    locks.lock(array)
+    locks.pin(array)
     with pytest.raises(ValueError, match="resize"):
         array.resize(2 * ELEMENTS, refcheck=False)
 
@@ -132,8 +132,8 @@ def test_read_only_arrays_and_their_writeable_owner(driver, locks):
     array = np.ones(ELEMENTS)
     fixed = array.view()
     fixed.flags.writeable = False
-    assert locks.lock(fixed)
-    assert locks.lock(array)
+    assert locks.pin(fixed)
+    assert locks.pin(array)
     assert len(driver.history) == 1
 
 
@@ -149,8 +149,8 @@ def test_memory_of_a_file_is_unlocked_while_it_is_still_mapped(tmp_path, driver,
 
     locks = PinnedMemory(driver.register, unregister)
     part = mapped[100:]
-    assert locks.lock(part)
-    assert locks.lock(np.asarray(part))
+    assert locks.pin(part)
+    assert locks.pin(np.asarray(part))
     del mapped, part
     gc.collect()
     assert still_mapped == [True]
@@ -159,7 +159,7 @@ def test_memory_of_a_file_is_unlocked_while_it_is_still_mapped(tmp_path, driver,
 def test_an_array_over_foreign_memory_is_its_own_owner(driver, locks):
     memory = mmap.mmap(-1, ELEMENTS * 8)
     array = np.frombuffer(memory, np.float64)
-    assert locks.lock(array[5:])
+    assert locks.pin(array[5:])
     del array
     assert driver.locked == {}
     memory.close()
@@ -168,7 +168,7 @@ def test_an_array_over_foreign_memory_is_its_own_owner(driver, locks):
 def test_after_an_owner_has_gone_its_id_may_be_anothers(driver, locks):
     for _ in range(50):
         array = np.ones(ELEMENTS)
-        assert locks.lock(array)
+        assert locks.pin(array)
         assert driver.locked == {address(array): array.nbytes}
         del array
 
@@ -200,7 +200,7 @@ def test_memory_that_cannot_be_locked_is_told(monkeypatch, status, told):
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            assert not pinned_memory().lock(np.ones(ELEMENTS))
+            assert not pinned_memory().pin(np.ones(ELEMENTS))
     finally:
         pinned_memory.cache_clear()
     assert len(seen) == told

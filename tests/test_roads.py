@@ -361,7 +361,7 @@ def test_what_does_not_come_home_shows_also_where_a_product_lay_before(comm, mon
 
 def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
     locked = []
-    monkeypatch.setattr(CpuDevice, "lock", lambda self, array: locked.append(array.shape))
+    monkeypatch.setattr(CpuDevice, "pin", lambda self, array: locked.append(array.shape))
     a, b = rng.standard_normal((comm.size * 8, 12)), rng.standard_normal((12, 16))
     product(comm, a, b)
     product(comm, a, b)
@@ -369,7 +369,7 @@ def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
 
 
 FAULTS = {
-    "the device": ("hybrid.devices.cpu.CpuDevice.take_kernel", {}),
+    "the device": ("hybrid.devices.cpu.CpuDevice.use_kernel", {}),
     "the order of arrivals": ("hybrid.plan.rank_share.arrivals", {}),
     "the plan": ("hybrid.selection.decision.make_plan", {}),
     "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"TRANSPORT": "peers"}),

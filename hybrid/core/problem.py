@@ -1,13 +1,14 @@
-"""A product's sizes and type, and the bytes they come to."""
+"""One product in numbers: its sizes, its type, its bytes, and how its rows are aligned for vector loads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hybrid.errors import UsageError
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
-WIDEST_COPY = 16  # bytes a CUDA thread loads at once at most; rows of a GPU's buffers begin at multiples of it
+WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows of its buffers are aligned to it
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,15 @@ class Problem:
 
 
 def padded(columns: int, item_size: int) -> int:
-    """The columns of a GPU's buffer for `columns` columns: its rows begin at multiples of WIDEST_COPY."""
-    multiple = WIDEST_COPY // item_size
-    return -(-columns // multiple) * multiple
+    """The row stride, in elements, of a GPU's buffer with so many columns: every row is aligned for the widest copies."""
+    in_a_copy = WIDEST_COPY // item_size
+    return -(-columns // in_a_copy) * in_a_copy
+
+
+def copy_width(item_size: int, addresses_and_strides: Iterable[int]) -> int:
+    """Elements of the widest vector copy for which all these addresses and row strides (in bytes) are aligned."""
+    numbers = list(addresses_and_strides)
+    width = WIDEST_COPY // item_size
+    while width > 1 and any(number % (width * item_size) for number in numbers):
+        width //= 2
+    return width

@@ -1,4 +1,4 @@
-"""What the pipeline asks of a device: memory, copies, multiplications, and the order between them."""
+"""The protocols of a compute device: memory, asynchronous copies, multiplications, and the events that order them."""
 
 from __future__ import annotations
 
@@ -8,111 +8,117 @@ from typing import Any, Protocol
 from hybrid.core.spans import Span
 from hybrid.kernels.catalogue import Kernel
 
-# Of each piece of work its phase and when it ran, on this rank's clock (perf_counter). To be asked for when there is time.
-Work = Iterable[tuple[str, float, float]]
-# A mark stands for a piece of work handed to the device: a thing other work can be ordered after.
+# (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU the times are read from events
+# as they are iterated over, so do that outside of what is timed.
+Timings = Iterable[tuple[str, float, float]]
+# Marks the end of an operation, as a CUDA event does: operations that get it in `after` start only then.
 Event = Any
 
 
 class Device(Protocol):
-    """One rank's GPU, or its share of the CPU. Work is handed over in order and may run later; `finish` waits for it.
+    """One rank's GPU, or its share of the CPU.
 
-    Copies in run in the order in which they were handed over, and so do copies out; everything else is ordered by marks
-    alone. Every array may lie in the host's memory or in the device's.
+    Operations are asynchronous: a call enqueues one and returns an event. Copies in run in the order in which they were
+    enqueued, and so do copies out (one stream each); anything else is ordered only by the events in `after`. Matrices have
+    contiguous rows and any row stride; copies take them from host or device memory.
     """
 
     name: str  # "cpu", "cuda" or "emulate"
-    staged: bool  # False: it multiplies host matrices where they lie, and copies nothing
+    staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
 
-    def take_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        """Multiply by this kernel from now on, perhaps also `adding`; it is compiled now, where that is not done yet."""
+    def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
+        """Make `multiply` use this kernel, compiling it if needed; with `adding` also its instance for c += a · b."""
 
     def reserve(self, size: int, *, shared: bool) -> Any:
-        """`size` bytes of the device's memory, their contents undefined; `shared`: other processes can open them."""
+        """Allocate `size` bytes of device memory, uninitialized. `shared`: other processes can open it by an IPC handle."""
 
     def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
-        """A matrix in reserved or opened memory, from byte `offset` on; its rows are padded (as `padded` says) on a GPU."""
+        """A matrix view of allocated or opened memory, from byte `offset` on. A GPU's row stride is a multiple of 16 bytes."""
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
-        """Rows of an operand into a buffer (or a part of one), once `after` is done."""
+        """Copy rows of an operand into a buffer."""
 
     def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
-        """A part of another rank's buffer into the same part of this one's, once `after` is done."""
+        """Copy from another rank's buffer, opened here, into this rank's."""
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
-        """c = a · b, once `after` is done; or, by a kernel that adds, c += a · b. The three may be parts of buffers: rows
-        contiguous, any distance apart."""
+        """c = a · b; with `adding`, which the kernel must support, c += a · b (beta = 1 in BLAS's terms)."""
 
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
-        """A part of a buffer to where C shall be, once `after` is done."""
+        """Copy a part of a buffer to C."""
 
-    def finish(self) -> Work:
-        """Wait for all work."""
+    def finish(self) -> Timings:
+        """Wait until all operations are complete, as cudaDeviceSynchronize does. When each of them ran since the last call."""
 
     def poison(self, memory: Any) -> None:
-        """Fill reserved memory with NaN: what is read before it was written shows."""
+        """Fill memory with NaN, so that elements that are read before they were written show in C."""
 
-    def lock(self, array: Any) -> None:
-        """Let copies from and to this memory, the host's or another GPU's, run at full speed for as long as the memory lives."""
+    def pin(self, array: Any) -> None:
+        """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
+        access to the peer GPU that holds it. It lasts as long as the array's memory."""
 
 
 class PeerDevice(Device, Protocol):
-    """A device whose memory and marks other processes of the node can open."""
+    """A device whose memory and events other processes of the node can open, as by CUDA IPC."""
 
     def handle(self, memory: Any) -> Any:
-        """What opens shared memory elsewhere; it can be sent in a message."""
+        """The IPC handle of memory that was reserved as `shared`; it can be pickled."""
 
     def open(self, handle: Any) -> Any:
-        """Another rank's memory, until it is closed. DeviceUnavailable where it cannot be opened."""
+        """Map another process's memory. DeviceUnavailable where that fails."""
 
     def close(self, memory: Any) -> None:
-        """Give opened memory back; its owner may free it then."""
+        """Unmap opened memory. Its owner must not free it before."""
 
     def make_ipc_events(self, count: int) -> Any:
-        """Make marks that other ranks can open, in place of those made before; what opens them elsewhere."""
+        """Create this device's interprocess events, which replace those made before. Returns their handles."""
 
     def record_ipc_event(self, number: int, event: Event) -> None:
-        """Announcement `number` stands from now on for this work, the last that was handed over. Who waits for it must
-        know that it was made."""
+        """Record interprocess event `number` behind the operation of `event`, the last that was enqueued on its stream.
 
-    def done(self, event: Event) -> bool:
-        """Whether the work is done, of this device or announced by another."""
-
-    def open_ipc_events(self, handle: Any) -> list[Event]:
-        """Another rank's announcements."""
-
-
-class DeviceCommunicator(Protocol):
-    """One device's part in what joins the devices of all ranks."""
-
-    def check(self) -> None:
-        """DeviceUnavailable if what was handed over can no more come to its end."""
-
-    def leave(self) -> None:
-        """Give it back, with nothing under way. Every rank calls it."""
-
-    def abort(self) -> None:
-        """Give it back at once: what is under way ends, whatever the other ranks do."""
-
-
-class CollectiveDevice(Device, Protocol):
-    """A device that can be joined with those of all ranks, on whichever nodes."""
-
-    def load_collectives(self) -> None:
-        """Load what joining takes. DeviceUnavailable, with what to do, where it is missing."""
-
-    def unique_id(self) -> Any:
-        """Made on one rank: what the others join it with. It can be sent in a message, and serves once."""
-
-    def init_communicator(self, unique_id: Any, rank: int, size: int) -> DeviceCommunicator:
-        """Waits, without an end, for all `size` ranks. DeviceUnavailable where they cannot be joined."""
-
-    def gather_rows(self, joined: DeviceCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
-        """Bring the rows `rows_of[rank]` of each rank's matrix into those of all others, once `after` is done.
-
-        The matrix is alike on all ranks, and all hand over the same exchanges in the same order. It is not done before
-        every rank has handed it over.
+        CUDA takes an event that was never recorded for complete: other processes may wait for it only once a flag or message
+        told them that it was recorded.
         """
 
     def done(self, event: Event) -> bool:
-        """Whether the work is done."""
+        """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
+
+    def open_ipc_events(self, handle: Any) -> list[Event]:
+        """Another process's events, from what its `make_ipc_events` returned."""
+
+
+class DeviceCommunicator(Protocol):
+    """One rank's part in a communicator of devices, as NCCL's."""
+
+    def check(self) -> None:
+        """DeviceUnavailable if an enqueued operation failed asynchronously and can no longer complete."""
+
+    def destroy(self) -> None:
+        """Free it. Collective: all ranks call it, when no operation is in flight."""
+
+    def abort(self) -> None:
+        """Free it at once, and end its operations in flight, whatever the other ranks do."""
+
+
+class CollectiveDevice(Device, Protocol):
+    """A device that takes part in collective operations with those of all ranks, on any nodes."""
+
+    def load_collectives(self) -> None:
+        """Load the library. DeviceUnavailable, with what to install, where it is missing."""
+
+    def unique_id(self) -> Any:
+        """What identifies a new communicator. One rank makes it and sends it to the others; it serves once."""
+
+    def init_communicator(self, unique_id: Any, rank: int, size: int) -> DeviceCommunicator:
+        """Create this rank's part. Blocks, without a time limit, until all `size` ranks have called it. DeviceUnavailable
+        where it fails."""
+
+    def allgather_rows(self, communicator: DeviceCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
+        """In place: send rows `rows_of[own rank]` of this rank's matrix to all others, and receive theirs (an Allgatherv).
+
+        The matrix has the same shape on all ranks, and all enqueue their collectives in the same order. None completes before
+        every rank has enqueued it.
+        """
+
+    def done(self, event: Event) -> bool:
+        """Whether the operation is complete."""

@@ -1,4 +1,4 @@
-"""What a share holds on its device: chunks and panels side by side, and C where they meet."""
+"""A rank's device buffers: matrix views of one memory block for its row panels of A, column panels of B, and C."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hybrid.plan.buffer_layout import Region
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival, Tile
 
-_MOST_KEPT = 10_000  # strips
+_MOST_CACHED_TILES = 10_000
 
 
 class Buffers:
-    """A share's buffers in a block of device memory, of this rank's or, opened, of another's."""
+    """The views that `device` has of a share's memory, which may be another rank's, opened by its IPC handle."""
 
     def __init__(self, device: Device, memory: Any, share: RankShare, problem: Problem) -> None:
         layout, dtype = share.layout, problem.dtype
@@ -24,16 +24,16 @@ class Buffers:
             return [device.matrix(memory, region.begin_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
 
         self._b, self._c = matrices(layout.b, problem.l), matrices(layout.c, layout.rows)
-        self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # kept: views of a GPU's memory take their time
+        self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # cached: slicing a CuPy array takes microseconds
 
     def destination(self, arrival: Arrival) -> Any:
-        """Where a chunk or panel goes; a slab's rows go to the same rows of what this gives."""
+        """Where a panel is copied to. A k-slab is copied to the same rows of it as it has in B."""
         return self._a[arrival.held.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.held.slice]
 
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:
-        """What a strip is computed from and into."""
+        """The parts of A, B and C of one multiplication."""
         if tile not in self._operands:
-            if len(self._operands) >= _MOST_KEPT:
+            if len(self._operands) >= _MOST_CACHED_TILES:
                 self._operands.clear()
             rows, columns = tile.buffer_rows.slice, tile.buffer_columns.slice
             inner = tile.inner.slice if tile.inner else slice(None)

@@ -1,6 +1,6 @@
-"""A rank's share of the CPU: NumPy's BLAS, or plain loops, on the host matrices where they lie.
+"""The CPU as a device: NumPy's BLAS or plain loops, on the host matrices in place.
 
-With `staged` it copies into buffers of its own like a GPU does, so that machines without one run the same schedule.
+With `staged` it copies operands into buffers as a GPU does, so that the GPU's schedule can be tested without one.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from hybrid.kernels.catalogue import Kernel
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
 
-_ROWS_ADDED = 256  # at once: what is to be added needs memory of its own
+_ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix before it is added
 
 
 class CpuDevice:
-    """Works at once: every mark is done when it is given."""
+    """Synchronous: every operation is complete when its call returns, so its event is None."""
 
     name = "cpu"
 
     def __init__(self, staged: bool = False) -> None:
         self.staged = staged
-        self._done: list[tuple[str, float, float]] = []
+        self._timings: list[tuple[str, float, float]] = []
         self._product: Product = blas
 
-    def take_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
+    def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)
 
     def reserve(self, size: int, *, shared: bool) -> _Memory:
-        return _Memory.made(size) if shared else _Memory(np.empty(size + WIDEST_COPY, np.uint8))
+        return _Memory.created(size) if shared else _Memory(np.empty(size + WIDEST_COPY, np.uint8))
 
     def matrix(self, memory: _Memory, offset: int, rows: int, columns: int, dtype: str) -> np.ndarray:
         width = self._width(columns, dtype)
@@ -61,14 +61,14 @@ class CpuDevice:
         return self._do("copy out", lambda: np.copyto(into, source))
 
     def finish(self) -> list[tuple[str, float, float]]:
-        done, self._done = self._done, []
-        return done
+        timings, self._timings = self._timings, []
+        return timings
 
-    def lock(self, array: np.ndarray) -> None:
-        pass  # a CPU reaches all memory alike
+    def pin(self, array: np.ndarray) -> None:
+        pass  # there is no link whose speed depends on it
 
     def poison(self, memory: _Memory) -> None:
-        memory.bytes[:] = 0xFF  # NaN in either type
+        memory.bytes[:] = 0xFF  # a NaN as float32 and as float64
 
     def handle(self, memory: _Memory) -> Any:
         return os.getpid(), memory.descriptor, len(memory.bytes)
@@ -77,13 +77,13 @@ class CpuDevice:
         return _Memory.opened(*handle)
 
     def close(self, memory: _Memory) -> None:
-        pass  # it is unmapped with the last array that shows it
+        pass  # unmapped with the last array that is a view of it
 
     def make_ipc_events(self, count: int) -> Any:
         return count
 
     def record_ipc_event(self, number: int, event: Event) -> None:
-        pass  # what is to be announced is done
+        pass  # the operation is complete already
 
     def done(self, event: Event) -> bool:
         return True
@@ -97,12 +97,12 @@ class CpuDevice:
     def _do(self, phase: str, work: Callable[[], None]) -> Event:
         began = time.perf_counter()
         work()
-        self._done.append((phase, began, time.perf_counter()))
+        self._timings.append((phase, began, time.perf_counter()))
         return None
 
 
 class _Memory:
-    """A block of memory, aligned for the widest copies; where other processes can open it, in a file without a name."""
+    """A block of memory, aligned for the widest copies. If other processes can open it, it is an anonymous file (memfd)."""
 
     def __init__(self, memory: np.ndarray, descriptor: int = -1) -> None:
         self.descriptor = descriptor
@@ -110,23 +110,23 @@ class _Memory:
         self.bytes = memory[start:] if descriptor >= 0 else memory[start : start + len(memory) - WIDEST_COPY]
 
     @classmethod
-    def made(cls, size: int) -> _Memory:
+    def created(cls, size: int) -> _Memory:
         if not hasattr(os, "memfd_create"):
             raise DeviceUnavailable("this system has no memory that processes can open of each other (memfd_create)")
-        return cls._of_file(os.memfd_create("hybrid"), size, made=True)
+        return cls._of_file(os.memfd_create("hybrid"), size, new=True)
 
     @classmethod
     def opened(cls, process: int, descriptor: int, size: int) -> _Memory:
         try:
-            own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+            own_descriptor = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
         except OSError as error:
             raise DeviceUnavailable(f"the memory of process {process} cannot be opened ({one_line(error)})") from None
-        return cls._of_file(own, size)
+        return cls._of_file(own_descriptor, size)
 
     @classmethod
-    def _of_file(cls, descriptor: int, size: int, *, made: bool = False) -> _Memory:
+    def _of_file(cls, descriptor: int, size: int, *, new: bool = False) -> _Memory:
         try:
-            if made:
+            if new:
                 os.truncate(descriptor, max(1, size))
             return cls(_mapped(descriptor, size), descriptor)
         except BaseException:
@@ -148,6 +148,6 @@ def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 
 
 def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """c += a · b, some rows at a time."""
+    """c += a · b by BLAS, some rows at a time."""
     for rows in pieces(Span(0, len(c)), _ROWS_ADDED):
         c[rows.slice] += a[rows.slice] @ b

@@ -1,24 +1,24 @@
-"""The marks of a CUDA GPU: events, of this process or opened of another's."""
+"""CUDA events that streams wait for: recorded by this process, or opened by IPC handle from another."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class WorkDone:
-    """The end of a piece of work, for Stream.wait_event; so is `begin`, of its begin."""
+class OperationEvents:
+    """The end of an enqueued operation, to be given to Stream.wait_event; `begin` is the event recorded before it."""
 
     __slots__ = ("_end", "begin", "ptr", "stream")
 
     def __init__(self, begin: Any, end: Any, stream: Any) -> None:
-        self._end = end  # destroyed with the last that refers to it
+        self._end = end  # CuPy destroys the event with its last reference
         self.begin = begin
         self.ptr = end.ptr
         self.stream = stream
 
 
 class OpenedEvent:
-    """Another process's event, for Stream.wait_event."""
+    """Another process's interprocess event, to be given to Stream.wait_event."""
 
     def __init__(self, runtime: Any, handle: Any) -> None:
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""The CUDA GPUs a process can use, and which of them is whose."""
+"""The CUDA GPUs that a process can use, their free memory, and which rank takes which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybrid.errors import DeviceUnavailable, one_line
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU this process can see; `index` is this process's own numbering."""
+    """A GPU that this process can see; `index` is its number here, which other processes may count differently."""
 
     index: int
     uuid: str
@@ -24,9 +24,9 @@ class Gpu:
 
 
 def usable_gpus() -> list[Gpu]:
-    """The GPUs this process can really use. DeviceUnavailable, with the reason, when there is none.
+    """The GPUs that this process can use. DeviceUnavailable, with the reason, when there is none.
 
-    Asked without making a CUDA context on a GPU that will not be used. Call it after MPI has started.
+    It creates no CUDA context, which would take memory of GPUs that are not used. Call it after MPI_Init.
     """
     try:
         _load_driver()
@@ -54,23 +54,24 @@ def _load_driver() -> ctypes.CDLL:
 
 
 def wake_driver() -> None:
-    """Let CUDA's driver, where there is one, start in the background: a quarter of a second or more. It makes no context."""
+    """Call cuInit, which takes a quarter of a second or more, in the background. It creates no context."""
 
     def start() -> None:
-        with suppress(OSError):  # who uses it will say so
+        with suppress(OSError):  # usable_gpus will report it
             _load_driver().cuInit(0)
 
-    with suppress(RuntimeError):  # no thread more is allowed
+    with suppress(RuntimeError):  # the limit of threads is reached: cuInit then runs at first use
         Thread(target=start, daemon=True).start()
 
 
 @cache
 def _gpu(index: int) -> Gpu:
-    """Kept: the driver takes a millisecond to tell, longer than a small product."""
+    """Cached: cudaGetDeviceProperties takes a millisecond, longer than a small product."""
     from cupy.cuda import runtime
 
-    entry = runtime.getDeviceProperties(index)
-    return Gpu(index, _uuid(bytes(entry["uuid"])), entry["name"].decode(), 10 * entry["major"] + entry["minor"])
+    properties = runtime.getDeviceProperties(index)
+    capability = 10 * properties["major"] + properties["minor"]
+    return Gpu(index, _uuid(bytes(properties["uuid"])), properties["name"].decode(), capability)
 
 
 def _uuid(raw: bytes) -> str:
@@ -79,7 +80,7 @@ def _uuid(raw: bytes) -> str:
 
 
 def free_bytes(gpu: Gpu) -> int:
-    """Memory of the GPU that is free now, with what CuPy's pool holds for this process."""
+    """The GPU's free memory, including what CuPy's memory pool in this process has cached."""
     import cupy
 
     with cupy.cuda.Device(gpu.index):
@@ -87,7 +88,7 @@ def free_bytes(gpu: Gpu) -> int:
 
 
 def pooled_bytes(gpu: Gpu) -> int:
-    """Memory of the GPU that CuPy's pool holds for this process and nothing uses."""
+    """The GPU's memory that CuPy's memory pool in this process has cached and no array uses."""
     import cupy
 
     with cupy.cuda.Device(gpu.index):
@@ -95,11 +96,11 @@ def pooled_bytes(gpu: Gpu) -> int:
 
 
 def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
-    """A GPU for each rank, given which ones each sees.
+    """A GPU for each rank, given which ones each can see.
 
-    Ranks take the GPU of those they see that fewest others took, those that see fewest GPUs first: all GPUs are used
-    before one is shared, whether every rank sees all of them or each only its own. UUIDs tell them apart, since each
-    rank numbers what it sees from 0, and ranks of other nodes see others.
+    Each rank takes the one that fewest ranks have taken so far, ranks that see fewest GPUs first. So all GPUs are used before
+    one is shared, whether a rank sees all of its node's GPUs or only its own. They are told apart by UUID, for every process
+    numbers those it sees from 0.
     """
     users: Counter[str] = Counter()
     chosen: dict[int, Gpu] = {}

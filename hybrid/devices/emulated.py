@@ -1,12 +1,11 @@
-"""The GPU's kernels and the GPU's schedule on a CPU: slow, for machines without a GPU and for tests."""
+"""The emulated GPU as a device: CUDA kernels compiled for the CPU, under the GPU's schedule; slow, for tests and teaching."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hybrid.core.problem import WIDEST_COPY, padded
+from hybrid.core.problem import WIDEST_COPY, copy_width, padded
 from hybrid.devices.base import Event
-from hybrid.devices.copy_width import copy_width
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, Launch, launch_of
@@ -14,7 +13,7 @@ from hybrid.kernels.sources import KERNELS
 
 
 class EmulatedDevice(CpuDevice):
-    """Works at once, like the CPU; multiplies by a kernel of the catalogue, for a GPU of `capability` (times ten)."""
+    """Synchronous, as the CPU. Multiplies by a kernel of the catalogue, in the form for compute capability `capability` / 10."""
 
     name = "emulate"
 
@@ -22,12 +21,12 @@ class EmulatedDevice(CpuDevice):
         super().__init__(staged=True)
         self._capability = capability
         self._kernels: dict[str, EmulatedKernel] = {}
-        self.take_kernel(kernel, dtype)
+        self.use_kernel(kernel, dtype)
 
-    def take_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        self._catalogued = kernel
-        for adds in (False, True)[: 1 + adding]:  # compiled before it is timed
-            self._kernel(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize, adds=adds))
+    def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
+        self._entry = kernel
+        for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
+            self._instance(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize, adds=adds))
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
         return self._do("multiply", lambda: self._launch(a, b, c, adding))
@@ -40,10 +39,10 @@ class EmulatedDevice(CpuDevice):
             return
         rows, columns = c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.ctypes.data, matrix.strides[0])])
-        launch = launch_of(self._catalogued, c.dtype.name, rows, columns, self._capability, width, adds=adding)
-        self._kernel(launch)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
+        launch = launch_of(self._entry, c.dtype.name, rows, columns, self._capability, width, adds=adding)
+        self._instance(launch)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
 
-    def _kernel(self, launch: Launch) -> EmulatedKernel:
+    def _instance(self, launch: Launch) -> EmulatedKernel:
         if launch.expression not in self._kernels:
             self._kernels[launch.expression] = EmulatedKernel(KERNELS / launch.source, launch.expression, self._capability)
         return self._kernels[launch.expression]

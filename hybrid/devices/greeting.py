@@ -1,4 +1,4 @@
-"""A process greets: its CPU threads do, and every thread of a kernel on its GPU, or on the CPU that stands for one."""
+"""Greetings from a process: from its CPU threads, and from every thread of a kernel on its GPU or the emulated one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 SOURCE, KERNEL = "greeting.cu", "greeting"
 MOST_LINES = 1 << 16  # of one kernel
-MOST_BLOCK = 1024  # threads of a block, on every GPU
-MOST_THREADS = 4096  # of the CPU, that one process starts
-_BEGINNING = "Hello from block "
-_BUFFER_BYTES = 1 << 20  # of a GPU's printf, unless told otherwise
-_BYTES_A_LINE = 256  # in that buffer; what a line takes there is nowhere written, so this is plenty
+MOST_BLOCK = 1024  # threads per block, CUDA's limit
+MOST_THREADS = 4096  # CPU threads that one process starts
+_PREFIX = "Hello from block "  # of each of the kernel's lines
+_DEFAULT_FIFO_BYTES = 1 << 20  # of device printf's buffer (cudaLimitPrintfFifoSize)
+_BYTES_PER_LINE = 256  # in that buffer; CUDA does not document what a line takes, so this is generous
 
 
 class Greeter(Protocol):
-    """What runs the kernel. Its lines are in C's standard output once `finish` has returned."""
+    """Runs the kernel. Its lines are in C's standard output once `finish` has returned."""
 
     def launch(self, process: int) -> None: ...
 
@@ -34,7 +34,7 @@ class Greeter(Protocol):
 
 
 class GpuGreeter:
-    """A GPU of this process. The kernel runs beside the CPU's threads."""
+    """A GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
 
     def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
         import cupy
@@ -47,8 +47,8 @@ class GpuGreeter:
         self._device = cupy.cuda.Device(gpu.index)
         self._device.use()
         runtime = cupy.cuda.runtime
-        # Before a kernel that prints is loaded: then it is too late.
-        runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_BUFFER_BYTES, blocks * threads * _BYTES_A_LINE))
+        # The limit cannot be changed once a kernel that prints is loaded.
+        runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_DEFAULT_FIFO_BYTES, blocks * threads * _BYTES_PER_LINE))
         source = (KERNELS / SOURCE).read_text(encoding="utf-8")
         module = cupy.RawModule(code=source, options=compile_options(KERNELS), name_expressions=(KERNEL,))
         self._kernel = module.get_function(KERNEL)
@@ -60,11 +60,11 @@ class GpuGreeter:
         self._kernel(*self._shape, (np.int32(process),))
 
     def finish(self) -> None:
-        self._device.synchronize()  # which shows the buffer, too
+        self._device.synchronize()  # which also flushes printf's buffer to standard output
 
 
 class EmulatedGreeter:
-    """This CPU. The kernel has run when `launch` returns."""
+    """The emulated GPU. The kernel has run when `launch` returns."""
 
     def __init__(self, blocks: int, threads: int) -> None:
         from hybrid.emulation.kernel import EmulatedKernel
@@ -93,31 +93,33 @@ def greet(process: int, processes: int, threads: int, greeter: Greeter | None, k
         said = _greet_from_threads(process, processes, threads)
         if greeter is not None:
             greeter.finish()
-    hellos = [line for line in output if line.startswith(_BEGINNING)]
-    others = [line for line in output if not line.startswith(_BEGINNING)]
-    if others:  # a library's
+    from_kernel = [line for line in output if line.startswith(_PREFIX)]
+    others = [line for line in output if not line.startswith(_PREFIX)]
+    if others:  # written by some library: they go to standard error
         os.write(2, "".join(f"{line}\n" for line in others).encode())
-    if greeter is not None and len(hellos) != kernel_lines:
-        raise HybridError(f"the kernel printed {len(hellos)} lines instead of {kernel_lines}: fewer blocks or threads may fit")
-    return said + hellos
+    if greeter is not None and len(from_kernel) != kernel_lines:
+        raise HybridError(
+            f"the kernel printed {len(from_kernel)} lines instead of {kernel_lines}: fewer blocks or threads may fit"
+        )
+    return said + from_kernel
 
 
 def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]:
-    """This thread is number 0, as in OpenMP; all of them are there at the same time."""
+    """The calling thread is number 0, as in OpenMP. A barrier keeps all of them alive until the last has greeted."""
     said: list[str] = []
-    all_there = threading.Barrier(threads)
+    barrier = threading.Barrier(threads)
 
     def greet_from(number: int) -> None:
         said.append(f"Greetings from CPU thread {number}/{threads} of process {process}/{processes}!")
-        with suppress(threading.BrokenBarrierError):  # a thread could not be started, which is said below
-            all_there.wait()
+        with suppress(threading.BrokenBarrierError):  # a thread could not be started: raised below
+            barrier.wait()
 
     others = [threading.Thread(target=greet_from, args=(number,), daemon=True) for number in range(1, threads)]
     for number, thread in enumerate(others, 1):
         try:
             thread.start()
         except RuntimeError as error:
-            all_there.abort()
+            barrier.abort()
             raise HybridError(
                 f"only {number} of {threads} threads could be started ({one_line(error)}): --threads {number} or less"
             ) from error
@@ -129,18 +131,18 @@ def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]
 
 @contextmanager
 def captured_output() -> Iterator[list[str]]:
-    """A list that holds, after this context, the lines that C code wrote to standard output, a GPU's printf among it."""
+    """A list that gets, at the context's end, the lines that C code wrote to standard output; so does a kernel's printf."""
     c: Any = ctypes.CDLL(None)
     lines: list[str] = []
-    with tempfile.TemporaryFile() as file:  # no pipe, which nobody would empty
+    with tempfile.TemporaryFile() as file:  # not a pipe: it would block once it is full, for nobody reads it meanwhile
         c.fflush(None)
-        standard = os.dup(1)
+        stdout = os.dup(1)
         try:
             os.dup2(file.fileno(), 1)
             yield lines
         finally:
             c.fflush(None)
-            os.dup2(standard, 1)
-            os.close(standard)
+            os.dup2(stdout, 1)
+            os.close(stdout)
         file.seek(0)
         lines += file.read().decode(errors="replace").splitlines()

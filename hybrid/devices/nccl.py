@@ -1,36 +1,84 @@
-"""A GPU's part in an NCCL communicator of all ranks."""
+"""NCCL through CuPy's bindings: loading the library, and a GPU's part in a communicator of all ranks."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import importlib.util
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hybrid.core.spans import Span
-from hybrid.devices.nccl_library import load_nccl
 from hybrid.errors import DeviceUnavailable, one_line
+
+_LIBRARY = "libnccl.so.2"
+_BINDINGS = "cupy_backends.cuda.libs.nccl"
+
+
+@cache
+def load_nccl() -> Any:
+    """CuPy's bindings. DeviceUnavailable, with what to install, where they or the library cannot be loaded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of several lines, where CuPy does not find the library: we raise instead
+        try:
+            module = importlib.import_module("cupy.cuda.nccl")
+        except ImportError as error:
+            raise _unavailable(one_line(error)) from None
+    if module.available:
+        return module
+    # CuPy leaves the search to the dynamic loader, which does not look where pip installs the library. Once it is loaded from
+    # there by its path, the bindings, whose import failed, can be imported.
+    for path in _installed_by_pip():
+        try:
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise _unavailable(one_line(error)) from None
+    try:
+        return importlib.import_module(_BINDINGS)
+    except ImportError as error:
+        raise _unavailable(one_line(error)) from None
+
+
+def _installed_by_pip() -> list[Path]:
+    """The library of nvidia-nccl-cu12 or nvidia-nccl-cu13, which install to the same folder."""
+    try:
+        package = importlib.util.find_spec("nvidia.nccl")
+    except ImportError:
+        return []
+    folders = list(package.submodule_search_locations or []) if package else []
+    paths = [Path(folder) / "lib" / _LIBRARY for folder in folders]
+    return [path for path in paths if path.is_file()]
+
+
+def _unavailable(reason: str) -> DeviceUnavailable:
+    return DeviceUnavailable(f"NCCL cannot be used ({reason}): pip install 'hybrid-runner[nccl13]' (or nccl12)")
 
 
 def unique_id() -> Any:
-    """Of a communicator to be made; CuPy's to understand."""
-    with _told_in_a_line():
+    """A new communicator's id (ncclGetUniqueId)."""
+    with _as_device_unavailable():
         return load_nccl().get_unique_id()
 
 
 class NcclCommunicator:
-    """On the current GPU, which no other rank uses."""
+    """Of the current GPU, which no other rank may use."""
 
     def __init__(self, unique_id: Any, rank: int, size: int) -> None:
         self._nccl = load_nccl()
-        with _told_in_a_line():
+        with _as_device_unavailable():
             self._communicator = self._nccl.NcclCommunicator(size, unique_id, rank)
-        # When nothing refers to it any more, or Python ends: CuPy would have it left as all ranks together leave it.
-        self._forgotten = weakref.finalize(self, self._communicator.abort)
+        # Runs when it is garbage-collected or Python ends. CuPy would call ncclCommDestroy then, which is collective and hangs
+        # where another rank does not call it.
+        self._abort_once = weakref.finalize(self, self._communicator.abort)
 
-    def gather_rows(self, address: int, row_bytes: int, rows_of: Sequence[Span], stream: int) -> None:
-        """Each rank's rows, `row_bytes` from one to the next, from the same place in its memory to that of all others."""
-        with _told_in_a_line():
+    def allgather_rows(self, address: int, row_bytes: int, rows_of: Sequence[Span], stream: int) -> None:
+        """In place, by one broadcast for each rank that has rows: their sizes differ, and ncclAllGather wants equal ones."""
+        with _as_device_unavailable():
             self._nccl.groupStart()
             try:
                 for rank, rows in enumerate(rows_of):
@@ -41,20 +89,21 @@ class NcclCommunicator:
                 self._nccl.groupEnd()
 
     def check(self) -> None:
-        with _told_in_a_line():
+        with _as_device_unavailable():
             self._communicator.check_async_error()
 
-    def leave(self) -> None:
+    def destroy(self) -> None:
         self._communicator.destroy()
-        self._forgotten.detach()
+        self._abort_once.detach()
 
     def abort(self) -> None:
-        self._forgotten()
+        self._abort_once()
 
 
 @contextmanager
-def _told_in_a_line() -> Iterator[None]:
+def _as_device_unavailable() -> Iterator[None]:
+    """Turn NCCL's errors, whose messages have several lines, into a DeviceUnavailable of one line."""
     try:
         yield
-    except (load_nccl().NcclError, KeyError) as error:  # CuPy has no name for some of NCCL's errors, and raises KeyError
+    except (load_nccl().NcclError, KeyError) as error:  # CuPy lacks names for some of NCCL's codes, and raises KeyError
         raise DeviceUnavailable(f"NCCL failed ({one_line(error)}); NCCL_DEBUG=WARN tells more") from None

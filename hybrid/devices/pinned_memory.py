@@ -1,10 +1,10 @@
-"""Host memory that the GPUs' links reach directly: locked once, for as long as the memory lives.
+"""Pinned host memory: arrays are page-locked by cudaHostRegister at first use, until their memory is freed.
 
-Copies from ordinary memory go through a small buffer of the driver's, at a third of the link's speed or less. Locking
-costs as much as such a copy, so it pays when the memory is used again. The owner of an array is the array its views are
-made from; when it goes, its memory is unlocked: before it is given back where NumPy lets us, that is mappings always, an
-array's own memory up to NumPy 2.4. An array that is locked cannot be resized in place: NumPy refuses that for arrays that
-others refer to.
+Copies from pageable memory are staged through a small pinned buffer of the driver, at a third of the link's speed or less.
+Pinning costs about as much as one such copy, so it pays when the memory is used again. What is tracked is an array's owner,
+the one that its views are made of: when it is garbage-collected, its memory is unregistered. That happens before the memory
+is freed for memory mappings, and up to NumPy 2.4 also for an array's own memory. A pinned array cannot be resized in place,
+because NumPy refuses that for arrays with weak references.
 """
 
 from __future__ import annotations
@@ -22,54 +22,58 @@ from hybrid.core.text import readable
 from hybrid.errors import one_line
 from hybrid.host.page_memory import LEAST_BYTES, Block
 
-_ALREADY_LOCKED = 712  # in CUDA's numbers
-# Two locks must not meet in one page. The C library gives only larger memory pages of its own (its M_MMAP_THRESHOLD grows
-# up to 32 MiB); mappings, such as windows, begin and end with pages.
+_ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
+# Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
+# M_MMAP_THRESHOLD grows up to 32 MiB; memory mappings, such as the ranks' shared memory, always have whole pages.
 LEAST_OWNER_BYTES = (32 << 20) + 1
 
 
 @dataclass
-class _Locked:
+class _Registered:
+    """A range of addresses."""
+
     lo: int
     hi: int
 
 
 class PinnedMemory:
-    """`register(address, size)` locks memory and says whether it could; `unregister(address)` undoes that."""
+    """The arrays of a process that are pinned. `register(address, size)`, whether it succeeded, and `unregister(address)` are
+    cudaHostRegister and cudaHostUnregister."""
 
     def __init__(self, register: Callable[[int, int], bool], unregister: Callable[[int], None]) -> None:
         self._register, self._unregister = register, unregister
-        self._locked: dict[int, _Locked] = {}  # by the owner's id
+        self._registered: dict[int, _Registered] = {}  # by the owner's id
 
-    def lock(self, array: np.ndarray) -> bool:
-        """Whether the memory of `array` is locked now, from its first byte to its last."""
+    def pin(self, array: np.ndarray) -> bool:
+        """Pin the memory of `array`, from its first byte to its last. False if that is not possible, or too small to pay."""
         owner = _owner(array)
         lo, hi = _range(array)
-        known = self._locked.get(id(owner))
+        known = self._registered.get(id(owner))
         if known is not None and known.lo <= lo and hi <= known.hi:
             return True
         has_own_pages = owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap)
         if not has_own_pages or hi - lo < LEAST_BYTES:
             return False
         if known is not None:
-            self._forget(id(owner))
+            self._unregister_owner(id(owner))
             lo, hi = min(lo, known.lo), max(hi, known.hi)
         if not self._register(lo, hi - lo):
             return False
-        self._locked[id(owner)] = _Locked(lo, hi)
+        self._registered[id(owner)] = _Registered(lo, hi)
         if known is None:
-            # NumPy 2.5 gives memory back before it tells that the array has gone: a mapping is kept until it is unlocked.
-            weakref.finalize(owner, self._forget, id(owner), owner.base).atexit = False
+            # NumPy 2.5 frees the memory before weak references are called back. The finalizer refers to the mapping, too, which
+            # keeps it mapped until it is unregistered.
+            weakref.finalize(owner, self._unregister_owner, id(owner), owner.base).atexit = False
         return True
 
-    def _forget(self, key: int, kept: object = None) -> None:
-        locked = self._locked.pop(key, None)
-        if locked is not None:
-            self._unregister(locked.lo)
+    def _unregister_owner(self, key: int, mapping: object = None) -> None:
+        registered = self._registered.pop(key, None)
+        if registered is not None:
+            self._unregister(registered.lo)
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
-    """The array whose memory this one shows a part of."""
+    """The array that this one is a view of, over any number of views."""
     while True:
         if isinstance(array.base, np.ndarray):
             array = array.base
@@ -86,16 +90,16 @@ def _range(array: np.ndarray) -> tuple[int, int]:
 
 @cache
 def pinned_memory() -> PinnedMemory:
-    """This process's."""
+    """This process's, by CUDA."""
     from cupy.cuda import runtime
 
-    portable = 1  # for the GPUs of all contexts of this process
+    portable = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one
 
     def register(address: int, size: int) -> bool:
         try:
             runtime.hostRegister(address, size, portable)
         except runtime.CUDARuntimeError as error:
-            if error.status != _ALREADY_LOCKED:  # by the caller: as fast
+            if error.status != _ALREADY_REGISTERED:  # by the caller, which serves as well
                 warnings.warn(
                     f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
                     "of the link's speed or less; python -m hybrid.doctor tells the limit",

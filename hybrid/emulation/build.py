@@ -1,4 +1,4 @@
-"""From a .cu file to a shared library with some of its kernels, by the machine's C++ compiler; kept for the next time."""
+"""Compiles kernels of a .cu file into a shared library for the CPU, by the machine's C++ compiler, and caches it on disk."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from hybrid.kernels.sources import KERNELS
 
 HERE = Path(__file__).resolve().parent
 
-
-# No aliasing rules: kernels read numbers as vectors. No multiplication and addition become one by themselves: which of them
-# do is the kernel's choice. No warnings: the code is nvcc's to judge.
+# No strict aliasing: kernels load elements as float4 or double2. No contraction to fused multiply-adds: the kernels say where
+# they want one. No warnings: nvcc gives those.
 _COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _KERNEL = {
     "": ("-O2",),
     "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
     "address": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
     "threads": ("-O1", "-g1", "-fsanitize=thread"),
-    # Not -O0: there every mention of a variable captured by reference is an access, and the kernels take minutes. At -O1 two
-    # loads of the same element may become one, as they may on a GPU.
+    # Not -O0, where every use of a variable that a lambda captures is a counted access, and kernels take minutes. At -O1 two
+    # loads of the same element may be merged, as nvcc may do, too.
     "loads": ("-O1", "-fsanitize=thread"),
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
-# Counting links our own functions in the place of the race checker's.
+# "loads" links our own functions (loads.cpp) instead of ThreadSanitizer's runtime.
 _LINK = {
     "undefined": ("-fsanitize=undefined",),
     "address": ("-fsanitize=address,undefined",),
@@ -73,10 +72,10 @@ def _program(variable: str, names: Sequence[str], language: str, missing: str) -
 
 
 def build(source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "") -> Path:
-    """A shared library with these instances of the kernels in `source`: run_0, run_1, ... in their order.
+    """A shared library with these instances of the kernels in `source` as functions run_0, run_1, ...
 
-    Headers are looked for beside `source`, then among the project's kernels. `capability`: the GPU's that the kernels shall
-    take this CPU for, times ten. EmulationError of kind "build" when they do not compile.
+    Headers are searched beside `source`, then among the project's kernels. `capability`: the compute capability, times ten,
+    that sets __CUDA_ARCH__. EmulationError of kind "build" when they do not compile.
     """
     source = source.resolve()
     flags = (*_COMMON, *_KERNEL[checks], *_native(), f"-D__CUDA_ARCH__={capability * 10}")
@@ -88,15 +87,15 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
     )
     headers = sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")})
     program = compiler()
-    key = _key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+    key = _cache_key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
     library = cache_folder() / f"{name}-{key}.so"
     if not library.exists():
         with _beside(library) as folder:
             text = folder / f"{source.stem}.cpp"
-            # Anonymous: nothing of one library is taken for another's. The file's own folder comes first by itself.
+            # The anonymous namespace keeps symbols of several loaded libraries apart.
             text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
-            short = [f"-ffile-prefix-map={place}/=" for place in (source.parent, KERNELS)]  # messages: tiled.cu:20
+            short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
             include = [
                 "-include",
                 str(HERE / "cuda_on_cpu.h"),
@@ -109,7 +108,7 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
             ]
             _compile(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], library)
             first, last, *others = _runtime(program, checks)
-            objects = [first, folder / "kernel.o", last, *others]  # in this order in .bss as well: see runtime.cpp
+            objects = [first, folder / "kernel.o", last, *others]  # their order in .bss, which runtime.cpp relies on
             link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
             _compile(program, source.name, link, library)
             os.replace(folder / "library.so", library)
@@ -117,9 +116,9 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
 
 
 def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
-    """A shared library of one file that needs no runtime, by this compiler. EmulationError of kind "build" if it fails."""
+    """A shared library of one ordinary C file, by this compiler. EmulationError of kind "build" if it fails."""
     flags = (*flags, "-fPIC", "-shared", *_native())
-    library = cache_folder() / f"{source.stem}-{_key(program, flags, source)}.so"
+    library = cache_folder() / f"{source.stem}-{_cache_key(program, flags, source)}.so"
     if not library.exists():
         with _beside(library) as folder:
             _compile(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], library)
@@ -128,31 +127,32 @@ def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
 
 
 def _runtime(program: str, checks: str) -> list[Path]:
-    """The object files that go with every kernel, made once."""
+    """The object files that are linked to every kernel, compiled once."""
     flags = (*_COMMON, "-O2", *_RUNTIME.get(checks, ()))
     sources = [*sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp"))]
-    made = cache_folder() / f"runtime-{_key(program, flags, checks, *sources)}"
+    cached = cache_folder() / f"runtime-{_cache_key(program, flags, checks, *sources)}"
     names = ["runtime", "loads"] if checks == "loads" else ["runtime"]
-    if not made.is_dir():
-        with _beside(made) as folder:
+    if not cached.is_dir():
+        with _beside(cached) as folder:
             for edge in ("first", "last"):
                 (folder / f"{edge}.cpp").write_text(f'extern "C" {{ alignas(128) char shared_{edge}[128]; }}\n', encoding="utf-8")
-                _compile(program, edge, [*flags, "-c", str(folder / f"{edge}.cpp"), "-o", str(folder / f"{edge}.o")], made)
+                _compile(program, edge, [*flags, "-c", str(folder / f"{edge}.cpp"), "-o", str(folder / f"{edge}.o")], cached)
             for name in names:
                 runtime = ["-c", str(HERE / f"{name}.cpp"), "-o", str(folder / f"{name}.o")]
-                _compile(program, f"{name}.cpp", [*flags, *runtime], made)
+                _compile(program, f"{name}.cpp", [*flags, *runtime], cached)
             try:
                 (folder / "done").mkdir()
                 for name in ("first", "last", *names):
                     os.replace(folder / f"{name}.o", folder / "done" / f"{name}.o")
-                os.rename(folder / "done", made)
+                os.rename(folder / "done", cached)
             except OSError:
-                if not made.is_dir():  # else another process was faster, with the same
+                if not cached.is_dir():  # else another process put the same there first
                     raise
-    return [made / f"{name}.o" for name in ("first", "last", *names)]
+    return [cached / f"{name}.o" for name in ("first", "last", *names)]
 
 
 def _compile(program: str, what: str, arguments: Sequence[str], target: Path) -> None:
+    """Run the compiler. If it fails, all of its output is written beside `target`, with suffix .log."""
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace")  # noqa: S603
     except OSError as error:
@@ -166,7 +166,7 @@ def _compile(program: str, what: str, arguments: Sequence[str], target: Path) ->
 
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
-    """A folder of this process's own, from which a finished file is moved to `target`: ranks may build at the same time."""
+    """A temporary folder, from which a finished file is moved to `target` atomically: ranks may build the same at once."""
     try:
         folder = tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent)
     except OSError as error:
@@ -176,7 +176,7 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def cache_folder() -> Path:
-    """Where what is built is kept; made if it is not there. DeviceUnavailable if that cannot be."""
+    """The folder of compiled libraries, created if needed. DeviceUnavailable if that fails."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base) / "hybrid-runner" / "emulation"
     try:
@@ -190,8 +190,8 @@ def _unusable(folder: Path, error: OSError) -> DeviceUnavailable:
     return DeviceUnavailable(f"compiled kernels cannot be kept in {folder} ({one_line(error)}): set XDG_CACHE_HOME")
 
 
-def _key(program: str, *parts: object) -> str:
-    """Stands for all that a library is made from: texts, files' contents, the compiler and the CPU."""
+def _cache_key(program: str, *parts: object) -> str:
+    """A hash of all that a library depends on: texts, files' contents, the compiler and the CPU."""
     digest = hashlib.sha256()
     for part in (_version(program), _cpu(), *parts):
         content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
@@ -209,7 +209,7 @@ def _version(path: str) -> str:
 
 @cache
 def _cpu() -> str:
-    """What -march=native depends on."""
+    """The model and the features of this CPU, on which -march=native depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,6 +1,7 @@
-"""A kernel of the catalogue under every check, in processes of their own: a faulty one may crash, hang, or be stopped.
+"""Runs kernels under checks (sanitizers, thread orders, guarded matrices) in child processes, which may crash or hang.
 
-`python -m hybrid.emulation.checked` is such a process: it reads its jobs from stdin and prints a verdict on each, as JSON.
+`python -m hybrid.emulation.checked` is the child: it reads its jobs from stdin and prints a verdict on each, as JSON. Only tests
+and scripts/mutants.py use this module.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import Launch, launch_of, named
 
-_PLAIN = {  # mode: the order of threads, how asynchronous copies are done
+_PLAIN = {  # mode without a sanitizer: the order of threads, when asynchronous copies complete
     "forward": ("forward", "late"),
     "reverse": ("reverse", "early"),
     "shuffled": ("shuffled", "mixed"),
 }
 _CHECKS = {mode: mode for mode in ("undefined", "address", "threads", "loads")}
 MODES = (*_PLAIN, *_CHECKS)
-# A sanitizer that must be there before Python is; libstdc++, whose exceptions ASan wants to see, with it.
+# Sanitizer runtimes must be loaded before Python; with ASan's also libstdc++, whose exceptions it intercepts.
 _PRELOAD = {"address": ("libasan.so", "libstdc++.so.6"), "threads": ("libtsan.so",)}
 _OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
@@ -39,13 +40,13 @@ _OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=0",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_FENCE = 256  # rows before and after a matrix that are nobody's: a tile's worth, lest a fault hit what Python needs
+_FENCE = 256  # unused rows before and after a matrix, as many as a tile has: a faulty kernel must not hit Python's own memory
 _CANARY = -7.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel of the catalogue, taken from `source` (perhaps a changed copy; its folder's headers come first), on one shape."""
+    """A kernel of the catalogue on one shape. `source`: its file, or a changed copy with changed headers beside it."""
 
     source: str
     kernel: str
@@ -53,12 +54,12 @@ class Job:
     shape: tuple[int, int, int]  # n, l, m
     capability: int = 90
     mode: str = "forward"
-    adds: bool = False  # to what C holds before
+    adds: bool = False  # c += a · b
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: ok, wrong, canary (C was written to beside its rows), race, address, undefined, barrier, warp, copy, memory,
+    """`kind`: ok, wrong, canary (memory outside C's rows was written), race, address, undefined, barrier, warp, copy, memory,
     launch, build, crash or hang."""
 
     kind: str
@@ -73,9 +74,9 @@ def verdict(
 
 
 def run_checked(jobs: Sequence[Job], seconds: float = 120.0) -> list[Verdict]:
-    """A verdict on each job, in their order. Jobs share a process where they can; one that ends it, ends it for itself only.
+    """A verdict on each job, in their order. Jobs with the same checks share a process; after a crash the rest gets a new one.
 
-    `seconds`: what one process may take for its jobs.
+    `seconds`: the time limit of one process.
     """
     verdicts: dict[int, Verdict] = {}
     tasks: dict[str, list[tuple[int, dict[str, Any]]]] = {}
@@ -83,24 +84,24 @@ def run_checked(jobs: Sequence[Job], seconds: float = 120.0) -> list[Verdict]:
         try:
             checks = _CHECKS.get(job.mode, "")
             tasks.setdefault(checks, []).append((i, {**asdict(job), "library": str(_built(job))}))
-        except EmulationError as failed:
-            verdicts[i] = Verdict(failed.kind, one_line(failed))
-    for checks, left in tasks.items():
-        while left:
-            came_to = _child([task for _, task in left], checks, seconds)
-            verdicts.update((i, verdict) for (i, _), verdict in zip(left, came_to, strict=False))
-            left = left[len(came_to) :]
+        except EmulationError as error:
+            verdicts[i] = Verdict(error.kind, one_line(error))
+    for checks, pending in tasks.items():
+        while pending:
+            judged = _child([task for _, task in pending], checks, seconds)
+            verdicts.update((i, verdict) for (i, _), verdict in zip(pending, judged, strict=False))
+            pending = pending[len(judged) :]
     return [verdicts[i] for i in range(len(jobs))]
 
 
 def _built(job: Job) -> Path:
-    # Here and not in the child: a compiler does not like to run under a sanitizer.
+    # Here and not in the child, where the compiler would run under the preloaded sanitizer.
     expressions = [launch.expression for launch in _launches(job).values()]
     return build(Path(job.source), expressions, capability=job.capability, checks=_CHECKS.get(job.mode, ""))
 
 
 def _launches(job: Job) -> dict[int, Launch]:
-    """By copy width: the widest, and one element."""
+    """By copy width: the widest, for aligned matrices, and one element."""
     kernel = named(job.kernel)
     assert kernel is not None, job.kernel
     n, _, m = job.shape
@@ -109,7 +110,7 @@ def _launches(job: Job) -> dict[int, Launch]:
 
 
 def _child(tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> list[Verdict]:
-    """The verdicts on the first few of these, at least one: up to the one that ended the process."""
+    """Verdicts on the first of these tasks, at least one: up to the one that ended the process."""
     environment = {**os.environ, **_OPTIONS}
     if checks in _PRELOAD:
         environment["LD_PRELOAD"] = ":".join(map(_path_of, _PRELOAD[checks]))
@@ -122,12 +123,12 @@ def _child(tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> list
             env=environment,
             timeout=seconds,
         )
-        out, said, last = done.stdout, done.stderr.decode(errors="replace"), f"exit status {done.returncode}"
+        out, stderr, status = done.stdout, done.stderr.decode(errors="replace"), f"exit status {done.returncode}"
     except subprocess.TimeoutExpired as late:
-        out, said, last = late.stdout or b"", "", ""
+        out, stderr, status = late.stdout or b"", "", ""
     verdicts = [Verdict(**json.loads(line)) for line in out.decode(errors="replace").splitlines() if line.startswith("{")]
     if len(verdicts) < len(tasks):
-        verdicts.append(_cause_of_death(said, last) if last else Verdict("hang", f"not done within {seconds:g} s"))
+        verdicts.append(_cause_of_death(stderr, status) if status else Verdict("hang", f"not done within {seconds:g} s"))
     return verdicts
 
 
@@ -135,36 +136,36 @@ def _path_of(library: str) -> str:
     return subprocess.run([compiler(), f"-print-file-name={library}"], capture_output=True, text=True).stdout.strip()  # noqa: S603
 
 
-def _cause_of_death(said: str, last: str) -> Verdict:
-    """What ended a process, from what the sanitizers write."""
-    place = re.search(r"\w+\.cuh?:\d+", said)
+def _cause_of_death(stderr: str, status: str) -> Verdict:
+    """What ended a process, from what its sanitizer wrote to standard error."""
+    place = re.search(r"\w+\.cuh?:\d+", stderr)
     where = f" in {place[0]}" if place else ""
-    if "ThreadSanitizer: data race" in said:
+    if "ThreadSanitizer: data race" in stderr:
         return Verdict("race", f"a data race{where}")
-    if found := re.search(r"runtime error: (.*)", said):
+    if found := re.search(r"runtime error: (.*)", stderr):
         return Verdict("undefined", found[1] + where)
-    if found := re.search(r"AddressSanitizer: (\S+)", said):
+    if found := re.search(r"AddressSanitizer: (\S+)", stderr):
         return Verdict("address", found[1] + where)
-    return Verdict("crash", "; ".join([last, *said.strip().splitlines()[-1:]]))
+    return Verdict("crash", "; ".join([status, *stderr.strip().splitlines()[-1:]]))
 
 
-class _Framed:
-    """A matrix within a bigger buffer, with something that shows between and around its rows.
+class _Guarded:
+    """A matrix within a larger buffer that holds `filler` between and around its rows, so that stray writes are found.
 
-    Under ASan what is not of the matrix may not even be read, from `guard` to `bare`.
+    Under ASan `guard` forbids reads there, too, until `guard(off=True)`.
     """
 
     def __init__(self, rows: int, columns: int, dtype: str, filler: float, aligned: bool) -> None:
         item = np.dtype(dtype).itemsize
-        piece = 16 // item
-        stride = -(-columns // piece) * piece + piece if aligned else (columns + 3) // 2 * 2 + 1
+        vector = 16 // item  # elements of the widest copy
+        stride = -(-columns // vector) * vector + vector if aligned else (columns + 3) // 2 * 2 + 1
         fence = _FENCE * (stride + 1)
-        self._whole = np.full(2 * (fence + piece) + rows * stride, filler, dtype)
+        self._whole = np.full(2 * (fence + vector) + rows * stride, filler, dtype)
         self._filler = filler
         start = fence + -(self._whole.ctypes.data + fence * item) % 16 // item + (not aligned)
-        place = np.arange(rows * stride).reshape(rows, stride)[:, :columns] + start
+        indices = np.arange(rows * stride).reshape(rows, stride)[:, :columns] + start
         self._outside = np.ones(len(self._whole), bool)
-        self._outside[place] = False
+        self._outside[indices] = False
         self.inner = self._whole[start : start + rows * stride].reshape(rows, stride)[:, :columns]
 
     def untouched(self) -> bool:
@@ -187,42 +188,42 @@ def _judge(task: dict[str, Any]) -> Verdict:
     kernels = EmulatedKernel.built(library, [launch.expression for launch in launches.values()], checks)
     for width, launch in launches.items():
         try:
-            found = _try(job, kernels[launch.expression], launch, aligned=width > 1)
-        except EmulationError as failed:
-            return Verdict(failed.kind, one_line(failed))
-        if found.kind != "ok":
-            return found
+            outcome = _try(job, kernels[launch.expression], launch, aligned=width > 1)
+        except EmulationError as error:
+            return Verdict(error.kind, one_line(error))
+        if outcome.kind != "ok":
+            return outcome
     return Verdict("ok")
 
 
 def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Verdict:
     n, l, m = job.shape
-    a, b = (_Framed(rows, columns, job.dtype, np.nan, aligned) for rows, columns in ((n, l), (l, m)))
-    c = _Framed(n, m, job.dtype, _CANARY, aligned)
+    a, b = (_Guarded(rows, columns, job.dtype, np.nan, aligned) for rows, columns in ((n, l), (l, m)))
+    c = _Guarded(n, m, job.dtype, _CANARY, aligned)
     random = np.random.default_rng((n, l, m))
     a.inner[:], b.inner[:] = random.standard_normal((n, l)), random.standard_normal((l, m))
     before = random.standard_normal((n, m)).astype(job.dtype) if job.adds else np.zeros((n, m), job.dtype)
     c.inner[:] = before if job.adds else np.nan
-    given = a.inner.copy(), b.inner.copy()
+    operands = a.inner.copy(), b.inner.copy()
     order, copies = _PLAIN.get(job.mode, ("shuffled", "mixed"))
-    framed = (a, b, c) if job.mode == "address" else ()
-    for one in framed:
+    guarded = (a, b, c) if job.mode == "address" else ()
+    for one in guarded:
         one.guard()
     kernel(launch.grid, launch.block, launch.shared_bytes, (a.inner, b.inner, c.inner), order=order, copies=copies)
-    for one in framed:
+    for one in guarded:
         one.guard(off=True)
     if not (a.untouched() and b.untouched() and c.untouched()):
         return Verdict("canary", "something beside a matrix was written to")
-    if not (np.array_equal(given[0], a.inner) and np.array_equal(given[1], b.inner)):
+    if not (np.array_equal(operands[0], a.inner) and np.array_equal(operands[1], b.inner)):
         return Verdict("canary", "A or B was written to")
     wide = np.longdouble if job.dtype == "float64" else np.float64
-    wanted = before + given[0].astype(wide) @ given[1].astype(wide)
-    size = np.abs(before) + np.abs(given[0]).astype("f8") @ np.abs(given[1]).astype("f8")
+    exact = before + operands[0].astype(wide) @ operands[1].astype(wide)
+    size = np.abs(before) + np.abs(operands[0]).astype("f8") @ np.abs(operands[1]).astype("f8")
     bound = 2 * (l + 2) * np.finfo(job.dtype).eps * size + 1e-300
-    off = ~(np.abs(c.inner - wanted) <= bound)
-    if off.any():
-        row, column = np.argwhere(off)[0]
-        return Verdict("wrong", f"{off.sum()} of {off.size} elements, the first one C[{row}, {column}]")
+    wrong = ~(np.abs(c.inner - exact) <= bound)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        return Verdict("wrong", f"{wrong.sum()} of {wrong.size} elements, the first one C[{row}, {column}]")
     if kernel.loads is not None and not ((kernel.loads.c_writes == 1).all() and (kernel.loads.c_reads == job.adds).all()):
         return Verdict("race", "an element of C was read or written more than once")
     return Verdict("ok")

@@ -1,7 +1,7 @@
-// CUDA's words for a C++ compiler. Included before a kernel's source, whose every thread then runs as a fiber of runtime.cpp.
+// CUDA's keywords, types and built-ins for a C++ compiler. Included before a kernel's source; runtime.cpp runs each thread as a
+// fiber.
 //
-// The source itself is compiled inside an anonymous namespace, so nothing below may wait for the kernel's own headers, and
-// everything of the standard library that they could want is included here.
+// The kernel's source is compiled inside an anonymous namespace, so all standard headers that it needs must be included here.
 #pragma once
 #include <float.h>
 #include <limits.h>
@@ -24,13 +24,13 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__ __restrict
-#define __shared__ static  // one block runs at a time; the runtime fills the whole of .bss with NaN before each
+#define __shared__ static  // one block runs at a time; before each the runtime fills all of .bss with NaN
 #define warpSize 32
 
-// Where a kernel meets the runtime is known by file and line, for the messages and to tell meeting points apart.
+// File and line of a call in the kernel: for messages, and to tell barriers apart.
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
-// What the runtime does in a kernel's name is no access of a thread's own.
-#define UNCHECKED __attribute__((noinline, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
+// For functions of the runtime whose accesses sanitizers must not attribute to a thread.
+#define NOT_INSTRUMENTED __attribute__((noinline, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
 
 struct dim3 {
     unsigned x, y, z;
@@ -58,16 +58,16 @@ VECTOR_TYPES(unsigned, uint)  // threadIdx is a uint3
 #undef VECTOR_TYPES
 
 // CUDA's overloads, and no template: min(int, long long) is as ambiguous there as here.
-#define LEAST_AND_MOST(Type)                                             \
+#define MIN_AND_MAX(Type)                                                \
     static inline Type min(Type x, Type y) { return y < x ? y : x; }     \
     static inline Type max(Type x, Type y) { return x < y ? y : x; }
-LEAST_AND_MOST(int)
-LEAST_AND_MOST(unsigned)
-LEAST_AND_MOST(long)
-LEAST_AND_MOST(unsigned long)
-LEAST_AND_MOST(long long)
-LEAST_AND_MOST(unsigned long long)
-#undef LEAST_AND_MOST
+MIN_AND_MAX(int)
+MIN_AND_MAX(unsigned)
+MIN_AND_MAX(long)
+MIN_AND_MAX(unsigned long)
+MIN_AND_MAX(long long)
+MIN_AND_MAX(unsigned long long)
+#undef MIN_AND_MAX
 static inline float min(float x, float y) { return fminf(x, y); }
 static inline float max(float x, float y) { return fmaxf(x, y); }
 static inline double min(double x, double y) { return fmin(x, y); }
@@ -80,10 +80,10 @@ struct Thread {
     int lane;
 };
 
-struct Lanes {  // the lanes of a warp that met: what each brought, and where it wants its answer
+struct Lanes {  // of a warp, that execute one operation together: their operands, and where their results go
     unsigned mask;
-    const void* brought[32];
-    void* answer[32];
+    const void* input[32];
+    void* output[32];
 };
 
 using Combine = void (*)(const Lanes&);
@@ -92,15 +92,15 @@ extern Thread* current;
 extern uint3 block_index;
 extern dim3 block_size, grid_size;
 
-void meet_block(const char* file, int line);
-// Waits for the lanes in `mask`. When all are there, `combine` (the same for all) gives each its answer.
-void meet_warp(unsigned mask, Combine combine, const void* brought, void* answer, bool orders_memory, const char* file, int line);
-void* launched_memory();  // multiple of 128, as on a GPU
+void block_barrier(const char* file, int line);
+// Waits until all lanes in `mask` have called it. Then `combine`, the same for all, computes each lane's output.
+void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line);
+void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
 void copy(void* to, const void* from, int bytes, int there, const char* file, int line);
-void close_copies();
+void commit_copies();
 void wait_copies(int pending);
 
-struct Array {  // a matrix as Python hands it over, or a number as one of 1×1
+struct Array {  // a matrix, as Python passes it; a number is a matrix of 1×1
     void* data;
     long long rows, columns, stride;
     int item;
@@ -125,7 +125,7 @@ bool fits(const Array& array)
 }
 
 template <typename Parameter>
-Parameter taken(const Array& array)
+Parameter as_parameter(const Array& array)
 {
     if constexpr (std::is_arithmetic_v<Parameter>)
         return *static_cast<const Parameter*>(array.data);
@@ -133,7 +133,7 @@ Parameter taken(const Array& array)
         return {static_cast<decltype(Parameter::data)>(array.data), array.rows, array.columns, array.stride};
 }
 
-// Starts a kernel whose parameters are matrices and numbers.
+// Launches a kernel whose parameters are matrices and numbers.
 template <typename... Parameters, size_t... I>
 int start(void (*kernel)(Parameters...), const Launch& launch, const Array* arrays, int count, char* error, size_t error_size,
           std::index_sequence<I...>)
@@ -143,7 +143,7 @@ int start(void (*kernel)(Parameters...), const Launch& launch, const Array* arra
     struct Call {
         void (*kernel)(Parameters...);
         std::tuple<Parameters...> parameters;
-    } call{kernel, {taken<Parameters>(arrays[I])...}};
+    } call{kernel, {as_parameter<Parameters>(arrays[I])...}};
     auto thread = [](void* of) {
         Call& call = *static_cast<Call*>(of);
         call.kernel(std::get<I>(call.parameters)...);
@@ -158,21 +158,21 @@ int start(void (*kernel)(Parameters...), const Launch* launch, const Array* arra
 }
 
 template <typename T>
-struct Asked {  // by a shuffle
+struct ShuffleInput {
     T value;
     int from;
 };
 
 template <typename T>
-UNCHECKED void shuffle(const Lanes& lanes)
+NOT_INSTRUMENTED void shuffle(const Lanes& lanes)
 {
     for (int lane = 0; lane < 32; ++lane) {
         if (!(lanes.mask >> lane & 1)) continue;
-        int from = static_cast<const Asked<T>*>(lanes.brought[lane])->from;
+        int from = static_cast<const ShuffleInput<T>*>(lanes.input[lane])->from;
         if (lanes.mask >> from & 1)
-            memcpy(lanes.answer[lane], &static_cast<const Asked<T>*>(lanes.brought[from])->value, sizeof(T));
+            memcpy(lanes.output[lane], &static_cast<const ShuffleInput<T>*>(lanes.input[from])->value, sizeof(T));
         else
-            memset(lanes.answer[lane], 0xFF, sizeof(T));  // undefined in CUDA: here NaN
+            memset(lanes.output[lane], 0xFF, sizeof(T));  // undefined in CUDA: here NaN
     }
 }
 
@@ -180,10 +180,10 @@ template <typename T>
 T shuffled(unsigned mask, T value, int from, const char* file, int line)
 {
     static_assert(std::is_arithmetic_v<T>, "CUDA shuffles numbers");
-    Asked<T> asked{value, from};
-    T answer;
-    meet_warp(mask, shuffle<T>, &asked, &answer, false, file, line);
-    return answer;
+    ShuffleInput<T> shuffle_input{value, from};
+    T output;
+    warp_sync(mask, shuffle<T>, &shuffle_input, &output, false, file, line);
+    return output;
 }
 
 }  // namespace cuda_on_cpu
@@ -193,14 +193,14 @@ T shuffled(unsigned mask, T value, int from, const char* file, int line)
 #define blockDim (cuda_on_cpu::block_size)
 #define gridDim (cuda_on_cpu::grid_size)
 
-static inline void __syncthreads(CALLED_FROM) { cuda_on_cpu::meet_block(file, line); }
+static inline void __syncthreads(CALLED_FROM) { cuda_on_cpu::block_barrier(file, line); }
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CALLED_FROM)
 {
-    cuda_on_cpu::meet_warp(mask, nullptr, nullptr, nullptr, true, file, line);
+    cuda_on_cpu::warp_sync(mask, nullptr, nullptr, nullptr, true, file, line);
 }
 
-// A shuffle within groups of `width` lanes; a lane that asks beyond its group gets its own value.
+// Shuffles act within groups of `width` lanes; a lane whose source lies outside of its group gets its own value.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32, CALLED_FROM)
 {
@@ -235,7 +235,7 @@ __forceinline__ T __ldg(const T* from)
     return *from;
 }
 
-// Fibers change only where they meet, so this is one step for all others; race checks must not see two.
+// Atomic because fibers switch only at barriers and warp operations; not instrumented, lest TSan sees a race.
 template <typename T>
 __attribute__((noinline, no_sanitize_thread)) T atomicAdd(T* to, T value)
 {

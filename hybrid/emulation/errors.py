@@ -1,7 +1,8 @@
-"""The project's CUDA kernels, compiled for a CPU: to run, and above all to be tested, where there is no GPU.
+"""The error of the CUDA emulation: the project's kernels compiled for a CPU, to run and test them where there is no GPU.
 
-A C++ compiler builds the .cu file as it is, against a header that gives CUDA's words a meaning. A fiber stands for each
-thread of a block; blocks run one after the other. Slow, and stricter than a GPU: what the program must not rely on varies.
+A C++ compiler builds the unchanged .cu file against a header that defines CUDA's keywords and built-ins (cuda_on_cpu.h). Every
+thread of a block is a fiber (runtime.cpp); blocks run one after the other. It is slow, and stricter than a GPU: the order of
+threads, and when an asynchronous copy completes, can be varied, and undefined values are NaN.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from hybrid.errors import HybridError
 
 
 class EmulationError(HybridError, RuntimeError):
-    """A kernel could not be built or launched, or did what CUDA forbids.
+    """A kernel could not be built or launched, or did what CUDA leaves undefined.
 
-    `kind`: "build", "launch", "barrier", "warp" (a warp's lanes do not meet), "copy" or "memory".
+    `kind`: "build", "launch", "barrier", "warp" (a *_sync operation that not all lanes of
+    its mask call), "copy" (cp.async) or "memory".
     """
 
     def __init__(self, kind: str, text: str) -> None:

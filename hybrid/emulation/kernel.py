@@ -1,4 +1,4 @@
-"""A kernel instance that runs on NumPy arrays."""
+"""An instance of a CUDA kernel, compiled for the CPU, that runs on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hybrid.emulation.build import build
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import one_line
 
-ORDERS = ("forward", "reverse", "shuffled")  # of blocks, of a block's warps, of a warp's lanes
-COPIES = ("late", "early", "mixed")  # asynchronous ones: done when they are waited for, at once, or by chance
+ORDERS = ("forward", "reverse", "shuffled")  # in which blocks, a block's warps and a warp's lanes run
+COPIES = ("late", "early", "mixed")  # when asynchronous copies complete: when waited for, at once, or at random
 
 
 class _Launch(ctypes.Structure):
@@ -41,7 +41,7 @@ class _Array(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Loads:
-    """How often each element was read and written in global memory. Half an element read is half a time."""
+    """How often each element was read and written in global memory; an access to half of its bytes counts as 0.5."""
 
     a: np.ndarray
     b: np.ndarray
@@ -52,7 +52,8 @@ class Loads:
 class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
-    `checks`: "", "loads", or a sanitizer ("address", "undefined", "threads"), which needs a process of its own: see checked.py.
+    `checks`: "", "loads" (count them), or a sanitizer ("address", "undefined", "threads"), which must be loaded before Python
+    is: see checked.py.
     """
 
     def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
@@ -62,12 +63,12 @@ class EmulatedKernel:
     def several(
         cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
     ) -> dict[str, EmulatedKernel]:
-        """Instances built together, which takes less time."""
+        """Instances compiled together, which takes less time than one by one."""
         return cls.built(build(source, expressions, capability=capability, checks=checks), expressions, checks)
 
     @classmethod
     def built(cls, path: Path, expressions: Sequence[str], checks: str = "") -> dict[str, EmulatedKernel]:
-        """The instances that `build` made, told the same."""
+        """The instances in a library that `build` made of the same expressions with the same checks."""
         library = _Library(path)
         kernels = {expression: cls.__new__(cls) for expression in expressions}
         for number, expression in enumerate(expressions):
@@ -93,16 +94,16 @@ class EmulatedKernel:
         copies: str = "late",
         seed: int = 0,
     ) -> None:
-        """Run it on these matrices (A, B and C: the last one is written to). Rows are contiguous, any distance apart.
+        """Run it on these matrices (A, B and C; only the last is written to), whose rows are contiguous, with any row stride.
 
-        EmulationError when the launch is refused or the threads do what CUDA forbids; C is then in any state.
+        EmulationError when the launch is invalid or the threads do what CUDA leaves undefined; C is then undefined, too.
         """
         launch = _Launch((*grid,), (*block,), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies))
-        arrays = (_Array * len(matrices))(*map(described, matrices))
+        arrays = (_Array * len(matrices))(*map(as_c_array, matrices))
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")
         error = ctypes.create_string_buffer(1000)
-        with self._library.one_at_a_time:
+        with self._library.lock:
             counts = [self._watch(i, array, matrix) for i, (array, matrix) in enumerate(zip(arrays, matrices, strict=True))]
             failed = self._library.run(lambda: self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error)))
         if failed:
@@ -113,7 +114,7 @@ class EmulatedKernel:
             self.loads = Loads(a, b, c_reads, c_writes)
 
     def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Counters of the bytes of each element read and written, as numbers of elements."""
+        """New counters of how often each element is read and written; with checks="loads" the kernel's accesses update them."""
         reads, writes = np.zeros(matrix.shape), np.zeros(matrix.shape)
         if self._counting:
             self._library.code.watch(
@@ -123,19 +124,19 @@ class EmulatedKernel:
 
 
 class _Library:
-    """Its runtime runs one kernel at a time."""
+    """A compiled library. Its runtime is global state, so it runs one kernel at a time."""
 
     def __init__(self, path: Path) -> None:
         try:
             self.code = ctypes.CDLL(str(path))
-        except OSError as damaged:
+        except OSError as error:
             raise EmulationError(
-                "build", f"{one_line(damaged)}: delete that file, and let CXX name a C++ compiler or nothing"
+                "build", f"{one_line(error)}: delete that file, and let CXX name a C++ compiler or nothing"
             ) from None
-        self.one_at_a_time = threading.Lock()
+        self.lock = threading.Lock()
 
     def run(self, launch: Callable[[], int]) -> int:
-        """Run it in a thread of its own, so that an interrupt reaches this one; it then ends after its block."""
+        """Launch in another thread, so that the main thread handles an interrupt: the kernel then stops after this block."""
         if threading.current_thread() is not threading.main_thread():
             return launch()
         results: list[int] = []
@@ -150,8 +151,8 @@ class _Library:
         return results[0]
 
 
-def described(matrix: np.ndarray) -> _Array:
-    """What C code is told of a matrix. EmulationError for one whose rows are not contiguous."""
+def as_c_array(matrix: np.ndarray) -> _Array:
+    """The C struct that describes a matrix. EmulationError for one whose rows are not contiguous."""
     rows, columns = matrix.shape
     item = matrix.itemsize
     if matrix.size and ((columns > 1 and matrix.strides[1] != item) or matrix.strides[0] % item):

@@ -1,12 +1,12 @@
-// Counts a kernel's accesses to its matrices. The compiler, told to check for races, calls a function at each access; these are
-// ours in the place of the checker's.
+// Counts a kernel's accesses to its matrices. With -fsanitize=thread the compiler calls a function at each access; these
+// definitions replace ThreadSanitizer's.
 #include "cuda_on_cpu.h"
 
 namespace {
 
 struct Watched {
     cuda_on_cpu::Array array;
-    double *reads, *writes;  // per element: half of it counts one half
+    double *reads, *writes;  // per element; an access to half of its bytes counts 0.5
 };
 
 Watched watched[3];
@@ -18,12 +18,12 @@ void count(const volatile void* address, long long bytes, double* Watched::* cou
         long long taken = bytes;
         for (const Watched& one : watched) {
             const cuda_on_cpu::Array& array = one.array;
-            long long place = static_cast<long long>(at - reinterpret_cast<uintptr_t>(array.data));
-            if (!array.data || place < 0 || !array.columns) continue;
-            long long element = place / array.item;
+            long long offset = static_cast<long long>(at - reinterpret_cast<uintptr_t>(array.data));
+            if (!array.data || offset < 0 || !array.columns) continue;
+            long long element = offset / array.item;
             long long row = array.rows > 1 ? element / array.stride : 0, column = element - row * array.stride;
             if (row >= array.rows || column >= array.columns) continue;
-            taken = min(bytes, array.item - place % array.item);
+            taken = min(bytes, array.item - offset % array.item);
             (one.*counts)[row * array.columns + column] += static_cast<double>(taken) / array.item;
             break;
         }
@@ -59,7 +59,7 @@ ACCESSES(16)
 void __tsan_read_range(void* address, unsigned long bytes) { count(address, bytes, &Watched::reads); }
 void __tsan_write_range(void* address, unsigned long bytes) { count(address, bytes, &Watched::writes); }
 
-// Also told to the checker, and of no interest here.
+// Other functions that instrumented code calls.
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -1,8 +1,8 @@
-// Runs a kernel's blocks one after the other, each thread of a block as a fiber. Never compiled with a sanitizer itself:
-// CHECKS_ADDRESS and CHECKS_THREADS tell it to tell theirs about fibers.
+// Runs a kernel's blocks one after the other, each thread of a block as a fiber. Never compiled with a sanitizer itself;
+// with CHECKS_ADDRESS or CHECKS_THREADS it announces its fiber switches to the kernel's.
 //
-// A warp runs until all its lanes wait for the block or have left; only then the next one starts. Fairer turns would hide
-// missing barriers: they keep the warps close together.
+// A warp runs until all of its lanes wait at a block barrier or have left; only then the next warp runs. A fairer schedule would
+// keep the warps close together, and so hide missing barriers.
 #include "cuda_on_cpu.h"
 
 #include <stdio.h>
@@ -27,8 +27,8 @@
 #include <ucontext.h>
 #endif
 
-// The kernel's .bss lies between these two (see build.py), and all that is in it are arrays in shared memory: GCC puts no
-// template's static variable into a section of one's choice.
+// The kernel's .bss lies between these two (see build.py) and contains only its __shared__ arrays. (GCC ignores section
+// attributes on static variables of templates, so a section of their own is not possible.)
 extern "C" char shared_first[], shared_last[];
 
 namespace cuda_on_cpu {
@@ -43,14 +43,14 @@ enum Order { FORWARD, REVERSE, SHUFFLED };
 enum Copies { LATE, EARLY, MIXED };
 enum class State { READY, AT_BLOCK, AT_WARP, LEFT };
 
-constexpr size_t STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
-constexpr size_t STACK = 256 << 10, GUARD = 4096, MOST_THREADS = 1024;
-constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the launched shared memory
+constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
+constexpr size_t STACK = 256 << 10, GUARD = 4096, MAX_THREADS = 1024;
+constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shared memory
 
-struct Place {
+struct Location {
     const char* file;
     int line;
-    bool operator==(const Place& other) const { return line == other.line && (file == other.file || !strcmp(file, other.file)); }
+    bool operator==(const Location& other) const { return line == other.line && (file == other.file || !strcmp(file, other.file)); }
     std::string text() const { return std::string(file) + ":" + std::to_string(line); }
 };
 
@@ -64,17 +64,17 @@ struct Copy {
 struct Fiber : Thread {
     State state;
     int warp;
-    Place at;  // where it waits
-    // What it brings to its warp:
+    Location at;  // where it waits
+    // Of the warp operation it waits in:
     unsigned mask;
     Combine combine;
-    const void* brought;
-    void* answer;
+    const void* input;
+    void* output;
     bool orders_memory;
-    // Its asynchronous copies under way, the oldest first:
+    // Its asynchronous copies in flight, the oldest first:
     std::vector<Copy> copies;
-    unsigned groups_closed;
-    int block_meetings, warp_meetings;
+    unsigned groups_committed;
+    int block_barriers, warp_syncs;
     char* stack;
 #ifdef __x86_64__
     void* context;
@@ -85,21 +85,22 @@ struct Fiber : Thread {
 };
 
 struct Warp {
-    unsigned running, waiting;  // lanes that have not left; lanes that wait for others of the warp
-    char ordered[2];            // the two stand for what its __syncwarps order, by turns
+    unsigned running, waiting;  // masks of lanes: that have not left; that wait in a warp operation
+    char ordered[2];            // TSan's synchronization objects of its __syncwarps, used alternately
 };
 
-Fiber* fibers;  // of one block; used again by the launch's next
+Fiber* fibers;  // of a block; the launch's next block uses them again
 std::vector<Warp> warps;
-std::mt19937_64 chance;
+std::mt19937_64 random_engine;
 std::string failure;
 Order order;
-Copies copies_done;
+Copies copy_completion;
 void (*thread_body)(void*);
 void* thread_argument;
-char* launched;  // the block's shared memory of the launched size
-size_t launched_bytes;
-// What barriers order, for the race checker. Two by turns: a fast fiber comes to the next barrier before a slow one left this.
+char* dynamic_shared;  // the block's dynamic shared memory
+size_t dynamic_bytes;
+// TSan's synchronization objects of barriers. Two, used alternately: a fiber may reach the next barrier before another has left
+// this one.
 [[maybe_unused]] char block_ordered[2], block_begins, block_ends;
 
 #ifdef __x86_64__
@@ -111,10 +112,10 @@ ucontext_t main_context;
 [[maybe_unused]] const void* main_stack;
 [[maybe_unused]] size_t main_stack_bytes;
 
-Fiber& me() { return *static_cast<Fiber*>(current); }
+Fiber& this_fiber() { return *static_cast<Fiber*>(current); }
 
 #ifdef __x86_64__
-// Keeps what a called function must keep on the stack that is left, and takes it from the other one.
+// Saves the callee-saved registers on the stack that is left, and restores them from the one that is entered.
 extern "C" void cuda_on_cpu_switch(void** leave, void* enter) __attribute__((visibility("hidden")));
 asm(".text\n"
     ".hidden cuda_on_cpu_switch\n"
@@ -129,9 +130,9 @@ asm(".text\n"
     ".size cuda_on_cpu_switch, . - cuda_on_cpu_switch\n");
 #endif
 
-void change_to_main()
+void switch_to_main()
 {
-    Fiber& fiber = me();
+    Fiber& fiber = this_fiber();
 #ifdef CHECKS_ADDRESS
     __sanitizer_start_switch_fiber(&fiber.fake_stack, main_stack, main_stack_bytes);
 #endif
@@ -148,7 +149,7 @@ void change_to_main()
 #endif
 }
 
-void change_to(Fiber& fiber)
+void switch_to(Fiber& fiber)
 {
     current = &fiber;
 #ifdef CHECKS_ADDRESS
@@ -183,7 +184,7 @@ void orders_after([[maybe_unused]] char& event)
 
 std::string pair(unsigned x, unsigned y) { return "(" + std::to_string(x) + ", " + std::to_string(y) + ")"; }
 
-// Notes the first failure. The fiber that reports one never goes on.
+// Records the first failure.
 void fail(const Fiber& fiber, const char* kind, const std::string& text)
 {
     if (!failure.empty()) return;
@@ -191,13 +192,14 @@ void fail(const Fiber& fiber, const char* kind, const std::string& text)
               ": " + text;
 }
 
+// The current fiber fails, and never continues.
 void fail_here(const char* kind, const std::string& text)
 {
-    fail(me(), kind, text);
-    for (;;) change_to_main();
+    fail(this_fiber(), kind, text);
+    for (;;) switch_to_main();
 }
 
-// Not memcpy: a sanitizer takes that over, and would see accesses that are no thread's own.
+// Not memcpy: sanitizers intercept it, and would attribute the accesses to a thread.
 void move_bytes(volatile char* to, const volatile char* from, int bytes)
 {
     for (int i = 0; i < bytes; ++i) to[i] = from[i];
@@ -208,7 +210,7 @@ void fill_nan(volatile char* at, size_t bytes)
     for (size_t i = 0; i < bytes; ++i) at[i] = static_cast<char>(0xFF);
 }
 
-void carry_out(const Copy& copy)
+void perform(const Copy& copy)
 {
     volatile char* to = static_cast<volatile char*>(copy.to);
     move_bytes(to, static_cast<const volatile char*>(copy.from), copy.there);
@@ -218,11 +220,11 @@ void carry_out(const Copy& copy)
 bool in_shared_memory(const void* at, int bytes)
 {
     auto within = [&](const char* first, const char* last) { return at >= first && static_cast<const char*>(at) + bytes <= last; };
-    return within(launched, launched + launched_bytes) || within(shared_first, shared_last);
+    return within(dynamic_shared, dynamic_shared + dynamic_bytes) || within(shared_first, shared_last);
 }
 
-// A fiber's life: the kernel, once for each block.
-void live()
+// What a fiber runs: the kernel, once for each block.
+void fiber_main()
 {
 #ifdef CHECKS_ADDRESS
     __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_bytes);
@@ -230,36 +232,36 @@ void live()
     for (;;) {
         orders_after(block_begins);
         thread_body(thread_argument);
-        if (!me().copies.empty()) fail_here("copy", "left the kernel with asynchronous copies under way");
+        if (!this_fiber().copies.empty()) fail_here("copy", "left the kernel with asynchronous copies under way");
         orders_before(block_ends);
-        me().state = State::LEFT;
-        change_to_main();
+        this_fiber().state = State::LEFT;
+        switch_to_main();
     }
 }
 
-void make_ready(Fiber& fiber, int number)
+void prepare(Fiber& fiber, int number)
 {
 #ifdef CHECKS_ADDRESS
-    __asan_unpoison_memory_region(fiber.stack, STACK);  // a failed launch leaves frames behind
+    __asan_unpoison_memory_region(fiber.stack, STACK);  // frames of a failed launch are still poisoned
 #endif
 #ifdef __x86_64__
-    // Not all at the same place of a page: 1024 stacks would share one set of the cache.
+    // At different offsets within a page, or else the tops of 1024 stacks would compete for the same cache set.
     void** top = reinterpret_cast<void**>(fiber.stack + STACK - number % 32 * 128);
-    *--top = nullptr;  // where `live` would return to; now the stack is aligned as if it had been called
-    *--top = reinterpret_cast<void*>(live);
-    fiber.context = top - 6;  // the kept registers
+    *--top = nullptr;  // the return address of fiber_main, which aligns the stack as a call would
+    *--top = reinterpret_cast<void*>(fiber_main);
+    fiber.context = top - 6;  // the callee-saved registers
 #else
     (void)number;
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack;
     fiber.context.uc_stack.ss_size = STACK;
     fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, live, 0);
+    makecontext(&fiber.context, fiber_main, 0);
 #endif
 }
 
-// A launch's fibers, with a page that faults below each stack. Not kept: every such page is an entry in the kernel's list of
-// a process's mappings, whose length is limited.
+// A launch's fibers, with a guard page below each stack. Freed after the launch: every guard page is a mapping of its own, and
+// Linux limits their number (vm.max_map_count).
 struct Fibers {
     size_t count, page = std::max<size_t>(GUARD, sysconf(_SC_PAGESIZE)), each = STACK + page;
     void* memory;
@@ -267,7 +269,7 @@ struct Fibers {
     explicit Fibers(size_t threads) : count(threads)
     {
         memory = mmap(nullptr, count * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (!there()) return;
+        if (!allocated()) return;
         fibers = new Fiber[count]();
         for (size_t i = 0; i < count; ++i) {
             char* below = static_cast<char*>(memory) + i * each;
@@ -278,7 +280,7 @@ struct Fibers {
 
     ~Fibers()
     {
-        if (!there()) return;
+        if (!allocated()) return;
 #ifdef CHECKS_ADDRESS
         __asan_unpoison_memory_region(memory, count * each);
 #endif
@@ -287,11 +289,11 @@ struct Fibers {
     }
 
     Fibers(const Fibers&) = delete;
-    bool there() const { return memory != MAP_FAILED; }
+    bool allocated() const { return memory != MAP_FAILED; }
 };
 
-// The lanes that wait for each other and are all there go on, with their answers.
-void let_meet(Warp& warp, Fiber* lanes)
+// Completes each warp operation that all lanes of its mask have reached, and lets them continue.
+void complete_collectives(Warp& warp, Fiber* lanes)
 {
     for (unsigned left = warp.waiting; left; left &= left - 1) {
         int first = __builtin_ctz(left);
@@ -304,8 +306,8 @@ void let_meet(Warp& warp, Fiber* lanes)
             if (other.mask != one.mask || other.combine != one.combine || !(other.at == one.at))
                 return fail(one, "warp", "waits for its warp in " + one.at.text() + ", thread " + pair(other.index.x, other.index.y) +
                                          " in " + other.at.text() + (other.at == one.at ? " with another mask" : ""));
-            group.brought[lane] = other.brought;
-            group.answer[lane] = other.answer;
+            group.input[lane] = other.input;
+            group.output[lane] = other.output;
         }
         if (one.combine) one.combine(group);
         warp.waiting &= ~group.mask;
@@ -314,16 +316,16 @@ void let_meet(Warp& warp, Fiber* lanes)
     }
 }
 
-// The order of one turn.
-void arrange(std::vector<unsigned>& turn, size_t count)
+// The order in which the warps of a block, or the lanes of a warp, run.
+void make_order(std::vector<unsigned>& turn, size_t count)
 {
     turn.resize(count);
     std::iota(turn.begin(), turn.end(), 0);
     if (order == REVERSE) std::reverse(turn.begin(), turn.end());
-    if (order == SHUFFLED) std::shuffle(turn.begin(), turn.end(), chance);
+    if (order == SHUFFLED) std::shuffle(turn.begin(), turn.end(), random_engine);
 }
 
-// Until no lane can go on alone.
+// Runs a warp until none of its lanes can continue without other warps.
 void run_warp(unsigned number, unsigned threads)
 {
     static std::vector<unsigned> turn;
@@ -331,21 +333,21 @@ void run_warp(unsigned number, unsigned threads)
     Fiber* lanes = fibers + 32 * number;
     for (bool moved = true; moved && failure.empty();) {
         moved = false;
-        arrange(turn, std::min(32u, threads - 32 * number));
+        make_order(turn, std::min(32u, threads - 32 * number));
         for (unsigned lane : turn) {
             if (lanes[lane].state != State::READY) continue;
             moved = true;
-            change_to(lanes[lane]);
+            switch_to(lanes[lane]);
             if (!failure.empty()) return;
             if (lanes[lane].state == State::LEFT) warp.running &= ~(1u << lane);
             if (lanes[lane].state == State::AT_WARP) warp.waiting |= 1u << lane;
-            if (warp.waiting) let_meet(warp, lanes);
+            if (warp.waiting) complete_collectives(warp, lanes);
         }
     }
 }
 
-// True when all threads wait at the same barrier, false when all have left; anything else is a failure.
-bool all_wait(unsigned threads)
+// True if all threads wait at the same barrier, false if all have left the kernel; anything else is a failure.
+bool all_at_barrier(unsigned threads)
 {
     const Fiber& first = fibers[0];
     for (unsigned i = 0; i < threads; ++i) {
@@ -372,7 +374,7 @@ void run_block(unsigned threads)
         Fiber& fiber = fibers[i];
         fiber.state = State::READY;
         fiber.copies.clear();
-        fiber.groups_closed = 0;
+        fiber.groups_committed = 0;
     }
     for (size_t i = 0; i < warps.size(); ++i) {
         unsigned lanes = std::min<unsigned>(32, threads - 32 * i);
@@ -382,17 +384,17 @@ void run_block(unsigned threads)
     orders_before(block_begins);
     do {
         for (unsigned i = 0; i < threads; ++i) fibers[i].state = State::READY;
-        arrange(turn, warps.size());
+        make_order(turn, warps.size());
         for (unsigned warp : turn) {
             run_warp(warp, threads);
             if (!failure.empty()) return;
         }
-    } while (all_wait(threads));
+    } while (all_at_barrier(threads));
     orders_after(block_ends);
 }
 
-// After a failure no thread goes on; for the race checker too all they did is over, and their memory may be freed.
-void abandon([[maybe_unused]] unsigned threads)
+// After a failure no thread continues. Tells TSan that all of their accesses are over, so that their memory may be freed.
+void abandon_block([[maybe_unused]] unsigned threads)
 {
 #ifdef CHECKS_THREADS
     for (unsigned i = 0; i < threads; ++i) {
@@ -404,8 +406,8 @@ void abandon([[maybe_unused]] unsigned threads)
 #endif
 }
 
-// The block's shared memory, all NaN: of exactly the launched size where ASan guards it, else between two fences.
-char* make_shared(size_t bytes)
+// The block's dynamic shared memory, filled with NaN: of exactly its size where ASan guards it, else between two fences.
+char* allocate_shared(size_t bytes)
 {
     fill_nan(shared_first, shared_last - shared_first);
 #ifdef CHECKS_ADDRESS
@@ -419,14 +421,14 @@ char* make_shared(size_t bytes)
     return static_cast<char*>(memory) + fence;
 }
 
-void drop_shared(char* memory, [[maybe_unused]] size_t bytes)
+void free_shared(char* memory, [[maybe_unused]] size_t bytes)
 {
 #ifdef CHECKS_ADDRESS
     free(memory);
 #else
     for (size_t i = 0; i < FENCE; ++i)
         if (memory[i - FENCE] != static_cast<char>(0xFF) || memory[bytes + i] != static_cast<char>(0xFF)) {
-            fail(fibers[0], "memory", "its block wrote beyond the " + std::to_string(bytes) + " bytes of launched shared memory");
+            fail(fibers[0], "memory", "its block wrote beyond the " + std::to_string(bytes) + " bytes of dynamic shared memory");
             break;
         }
     free(memory - FENCE);
@@ -441,7 +443,7 @@ int report(char* error, size_t error_size)
 
 }  // namespace
 
-// Set by another thread to end a launch early.
+// Another thread sets it to end a launch after the current block.
 extern "C" __attribute__((visibility("default"))) volatile int stop_asked = 0;
 
 int refuse(const char* text, char* error, size_t error_size)
@@ -455,22 +457,22 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     unsigned threads = launch.block[0] * launch.block[1];
     if (!launch.grid[0] || !launch.grid[1] || launch.grid[1] > 65535 || launch.grid[0] > 0x7fffffff)
         return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y", error, error_size);
-    if (shared_last - shared_first > STATIC_SHARED || launch.shared_bytes + (shared_last - shared_first) > MOST_SHARED)
-        return refuse("launch|a block has 48 KiB of declared shared memory and at most 227 KiB with what is launched", error, error_size);
-    if (!launch.block[0] || !launch.block[1] || launch.block[0] > 1024 || launch.block[1] > 1024 || threads > MOST_THREADS)
+    if (shared_last - shared_first > STATIC_SHARED || launch.shared_bytes + (shared_last - shared_first) > MAX_SHARED)
+        return refuse("launch|a block has at most 48 KiB of static and 227 KiB of all shared memory", error, error_size);
+    if (!launch.block[0] || !launch.block[1] || launch.block[0] > 1024 || launch.block[1] > 1024 || threads > MAX_THREADS)
         return refuse("launch|a block has 1 to 1024 threads", error, error_size);
-    Fibers its_fibers(threads);
-    if (!its_fibers.there()) return refuse("launch|no memory for the threads' stacks", error, error_size);
+    Fibers block_fibers(threads);
+    if (!block_fibers.allocated()) return refuse("launch|no memory for the threads' stacks", error, error_size);
 
     failure.clear();
     grid_size = {launch.grid[0], launch.grid[1]};
     block_size = {launch.block[0], launch.block[1]};
     order = static_cast<Order>(launch.order);
-    copies_done = static_cast<Copies>(launch.copies);
-    chance.seed(launch.seed);
+    copy_completion = static_cast<Copies>(launch.copies);
+    random_engine.seed(launch.seed);
     thread_body = thread;
     thread_argument = argument;
-    launched_bytes = launch.shared_bytes;
+    dynamic_bytes = launch.shared_bytes;
     warps.assign((threads + 31) / 32, {});
 #ifdef CHECKS_THREADS
     main_race_checker = __tsan_get_current_fiber();
@@ -480,8 +482,8 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         fiber.index = {i % launch.block[0], i / launch.block[0], 0};
         fiber.lane = i % 32;
         fiber.warp = i / 32;
-        fiber.block_meetings = fiber.warp_meetings = 0;
-        make_ready(fiber, i);
+        fiber.block_barriers = fiber.warp_syncs = 0;
+        prepare(fiber, i);
 #ifdef CHECKS_THREADS
         fiber.race_checker = __tsan_create_fiber(0);
 #endif
@@ -492,18 +494,18 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     if (order == SHUFFLED) {
         turn.resize(blocks);
         std::iota(turn.begin(), turn.end(), 0);
-        std::shuffle(turn.begin(), turn.end(), chance);
+        std::shuffle(turn.begin(), turn.end(), random_engine);
     }
     stop_asked = 0;
     for (unsigned long long i = 0; i < blocks && failure.empty(); ++i) {
         if (stop_asked) return refuse("launch|stopped between two blocks", error, error_size);
         unsigned long long block = order == SHUFFLED ? turn[i] : order == REVERSE ? blocks - 1 - i : i;
         block_index = {static_cast<unsigned>(block % launch.grid[0]), static_cast<unsigned>(block / launch.grid[0]), 0};
-        launched = make_shared(launched_bytes);
-        if (!launched) return refuse("launch|no memory for the block's shared memory", error, error_size);
+        dynamic_shared = allocate_shared(dynamic_bytes);
+        if (!dynamic_shared) return refuse("launch|no memory for the block's shared memory", error, error_size);
         run_block(threads);
-        if (!failure.empty()) abandon(threads);
-        drop_shared(launched, launched_bytes);
+        if (!failure.empty()) abandon_block(threads);
+        free_shared(dynamic_shared, dynamic_bytes);
     }
 #ifdef CHECKS_THREADS
     for (unsigned i = 0; i < threads; ++i) __tsan_destroy_fiber(fibers[i].race_checker);
@@ -511,64 +513,64 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     return report(error, error_size);
 }
 
-void meet_block(const char* file, int line)
+void block_barrier(const char* file, int line)
 {
-    Fiber& fiber = me();
-    char& event = block_ordered[fiber.block_meetings++ % 2];
+    Fiber& fiber = this_fiber();
+    char& event = block_ordered[fiber.block_barriers++ % 2];
     fiber.at = {file, line};
     fiber.state = State::AT_BLOCK;
     orders_before(event);
-    change_to_main();
+    switch_to_main();
     orders_after(event);
 }
 
-void meet_warp(unsigned mask, Combine combine, const void* brought, void* answer, bool orders_memory, const char* file, int line)
+void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line)
 {
-    Fiber& fiber = me();
+    Fiber& fiber = this_fiber();
     fiber.at = {file, line};
     if (!(mask >> fiber.lane & 1)) fail_here("warp", "is not in the mask that it names in " + fiber.at.text());
     fiber.mask = mask;
     fiber.combine = combine;
-    fiber.brought = brought;
-    fiber.answer = answer;
+    fiber.input = input;
+    fiber.output = output;
     fiber.state = State::AT_WARP;
-    char& event = warps[fiber.warp].ordered[fiber.warp_meetings % 2];
-    if (orders_memory) {  // a shuffle does not: it moves registers
-        ++fiber.warp_meetings;
+    char& event = warps[fiber.warp].ordered[fiber.warp_syncs % 2];
+    if (orders_memory) {  // a shuffle does not: it exchanges registers, and is no memory barrier
+        ++fiber.warp_syncs;
         orders_before(event);
     }
-    change_to_main();
+    switch_to_main();
     if (orders_memory) orders_after(event);
 }
 
-void* launched_memory()
+void* dynamic_shared_memory()
 {
-    if (!launched_bytes) fail_here("launch", "uses launched shared memory, and the launch gives none");
-    return launched;
+    if (!dynamic_bytes) fail_here("launch", "uses dynamic shared memory, and the launch gives none");
+    return dynamic_shared;
 }
 
 void copy(void* to, const void* from, int bytes, int there, const char* file, int line)
 {
-    auto refuse_here = [&](const std::string& why) { fail_here("copy", "copy_async in " + Place{file, line}.text() + " " + why); };
+    auto refuse_here = [&](const std::string& why) { fail_here("copy", "copy_async in " + Location{file, line}.text() + " " + why); };
     if (there < 0 || there > bytes) refuse_here("reads " + std::to_string(there) + " of " + std::to_string(bytes) + " bytes");
     if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
         refuse_here("has an address that is no multiple of " + std::to_string(bytes));
     if (!in_shared_memory(to, bytes)) refuse_here("does not write to shared memory");
-    Copy copy{to, from, bytes, there, me().groups_closed};
-    if (copies_done == EARLY || (copies_done == MIXED && chance() & 1))
-        carry_out(copy);
+    Copy copy{to, from, bytes, there, this_fiber().groups_committed};
+    if (copy_completion == EARLY || (copy_completion == MIXED && random_engine() & 1))
+        perform(copy);
     else
-        me().copies.push_back(copy);
+        this_fiber().copies.push_back(copy);
 }
 
-void close_copies() { ++me().groups_closed; }
+void commit_copies() { ++this_fiber().groups_committed; }
 
 void wait_copies(int pending)
 {
-    Fiber& fiber = me();
-    auto under_way = [&](const Copy& copy) { return copy.group + pending >= fiber.groups_closed; };
+    Fiber& fiber = this_fiber();
+    auto under_way = [&](const Copy& copy) { return copy.group + pending >= fiber.groups_committed; };
     auto end = std::find_if(fiber.copies.begin(), fiber.copies.end(), under_way);
-    std::for_each(fiber.copies.begin(), end, carry_out);
+    std::for_each(fiber.copies.begin(), end, perform);
     fiber.copies.erase(fiber.copies.begin(), end);
 }
 

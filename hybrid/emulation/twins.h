@@ -1,28 +1,30 @@
-// What kernels/hardware.cuh offers, on a CPU: the same names, signatures and conditions. Included inside an anonymous namespace.
+// The functions of kernels/hardware.cuh for the emulation: same names, signatures and conditions. Included inside an anonymous
+// namespace.
 //
-// A new wrapper wants a twin here. One that lanes of a warp do together brings its operands to cuda_on_cpu::meet_warp, with a
-// function that computes all lanes' answers (UNCHECKED, for it reads what others brought).
+// A new wrapper there needs a twin here. One that a warp's lanes execute together calls cuda_on_cpu::warp_sync with its
+// operands and a function that computes the results of all lanes (NOT_INSTRUMENTED, because it reads the other lanes' operands).
 #pragma once
 
 __device__ __forceinline__ float multiply_add(float x, float y, float sum) { return std::fma(x, y, sum); }
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return std::fma(x, y, sum); }
 
 template <typename T>
-__device__ __forceinline__ T* launched_shared_memory()
+__device__ __forceinline__ T* dynamic_shared_memory()
 {
-    return static_cast<T*>(cuda_on_cpu::launched_memory());
+    return static_cast<T*>(cuda_on_cpu::dynamic_shared_memory());
 }
 
 #if __CUDA_ARCH__ >= 800
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, int there, CALLED_FROM)
+__device__ __forceinline__ void copy_async(void* shared, const void* global, int valid, CALLED_FROM)
 {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-    cuda_on_cpu::copy(shared, global, BYTES, there, file, line);  // refuses addresses that the accesses below would stumble on
-    // Checked and counted as this thread's own accesses, from here on: the copy itself, early or late, is the runtime's.
+    cuda_on_cpu::copy(shared, global, BYTES, valid, file, line);  // throws out bad addresses before they are accessed below
+    // The runtime's copy, early or late, is not instrumented. These accesses are, so sanitizers and counters see them as the
+    // thread's own, made here.
     using Word = unsigned __attribute__((may_alias));
-    for (int i = 0; i < there / 4; ++i) (void)static_cast<const volatile Word*>(global)[i];
-    for (int i = there / 4 * 4; i < there; ++i) (void)static_cast<const volatile unsigned char*>(global)[i];
+    for (int i = 0; i < valid / 4; ++i) (void)static_cast<const volatile Word*>(global)[i];
+    for (int i = valid / 4 * 4; i < valid; ++i) (void)static_cast<const volatile unsigned char*>(global)[i];
     for (int i = 0; i < BYTES / 4; ++i) {
         volatile Word& word = static_cast<volatile Word*>(shared)[i];
         word = word;
@@ -35,7 +37,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, CAL
     copy_async<BYTES>(shared, global, BYTES, file, line);
 }
 
-__device__ __forceinline__ void copies_commit() { cuda_on_cpu::close_copies(); }
+__device__ __forceinline__ void copies_commit() { cuda_on_cpu::commit_copies(); }
 
 template <int PENDING>
 __device__ __forceinline__ void copies_wait()
@@ -44,21 +46,21 @@ __device__ __forceinline__ void copies_wait()
 }
 
 template <int ROWS, int DEPTH>
-struct MmaOperands {  // a lane's part; lane (g, t) = (lane / 4, lane % 4)
+struct MmaOperands {  // a lane's fragments; lane (g, t) = (lane / 4, lane % 4)
     double a[ROWS / 8 * DEPTH / 4], b[DEPTH / 4];
 };
 
 // d (ROWS×8) += a (ROWS×DEPTH) · b (DEPTH×8), for all lanes at once.
-// Of `a` a lane holds (g, t), then (g+8, t) where there are 16 rows, then the same four to the right, and so on; of `b`
-// (t, g), (t+4, g), ...; of `d` (g, 2t), (g, 2t+1), then row g+8.
+// A lane has of `a` the elements (g, t), then (g+8, t) if there are 16 rows, then the same four columns to the right, and so on;
+// of `b` (t, g), (t+4, g), ...; of `d` (g, 2t), (g, 2t+1), then the same of row g+8.
 template <int ROWS, int DEPTH>
-UNCHECKED void mma(const cuda_on_cpu::Lanes& lanes)
+NOT_INSTRUMENTED void mma(const cuda_on_cpu::Lanes& lanes)
 {
     constexpr int HALVES = ROWS / 8;
-    auto operands = [&](int lane) { return static_cast<const MmaOperands<ROWS, DEPTH>*>(lanes.brought[lane]); };
+    auto operands = [&](int lane) { return static_cast<const MmaOperands<ROWS, DEPTH>*>(lanes.input[lane]); };
     for (int row = 0; row < ROWS; ++row)
         for (int column = 0; column < 8; ++column) {
-            double& sum = static_cast<double*>(lanes.answer[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
+            double& sum = static_cast<double*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
             for (int k = 0; k < DEPTH; ++k) {
                 double a = operands(row % 8 * 4 + k % 4)->a[k / 4 * HALVES + row / 8], b = operands(column * 4 + k % 4)->b[k / 4];
                 sum = std::fma(a, b, sum);
@@ -69,8 +71,8 @@ UNCHECKED void mma(const cuda_on_cpu::Lanes& lanes)
 __device__ inline void mma_m8n8k4(double (&d)[2], double a, double b, CALLED_FROM)
 {
     MmaOperands<8, 4> operands{{a}, {b}};
-    double sums[2] = {d[0], d[1]};  // not d itself: a kernel's registers are nobody else's business
-    cuda_on_cpu::meet_warp(0xffffffffu, mma<8, 4>, &operands, sums, false, file, line);
+    double sums[2] = {d[0], d[1]};  // a copy of d: other lanes' code must not access this fiber's registers
+    cuda_on_cpu::warp_sync(0xffffffffu, mma<8, 4>, &operands, sums, false, file, line);
     d[0] = sums[0], d[1] = sums[1];
 }
 #endif
@@ -80,7 +82,7 @@ __device__ inline void mma_m16n8k8(double (&d)[4], const double (&a)[4], const d
 {
     MmaOperands<16, 8> operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
     double sums[4] = {d[0], d[1], d[2], d[3]};
-    cuda_on_cpu::meet_warp(0xffffffffu, mma<16, 8>, &operands, sums, false, file, line);
+    cuda_on_cpu::warp_sync(0xffffffffu, mma<16, 8>, &operands, sums, false, file, line);
     for (int i = 0; i < 4; ++i) d[i] = sums[i];
 }
 #endif

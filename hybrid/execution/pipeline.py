@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
-from hybrid.devices.base import Device, Event, Work
+from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.buffers import Buffers
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
@@ -25,7 +25,7 @@ Entering = Callable[[str], None]  # told the phase of each copy and multiplicati
 
 def multiply_in_place(
     share: RankShare, matrices: RankMatrices, device: Device, entering: Entering, panel_stream: PanelStream | None = None
-) -> Work:
+) -> Timings:
     """Multiply the rank's row block by B in place, as column panels of B arrive. Returns what `Device.finish` does."""
     for arrival in share.order:
         if panel_stream is not None and arrival.operand == "B":
@@ -38,7 +38,7 @@ def multiply_in_place(
     return device.finish()
 
 
-def run_share(share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> Work:
+def run_share(share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> Timings:
     """Multiply the rank's row block by B in the device's buffers. Returns what `Device.finish` does."""
     transport.begin()
     _Run(share, buffers, transport, device, entering).submit()

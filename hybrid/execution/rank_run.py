@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybrid.core.settings import Settings
-from hybrid.devices.base import Work
+from hybrid.devices.base import Timings
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.ranks.heartbeat import busy
@@ -40,7 +40,7 @@ class RankRun:
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
         self._tiles, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
-        self._work: Work = ()
+        self._timings: Timings = ()
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
@@ -57,7 +57,7 @@ class RankRun:
         if self._to_pin:
             began = time.perf_counter()
             while self._to_pin:
-                self._rank_device.lock(self._to_pin.pop())
+                self._rank_device.pin(self._to_pin.pop())
             self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
         if self._rank_device.flags is not None:
@@ -78,16 +78,16 @@ class RankRun:
             except BaseException:
                 self._rank_device.drain()
                 raise
-            self._work = work
+            self._timings = work
 
     def note_work(self) -> None:
         """After the clock has stopped: when each copy and kernel of the product ran. A phase must follow, which tells the
         other ranks if this fails."""
-        for phase, begin, end in self._work:
+        for phase, begin, end in self._timings:
             self._team.timeline.add(phase, begin, end)
-        self._work = ()
+        self._timings = ()
 
-    def _multiply(self) -> Work:
+    def _multiply(self) -> Timings:
         device = self._rank_device.device
         if self._staged:
             return run_share(self._share, self._buffers, self._transport, device, self._entering)

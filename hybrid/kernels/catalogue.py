@@ -1,4 +1,4 @@
-"""The catalogue: one line a kernel, with what it needs, how it is launched, and why `auto` would take it."""
+"""The catalogue of kernels: what each needs, how it is compiled and launched, and why `auto` would choose it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 
 BOTH = ("float32", "float64")
 C_TYPES = {"float32": "float", "float64": "double"}
-MOST_BLOCKS_Y = 65535
-LEAST_CAPABILITY = 60
-EMULATED_CAPABILITY = 90  # of the GPU that a CPU stands for
+MOST_BLOCKS_Y = 65535  # CUDA's limit of gridDim.y
+LEAST_CAPABILITY = 60  # compute capability, times ten, as everywhere here
+EMULATED_CAPABILITY = 90  # of the emulated GPU
 ALL = 0
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way to compile and launch a kernel's template."""
+    """One instance of a kernel's template, and its launch configuration."""
 
-    tile: tuple[int, int]  # the rows and columns of C that a block computes; ALL of them
-    block: tuple[int, int]  # threads of a block, x and y
-    arguments: str = ""  # of the template, after the type
-    shared: int = 0  # elements of shared memory that the launch gives
-    capability: int = LEAST_CAPABILITY  # the least compute capability, times ten
-    by_width: bool = False  # the template's last argument is the number of elements that can be copied at once
-    in_line: bool = False  # all blocks along x: the kernel itself orders the tiles
+    tile: tuple[int, int]  # the thread-block tile: rows and columns of C that a block computes; or ALL of them
+    block: tuple[int, int]  # threads per block, x and y
+    arguments: str = ""  # of the template, after the element type
+    shared: int = 0  # elements of dynamic shared memory
+    capability: int = LEAST_CAPABILITY  # the least it runs on
+    by_width: bool = False  # the template's last argument is the width of vector loads and copies, in elements
+    linear_grid: bool = False  # all blocks along x: the kernel itself maps blockIdx.x to a tile
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class Kernel:
     name: str
     device: str  # "cpu" or "cuda"
     summary: str
-    source: str = ""  # the .cu file; none: a library's
-    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, hash=False)  # by dtype, the fastest first
-    function: str = ""  # in that file; none: it is called as the kernel
+    source: str = ""  # the .cu file; empty for a library's and for the CPU's
+    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, hash=False)  # by dtype, the fastest form first
+    function: str = ""  # of the template, if not the kernel's name
     dtypes: tuple[str, ...] = BOTH
     vectors_only: bool = False  # B must have one column
-    adds: bool = False  # it can also add the product to C; its template's last argument tells it to
-    reason: str = ""  # why auto takes it
+    adds: bool = False  # it can also compute C += A · B, if the template's last argument is true
+    reason: str = ""  # why auto chooses it
 
     def runs_on(self, device: str) -> bool:
-        """On its device; kernels with a source also on "emulate", the CPU that stands for a GPU."""
+        """On its device; kernels with a source also on "emulate", the emulated GPU."""
         return device == self.device or (device == "emulate" and bool(self.source))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is compiled, and how it is started."""
+    """What is compiled, and the launch configuration."""
 
     source: str
-    expression: str  # names the instance: tiled<double, 16>
+    expression: str  # the instance's name expression, as tiled<double, 16>
     grid: tuple[int, int]
     block: tuple[int, int]
     shared_bytes: int
@@ -61,7 +61,7 @@ def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:
 
 
 def _linear(tile: tuple[int, int], arguments: str, shared: int = 0, capability: int = LEAST_CAPABILITY) -> Form:
-    return Form(tile, (256, 1), arguments, shared, capability, by_width=True, in_line=True)
+    return Form(tile, (256, 1), arguments, shared, capability, by_width=True, linear_grid=True)
 
 
 def _tensor(stages: int, capability: int) -> Form:
@@ -71,38 +71,38 @@ def _tensor(stages: int, capability: int) -> Form:
 
 CATALOGUE = (
     Kernel("blas", "cpu", "the BLAS library NumPy was built with", adds=True, reason="the CPU's fastest"),
-    Kernel("loops", "cpu", "three loops in C on one core, i j k; auto never takes it"),
-    Kernel("loops_ikj", "cpu", "the same with k before j; auto never takes it"),
-    Kernel("naive", "cuda", "one thread an element of C", "naive.cu", _both(Form((16, 16), (16, 16)))),
-    Kernel("row_per_thread", "cuda", "one thread a row of C", "row_per_thread.cu", _both(Form((128, ALL), (128, 1)))),
-    Kernel("column_per_thread", "cuda", "one thread a column of C", "column_per_thread.cu", _both(Form((ALL, 128), (128, 1)))),
-    Kernel("matvec", "cuda", "matrix × vector, one thread an element", "matvec.cu", _both(Form((128, ALL), (128, 1))),
+    Kernel("loops", "cpu", "three loops in C on one core, i j k; auto never chooses it"),
+    Kernel("loops_ikj", "cpu", "the same with k before j; auto never chooses it"),
+    Kernel("naive", "cuda", "one thread per element of C", "naive.cu", _both(Form((16, 16), (16, 16)))),
+    Kernel("row_per_thread", "cuda", "one thread per row of C", "row_per_thread.cu", _both(Form((128, ALL), (128, 1)))),
+    Kernel("column_per_thread", "cuda", "one thread per column of C", "column_per_thread.cu", _both(Form((ALL, 128), (128, 1)))),
+    Kernel("matvec", "cuda", "matrix × vector, one thread per element", "matvec.cu", _both(Form((128, ALL), (128, 1))),
            vectors_only=True),
-    Kernel("matvec_warp", "cuda", "matrix × vector, one warp an element", "matvec.cu", _both(Form((8, ALL), (32, 8))),
-           vectors_only=True, reason="B is a vector: A is read once, in whole lines"),
-    Kernel("tiled", "cuda", "tiles of 16×16 in shared memory", "tiled.cu", _both(Form((16, 16), (16, 16), "16"))),
-    Kernel("tiled32", "cuda", "tiles of 32×32 in shared memory", "tiled.cu", _both(Form((32, 32), (32, 32), "32")), "tiled"),
-    Kernel("register_tiled", "cuda", "each thread a block of C in registers, vector loads", "register_tiled.cu",
+    Kernel("matvec_warp", "cuda", "matrix × vector, one warp per element", "matvec.cu", _both(Form((8, ALL), (32, 8))),
+           vectors_only=True, reason="B is a vector: A is read once, by coalesced loads"),
+    Kernel("tiled", "cuda", "16×16 tiles in shared memory", "tiled.cu", _both(Form((16, 16), (16, 16), "16"))),
+    Kernel("tiled32", "cuda", "32×32 tiles in shared memory", "tiled.cu", _both(Form((32, 32), (32, 32), "32")), "tiled"),
+    Kernel("register_tiled", "cuda", "a register tile of C per thread, 16-byte vector loads", "register_tiled.cu",
            {"float32": (_linear((128, 64), "128, 64, 8, 8, 4"),), "float64": (_linear((128, 128), "128, 128, 8, 8, 8"),)},
            adds=True, reason="runs on every GPU"),
-    Kernel("pipelined", "cuda", "asynchronous copies, several stages, swizzled shared memory", "pipelined.cu",
+    Kernel("pipelined", "cuda", "a pipeline of asynchronous copies (cp.async), swizzled shared memory", "pipelined.cu",
            _both(_linear((128, 128), "128, 128, 16, 8, 8, 3", 3 * 16 * 256, 80))),
-    Kernel("warp_tiled", "cuda", "warps' tiles, operands from shared memory in flight too", "warp_tiled.cu",
+    Kernel("warp_tiled", "cuda", "warp tiles, operands prefetched from shared memory to registers", "warp_tiled.cu",
            {"float32": (_linear((128, 256), "128, 256, 16, 64, 64, 3, 1", 3 * 16 * (132 + 256), 80),),
             "float64": (_linear((128, 128), "128, 128, 16, 32, 64, 3, 1", 3 * 16 * (130 + 128), 80),)},
-           adds=True, reason="float32's fastest without rounding to less"),
-    Kernel("tensor", "cuda", "double-precision matrix units", "tensor.cu",
+           adds=True, reason="float32's fastest without reduced precision"),
+    Kernel("tensor", "cuda", "double-precision tensor cores (mma)", "tensor.cu",
            {"float64": (_tensor(stages=3, capability=120), _tensor(stages=4, capability=90), _tensor(stages=3, capability=80))},
-           dtypes=("float64",), adds=True, reason="this GPU has matrix units for float64"),
-    Kernel("cublas", "cuda", "NVIDIA's library, the yardstick; auto never takes it", adds=True),
+           dtypes=("float64",), adds=True, reason="this GPU has tensor cores for float64"),
+    Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", adds=True),
 )  # fmt: skip
 
-AUTO = ("blas", "matvec_warp", "tensor", "warp_tiled", "register_tiled", "tiled")  # the first that fits
+AUTO = ("blas", "matvec_warp", "tensor", "warp_tiled", "register_tiled", "tiled")  # auto chooses the first that can run
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel and why it was taken."""
+    """A kernel and why it was chosen."""
 
     kernel: Kernel
     reason: str
@@ -126,7 +126,7 @@ def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
 
 
 def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CAPABILITY) -> Choice:
-    """What `auto` stands for: never a library where there is a kernel of ours."""
+    """What `auto` chooses: on a GPU always one of our kernels, never a library."""
     for kernel in filter(None, map(named, AUTO)):
         if kernel.runs_on(device) and not refusal(kernel, dtype, columns, capability):
             return Choice(kernel, kernel.reason)
@@ -138,7 +138,7 @@ def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CA
 def launch_of(
     kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1, *, adds: bool = False
 ) -> Launch:
-    """How a rows×columns C is made, or added to. `width`: elements that A, B and C's rows let one copy at once."""
+    """How to compute a rows×columns C, or with `adds` add to it. `width`: as of `copy_width` for A, B and C."""
     form = _form(kernel, dtype, capability)
     assert form is not None, refusal(kernel, dtype, columns, capability)
     assert kernel.adds or not adds, f"{kernel.name} does not add"
@@ -146,8 +146,8 @@ def launch_of(
     arguments = [C_TYPES[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
     if adds:
         arguments.append("true")
-    in_line = form.in_line or ALL in form.tile
-    grid = (down * across, 1) if in_line else (across, min(down, MOST_BLOCKS_Y))
+    linear = form.linear_grid or ALL in form.tile
+    grid = (down * across, 1) if linear else (across, min(down, MOST_BLOCKS_Y))
     item = {"float32": 4, "float64": 8}[dtype]
     expression = f"{kernel.function or kernel.name}<{', '.join(arguments)}>"
     return Launch(kernel.source, expression, grid, form.block, form.shared * item)

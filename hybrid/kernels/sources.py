@@ -1,4 +1,4 @@
-"""Where the CUDA sources lie: in an installed package beside this file, in a checkout in the top-level folder kernels/."""
+"""The folder of the CUDA sources: in an installed package beside this file, in a checkout the top-level kernels/."""
 
 from pathlib import Path
 

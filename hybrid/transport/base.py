@@ -1,20 +1,20 @@
-"""How the operands come to a rank's device and C goes home from there; and how rows go from node to node."""
+"""The protocol of a transport: how operands reach a rank's device, and how C is copied back to the host."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hybrid.devices.base import Event, Work
+from hybrid.devices.base import Event, Timings
 from hybrid.host.row_view import RowView
 from hybrid.plan.schedule import Arrival, Tile
 
 
 @dataclass(frozen=True)
 class RankMatrices:
-    """Where a rank's share comes from and goes to: its row-block of A, all of B, its row-block of C.
+    """What a rank's copies read and write: its row block of A, B, and its row block of C, in host or GPU memory.
 
-    In the host's memory, or a GPU's. Of B only some rows need be there, where the transport reads no others.
+    Of B it has at least the rows that the rank's transport reads.
     """
 
     a: Any
@@ -23,22 +23,22 @@ class RankMatrices:
 
 
 class Transport(Protocol):
-    """The way of the operands to a rank's device, and of C from there. Made once, gone once for each product."""
+    """Enqueues a rank's copies. Made once for a plan, used for any number of products, each from `begin` to `finish`."""
 
     def begin(self) -> None:
-        """Called before all else, once every rank has come to the product."""
+        """A product begins on all ranks."""
 
     def ready(self, arrival: Arrival) -> bool:
-        """Whether `load` would not wait for other ranks."""
+        """Whether `load` would return without waiting for other ranks."""
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
-        """Load a chunk, or what this rank loads of a panel, once `after` is done."""
+        """Copy a row panel to the device; of a column panel or k-slab the rows that this rank loads."""
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
-        """Fetch what other ranks have loaded of a panel."""
+        """Copy the rows of a column panel or k-slab that other ranks loaded from their devices."""
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        """Bring a strip of C to host memory."""
+        """Copy a tile of C to where it belongs."""
 
-    def finish(self) -> Work:
-        """Called when all strips are handed over: wait for what does not belong to the rank's own device."""
+    def finish(self) -> Timings:
+        """Called when all tiles are enqueued. Waits for copies on devices other than the rank's own."""

@@ -33,12 +33,12 @@ def prepare_rank_device(
     """The current device of this rank, or without one a new one, ready for the kernel. Every rank calls it."""
     instance = (kernel.name, plan.problem.dtype, plan.adds)
     if current is not None and instance in current.ready_kernels:
-        current.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
+        current.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
         return current
     with team.phase("prepare", timed=False), busy():
         gpu = gpus[team.rank]
         made = current or RankDevice(device_key(plan, gpus), _device(plan, gpu, kernel), gpu)
-        made.device.take_kernel(kernel, plan.problem.dtype, adding=plan.adds)
+        made.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
     made.ready_kernels.add(instance)
     return made
 

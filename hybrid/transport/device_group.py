@@ -1,4 +1,4 @@
-"""What joins the devices of all ranks, on whichever nodes: made together, tried out, kept, made anew after a failure."""
+"""The communicator of all ranks' devices: created and tested collectively, kept, and created anew after a failure."""
 
 from __future__ import annotations
 
@@ -15,102 +15,105 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.node_flags import pauses
 from hybrid.ranks.team import Team
 
-_ROWS, _COLUMNS = 64, 1024  # that every rank brings to every other, to see whether it can: enough to be sent in pieces
+_ROWS, _COLUMNS = 64, 1024  # that each rank sends to all others in the test: enough for NCCL to split them
 
 
 class DeviceGroup:
-    """One rank's part. What takes `team` is called by all its ranks together."""
+    """One rank's part. Methods that take `team` are collective over its ranks."""
 
     def __init__(self, device: CollectiveDevice) -> None:
         self._device = device
         self._team: Team | None = None
-        self._joined: DeviceCommunicator | None = None
-        self._tried = False
+        self._communicator: DeviceCommunicator | None = None
+        self._tested = False
         self._refusal = ""
 
     def init_communicator(self, team: Team) -> None:
-        """From here on all devices are joined. DeviceUnavailable on all ranks, with the reason, if one cannot be, or gets
-        what was not sent."""
+        """Create and test the communicator, if it is not there yet. DeviceUnavailable on all ranks, with the reason, if that
+        fails on one or a rank receives wrong data."""
         try:
-            with team.phase("prepare", timed=False) as looking, busy():
-                if self._joined is None:
+            with team.phase("prepare", timed=False) as checking, busy():
+                if self._communicator is None:
                     self._device.load_collectives()
-                looking.mine = self._tried
-            # After a failure some ranks have left and others have not: a part of what was joined serves nobody.
-            if not all(looking.all):
+                checking.mine = self._tested
+            # After a failure some ranks may have aborted it and others not: then all create it anew.
+            if not all(checking.all):
                 self.abort()
-                self._join(team)
-                self._try_out(team)
+                self._create(team)
+                self._test(team)
         except BaseException:
             self.abort()
             raise
 
     def refusal(self, team: Team, *, again: bool = False) -> str:
-        """Why the devices cannot be joined, the same on all ranks; empty when they are. `again`: a failure is not remembered."""
+        """Why there can be no communicator, the same on all ranks; empty when there is one. `again`: forget a failure."""
         if again or not self._refusal:
             self._refusal = ""
             try:
                 self.init_communicator(team)
-            except HybridError as error:  # the same on all ranks
+            except HybridError as error:  # raised on all ranks, with the same message
                 self._refusal = str(error)
         return self._refusal
 
-    def gather_rows(self, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
-        """As `Collective.gather_rows`. What waits for it on the host shall come after `wait_for`."""
-        assert self._joined is not None
-        return self._device.gather_rows(self._joined, matrix, rows_of, after)
+    def allgather_rows(self, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
+        """See `CollectiveDevice.allgather_rows`. Call `wait_for` before any call that blocks the host until it is complete."""
+        assert self._communicator is not None
+        return self._device.allgather_rows(self._communicator, matrix, rows_of, after)
 
     def wait_for(self, event: Event) -> None:
-        """Until the work is done. A rank that fails before it hands over its part would keep the others waiting on their
-        devices for ever: here they see it, as PhaseEnded."""
-        assert self._joined is not None
+        """Poll until the collective is complete. If a rank fails before it enqueues its part, the others' devices would wait for
+        ever: here that raises PhaseEnded."""
+        assert self._communicator is not None
         assert self._team is not None
         pause = pauses(self._team)
         while not self._device.done(event):
-            self._joined.check()
+            self._communicator.check()
             next(pause)
 
     def abort(self) -> None:
-        """After a failure on this rank or another: what is under way ends."""
-        joined, self._joined, self._tried = self._joined, None, False
-        if joined is not None:
-            with suppress(Exception):  # what failed has been said
-                joined.abort()
+        """After a failure on this rank or another: end what is in flight."""
+        communicator, self._communicator, self._tested = self._communicator, None, False
+        if communicator is not None:
+            with suppress(Exception):  # the failure that led here is reported already
+                communicator.abort()
 
-    def leave(self) -> None:
-        """Every rank calls it, with nothing under way."""
-        joined, self._joined, self._tried = self._joined, None, False
-        if joined is not None:
-            joined.leave()
+    def destroy(self) -> None:
+        """Collective; nothing is in flight."""
+        communicator, self._communicator, self._tested = self._communicator, None, False
+        if communicator is not None:
+            communicator.destroy()
 
-    def _join(self, team: Team) -> None:
+    def _create(self, team: Team) -> None:
         self._team = team
-        with team.phase("prepare", timed=False) as inviting, busy():
-            inviting.mine = self._device.unique_id() if team.rank == 0 else None
-        # All ranks have said that they can, and come here together: nobody waits for one that never comes.
+        with team.phase("prepare", timed=False) as sharing, busy():
+            sharing.mine = self._device.unique_id() if team.rank == 0 else None
+        # Blocks until all ranks call it. They do: a rank that failed before would have ended the phase above on all.
         with team.phase("prepare", timed=False), busy():
-            self._joined = self._device.init_communicator(inviting.all[0], team.rank, team.size)
+            self._communicator = self._device.init_communicator(sharing.all[0], team.rank, team.size)
 
-    def _try_out(self, team: Team) -> None:
+    def _test(self, team: Team) -> None:
         device, rows_of = self._device, [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
         with team.phase("prepare", timed=False), busy():
             memory = device.reserve(8 * _ROWS * _COLUMNS * team.size, shared=False)
             try:
                 device.poison(memory)
                 matrix = device.matrix(memory, 0, team.size * _ROWS, _COLUMNS, "float64")
-                own, seen = _pattern(team.rank), np.full(matrix.shape, np.nan)  # as long as they are copied
-                arrived = self.gather_rows(matrix, rows_of, [device.copy_in(matrix[rows_of[team.rank].slice], own, [])])
-                self.wait_for(arrived)
-                device.copy_out(seen, matrix, [arrived])
+                own, received = (
+                    _pattern(team.rank),
+                    np.full(matrix.shape, np.nan),
+                )  # host memory, kept until the copies are complete
+                gathered = self.allgather_rows(matrix, rows_of, [device.copy_in(matrix[rows_of[team.rank].slice], own, [])])
+                self.wait_for(gathered)
+                device.copy_out(received, matrix, [gathered])
             except BaseException:
                 self.abort()
                 raise
             finally:
-                device.finish()  # before the memory goes
+                device.finish()  # before the memory is freed
             for rank, rows in enumerate(rows_of):
-                if not np.array_equal(seen[rows.slice], _pattern(rank)):
+                if not np.array_equal(received[rows.slice], _pattern(rank)):
                     raise DeviceUnavailable(f"what was brought from the GPU of rank {rank} is not what lies there")
-        self._tried = True
+        self._tested = True
 
 
 def _pattern(rank: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The road between GPUs of all nodes: each loads its rows of B over its own link, and NCCL brings every rank's to all others."""
+"""The transport by NCCL: each rank loads some rows of B over its GPU's own host link; an allgather gives all ranks the rest."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from hybrid.transport.host import HostTransport
 
 
 class NcclTransport(HostTransport):
-    """For devices that hold all panels: so all ranks bring them in the same order. A and C go as on the host road."""
+    """Where all panels fit on the devices: then all ranks load them in the same order, as collectives must be. A and C are
+    copied as by HostTransport."""
 
     def __init__(
         self, device: Device, matrices: RankMatrices, device_group: DeviceGroup, rank: int, rows_of: Sequence[Span]
     ) -> None:
-        """`rows_of[rank]`: the rows of B that come over that rank's own link; of `ends.b` the own ones are read."""
+        """`rows_of[rank]`: the rows of B that that rank loads; `matrices.b` has at least this rank's."""
         super().__init__(device, matrices)
-        self._communicator, self._own, self._rows_of = device_group, rows_of[rank], rows_of
+        self._device_group, self._own_rows, self._rows_of = device_group, rows_of[rank], rows_of
         self._gathered: list[Event] = []
 
     def begin(self) -> None:
@@ -30,13 +31,14 @@ class NcclTransport(HostTransport):
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
             return super().load(arrival, into, after)
-        assert arrival.index == arrival.slot == len(self._gathered), "ranks that bring panels in another order mix them up"
-        loaded = self._device.copy_in(into[self._own.slice], self._matrices.b[self._own][:, arrival.span.slice], after)
-        # At once, and not when the panel is multiplied: no copy that keeps the host waiting comes between the exchanges.
-        self._gathered.append(self._communicator.gather_rows(into, self._rows_of, [*after, loaded]))
+        assert arrival.index == arrival.slot == len(self._gathered), "ranks that gather panels in different orders mix them up"
+        loaded = self._device.copy_in(into[self._own_rows.slice], self._matrices.b[self._own_rows][:, arrival.span.slice], after)
+        # Enqueued here and not in `exchange`: copies out may block the host, and must not delay a collective of later panels.
+        self._gathered.append(self._device_group.allgather_rows(into, self._rows_of, [*after, loaded]))
         return self._gathered[-1]
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        # A copy to memory that is not locked keeps the host waiting until the strip is there: not before its panel is.
-        self._communicator.wait_for(self._gathered[tile.slot])
+        # A copy to pageable memory blocks the host until the tile is computed. If a rank has failed, its panel never arrives:
+        # so wait where that is noticed.
+        self._device_group.wait_for(self._gathered[tile.slot])
         return super().store(tile, source, after)

@@ -1,4 +1,4 @@
-"""The ranks of a node that fetch panels of B from each other's devices."""
+"""The ranks of a node as peers: each can copy rows of B from the others' device memory, opened by CUDA IPC."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from hybrid.plan.schedule import Arrival
 
 @dataclass(frozen=True)
 class Peer:
-    """One of them, as the others see it. Its device holds all of its chunks and all panels."""
+    """One of them, as this rank's device reaches it. All of its row panels and all column panels fit on its device."""
 
     share: RankShare
     local_rank: int
-    b_rows: Span  # of B: those that come over its own link
-    buffers: Buffers
-    loaded: list[Event]  # announced: its chunks, then its rows of the panels or slabs
-    multiplied: list[Event]  # announced: its strips, in order
+    b_rows: Span  # the rows of B that it loads
+    buffers: Buffers  # its memory
+    loaded: list[Event]  # IPC events: its row panels are loaded, then its rows of each column panel or k-slab
+    multiplied: list[Event]  # IPC events: its tiles are computed, in order
 
     @property
     def loads(self) -> int:
         return len(self.share.row_panels) + self.share.pieces_of_b
 
     def rows_of(self, arrival: Arrival) -> Span:
-        """Of a panel or slab, the rows that come over its link."""
+        """Of a column panel or k-slab, the rows that it loads."""
         return arrival.slab[self.local_rank] if arrival.slab else self.b_rows
 
-    def number(self, arrival: Arrival) -> int:
-        """Of the announcement that a chunk or panel is there."""
+    def event_number(self, arrival: Arrival) -> int:
+        """Which of the events in `loaded` belongs to this panel."""
         return arrival.index + (len(self.share.row_panels) if arrival.operand == "B" else 0)
 
 
-def flags_needed(members: int, row_panels: int, column_panels: int) -> int:
-    """Places of a board on which one rank notes its strips, or all loads of all members."""
-    return max(row_panels * column_panels, members * (row_panels + column_panels))
+def flags_needed(peers: int, row_panels: int, column_panels: int) -> int:
+    """How many flags a rank needs: one for each of its tiles or, on a root that loads for all peers, for each of their panels."""
+    return max(row_panels * column_panels, peers * (row_panels + column_panels))
 
 
 def fetch_panel(
     device: Device,
     rank: int,
-    members: Mapping[int, Peer],
+    peers: Mapping[int, Peer],
     arrival: Arrival,
     into: Any,
     loaded: Callable[[int, Arrival], Event],
 ) -> list[Event]:
-    """Copy the other members' rows of a panel to this rank's device; `loaded(member, arrival)` says when they are there."""
+    """Copy the other peers' rows of a column panel to this rank's device, each after the event `loaded(peer, arrival)`."""
     events = []
-    # Everybody begins with the next member, so that no GPU is asked by all others at once.
-    for other in sorted(members, key=lambda other: (other <= rank, other)):
+    # Every rank begins with its successor, so that not all of them read from the same GPU at the same time.
+    for other in sorted(peers, key=lambda other: (other <= rank, other)):
         if other == rank:
             continue
-        rows = members[other].rows_of(arrival).slice
-        column_panel = members[other].buffers.destination(arrival)
+        rows = peers[other].rows_of(arrival).slice
+        column_panel = peers[other].buffers.destination(arrival)
         events.append(device.exchange(into[rows], column_panel[rows], [loaded(other, arrival)]))
     return events

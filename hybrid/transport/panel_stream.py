@@ -1,4 +1,4 @@
-"""Panels of B that come from other nodes: into the node's window one after another, while those before are multiplied."""
+"""Column panels of B from other nodes: received into node-shared memory one by one, while earlier ones are multiplied."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from hybrid.ranks.node_flags import NodeFlags
 
 @dataclass(frozen=True)
 class PanelForwarder:
-    """How panels of B go from node to node: `pass_panel(index)` on the rank that does it for its node, None on the others."""
+    """On a node's gateway rank, `forward_panel(index)` receives a panel from one node and sends it to the next; else None."""
 
     forward_panel: Callable[[int], None] | None
 
 
 class PanelStream:
-    """One rank's view. Its node's courier passes panels on when it needs the next, and the others see that it has.
+    """One rank's view. Its node's gateway rank forwards panels as it needs them itself; a flag tells the other ranks of each.
 
-    All couriers pass the same panels in the same order, so none waits for another's product.
+    All gateway ranks forward the same panels in the same order, so none has to wait until another has multiplied.
     """
 
-    def __init__(self, flags: NodeFlags, first_place: int, courier: int, forwarder: PanelForwarder) -> None:
-        """`courier`: the rank that passes the node's panels on, and notes on the board, from `first_place` on, which came."""
-        self._flags, self._first_place, self._courier, self._forward_panel = flags, first_place, courier, forwarder.forward_panel
-        self._passed = 0
+    def __init__(self, flags: NodeFlags, first_flag: int, gateway: int, forwarder: PanelForwarder) -> None:
+        """`gateway`: the rank that sets a flag for each panel that arrived, the first one `first_flag`."""
+        self._flags, self._first_flag, self._gateway, self._forward_panel = flags, first_flag, gateway, forwarder.forward_panel
+        self._forwarded = 0
 
     def begin(self) -> None:
-        """A new product, of which nothing has come."""
-        self._passed = 0
+        """A product begins: no panel has arrived."""
+        self._forwarded = 0
 
     def arrived(self, index: int) -> bool:
-        """Whether the panel is there, without waiting."""
+        """Whether the panel is in node-shared memory, without waiting."""
         if self._forward_panel is not None:
-            return index < self._passed
-        return self._flags.is_set(self._courier, self._first_place + index)
+            return index < self._forwarded
+        return self._flags.is_set(self._gateway, self._first_flag + index)
 
     def wait_for(self, index: int) -> None:
-        """Until the panel is there."""
+        """Until the panel is in node-shared memory."""
         if self._forward_panel is None:
-            self._flags.wait(self._courier, self._first_place + index)
+            self._flags.wait(self._gateway, self._first_flag + index)
             return
-        while self._passed <= index:
-            self._forward_panel(self._passed)
-            self._flags.set_flag(self._first_place + self._passed)
-            self._passed += 1
+        while self._forwarded <= index:
+            self._forward_panel(self._forwarded)
+            self._flags.set_flag(self._first_flag + self._forwarded)
+            self._forwarded += 1

@@ -64,10 +64,10 @@ class RankDevice:
         if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != team.topology:
             self.flags = NodeFlags(team, flag_count)
 
-    def lock(self, array: Any) -> None:
+    def pin(self, array: Any) -> None:
         """Pin the array's memory for this rank's devices, for as long as it lives: copies then run at the link's full rate."""
         for device in self._devices():
-            device.lock(array)
+            device.pin(array)
 
     def _devices(self) -> Iterable[Any]:
         return {id(each): each for each in (self.device, *self.links.devices.values())}.values()
@@ -88,7 +88,7 @@ class RankDevice:
     def leave(self) -> None:
         """Free everything."""
         self.close()
-        self.device_group.leave()
+        self.device_group.destroy()
         self.links.forget_devices()
         self.memory, self.flags, self.reserved = None, None, 0
 

@@ -1,7 +1,7 @@
-"""The road from the root's own arrays: the root drives every GPU's link, the others exchange B and multiply.
+"""The transport from the root's own arrays, which no other process can read: the root enqueues the copies of all ranks' GPUs.
 
-Only the root can read its arrays. It opens every GPU's buffers, brings each its rows of A and B over that GPU's own link,
-and fetches the strips of C from there.
+It opens every GPU's buffers by CUDA IPC, copies each its rows of A and B over that GPU's own host link, and copies the tiles
+of C back. The other ranks copy B from their peers and multiply.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any
 
-from hybrid.devices.base import Event, PeerDevice, Work
+from hybrid.devices.base import Event, PeerDevice, Timings
 from hybrid.devices.buffers import Buffers
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival, Tile
@@ -21,43 +21,43 @@ from hybrid.transport.node_peers import Peer, fetch_panel
 
 
 class RootPushReceiver:
-    """On every rank but the root."""
+    """On every rank but the root: it waits for what the root loads, and tells the root which tiles are computed."""
 
-    def __init__(self, device: PeerDevice, flags: NodeFlags, rank: int, root: int, members: Mapping[int, Peer]) -> None:
-        self._device, self._flags, self._rank, self._root, self._members = device, flags, rank, root, members
-        self._tiles_of = 0
+    def __init__(self, device: PeerDevice, flags: NodeFlags, rank: int, root: int, peers: Mapping[int, Peer]) -> None:
+        self._device, self._flags, self._rank, self._root, self._peers = device, flags, rank, root, peers
+        self._stored = 0
 
     def begin(self) -> None:
-        self._tiles_of = 0
+        self._stored = 0
 
     def ready(self, arrival: Arrival) -> bool:
-        return self._flags.is_set(self._root, _flag_of(self._members, self._rank, arrival))
+        return self._flags.is_set(self._root, _flag_of(self._peers, self._rank, arrival))
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         return self._loaded(self._rank, arrival)
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
-        return fetch_panel(self._device, self._rank, self._members, arrival, into, self._loaded)
+        return fetch_panel(self._device, self._rank, self._peers, arrival, into, self._loaded)
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        self._device.record_ipc_event(self._tiles_of, after[-1])
-        self._flags.set_flag(self._tiles_of)
-        self._tiles_of += 1
+        self._device.record_ipc_event(self._stored, after[-1])
+        self._flags.set_flag(self._stored)
+        self._stored += 1
         return after[-1]
 
-    def finish(self) -> Work:
+    def finish(self) -> Timings:
         return []
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
-        self._flags.wait(self._root, _flag_of(self._members, rank, arrival))
-        return self._members[rank].loaded[self._members[rank].number(arrival)]
+        self._flags.wait(self._root, _flag_of(self._peers, rank, arrival))
+        return self._peers[rank].loaded[self._peers[rank].event_number(arrival)]
 
 
 class RootPushDriver:
-    """On the root: it loads for all members before it multiplies its own share, then fetches what the others computed.
+    """On the root: it enqueues all loads of all ranks, then its own share, then the copies of the other ranks' tiles of C.
 
-    `ends`: the whole matrices. `links`: for each member a device on its GPU, on which the copies for it run; `remote_buffers`: its
-    buffers as they are reached there.
+    `matrices`: the whole ones. `links`: for each rank a device of this process on that rank's GPU, whose streams its copies
+    use; `remote_buffers`: the rank's buffers as opened on that device.
     """
 
     def __init__(
@@ -65,30 +65,27 @@ class RootPushDriver:
         links: Mapping[int, PeerDevice],
         flags: NodeFlags,
         root: int,
-        members: Mapping[int, Peer],
+        peers: Mapping[int, Peer],
         remote_buffers: Mapping[int, Buffers],
         matrices: RankMatrices,
     ) -> None:
         self._links, self._flags, self._root = links, flags, root
-        self._members, self._remote_buffers, self._matrices = members, remote_buffers, matrices
+        self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
         self._events: dict[tuple[int, int], Event] = {}
 
     def begin(self) -> None:
         for rank, arrival in self._in_turn(lambda share: share.order):
-            member, link = self._members[rank], self._links[rank]
-            destination, part, number = (
-                self._remote_buffers[rank].destination(arrival),
-                arrival.span.slice,
-                member.number(arrival),
-            )
+            peer, link = self._peers[rank], self._links[rank]
+            destination, part = self._remote_buffers[rank].destination(arrival), arrival.span.slice
             if arrival.operand == "A":
-                event = link.copy_in(destination, self._matrices.a[member.share.rows.slice][part], [])
+                event = link.copy_in(destination, self._matrices.a[peer.share.rows.slice][part], [])
             else:
-                rows = member.rows_of(arrival)
+                rows = peer.rows_of(arrival)
                 event = link.copy_in(destination[rows.slice], self._matrices.b[rows][:, part], [])
+            number = peer.event_number(arrival)
             self._events[rank, number] = event
             link.record_ipc_event(number, event)
-            self._flags.set_flag(_flag_of(self._members, rank, arrival))
+            self._flags.set_flag(_flag_of(self._peers, rank, arrival))
 
     def ready(self, arrival: Arrival) -> bool:
         return True
@@ -97,48 +94,48 @@ class RootPushDriver:
         return self._loaded(self._root, arrival)
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
-        return fetch_panel(self._links[self._root], self._root, self._members, arrival, into, self._loaded)
+        return fetch_panel(self._links[self._root], self._root, self._peers, arrival, into, self._loaded)
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        return self._links[self._root].copy_out(self._home(self._root, tile), source, after)
+        return self._links[self._root].copy_out(self._tile_of_c(self._root, tile), source, after)
 
-    def finish(self) -> Work:
-        # Each strip's copy is handed over when the strip is there: where processes take turns on a GPU, a copy that waits
-        # there for another process's work waits for its turn as well.
-        coming = {rank: deque(enumerate(_tiles_of(member.share))) for rank, member in self._members.items() if rank != self._root}
+    def finish(self) -> Timings:
+        # A copy is enqueued only once its tile is computed. Where processes share a GPU by time slices, a stream that waits for
+        # another process's event would be resumed only in this process's next slice.
+        pending = {rank: deque(enumerate(_stored_tiles(peer.share))) for rank, peer in self._peers.items() if rank != self._root}
         pause = self._flags.pauses()
-        while any(coming.values()):
-            there = [rank for rank, tiles in coming.items() if tiles and self._is_there(rank, tiles[0][0])]
-            for rank in there:
-                _, tile = coming[rank].popleft()
-                self._links[rank].copy_out(self._home(rank, tile), self._remote_buffers[rank].operands(tile)[2], [])
-            if there:
+        while any(pending.values()):
+            ready = [rank for rank, tiles in pending.items() if tiles and self._is_computed(rank, tiles[0][0])]
+            for rank in ready:
+                _, tile = pending[rank].popleft()
+                self._links[rank].copy_out(self._tile_of_c(rank, tile), self._remote_buffers[rank].operands(tile)[2], [])
+            if ready:
                 pause = self._flags.pauses()
             else:
                 next(pause)
         return chain.from_iterable([link.finish() for rank, link in self._links.items() if rank != self._root])
 
-    def _is_there(self, rank: int, number: int) -> bool:
-        return self._flags.is_set(rank, number) and self._links[rank].done(self._members[rank].multiplied[number])
+    def _is_computed(self, rank: int, number: int) -> bool:
+        return self._flags.is_set(rank, number) and self._links[rank].done(self._peers[rank].multiplied[number])
 
     def _in_turn(self, items_of: Callable[[RankShare], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
-        """Every member's first item, every member's second, …: so all links are kept busy."""
-        sequences = [[(rank, item) for item in items_of(member.share)] for rank, member in self._members.items()]
+        """Every rank's first item, every rank's second, and so on, so that all GPUs' links are busy."""
+        sequences = [[(rank, item) for item in items_of(peer.share)] for rank, peer in self._peers.items()]
         return (entry for entries in zip_longest(*sequences) for entry in entries if entry is not None)
 
-    def _home(self, rank: int, tile: Tile) -> Any:
-        return self._matrices.c[self._members[rank].share.rows.slice][tile.rows.slice, tile.columns.slice]
+    def _tile_of_c(self, rank: int, tile: Tile) -> Any:
+        return self._matrices.c[self._peers[rank].share.rows.slice][tile.rows.slice, tile.columns.slice]
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
-        return self._events[rank, self._members[rank].number(arrival)]
+        return self._events[rank, self._peers[rank].event_number(arrival)]
 
 
-def _tiles_of(share: RankShare) -> Iterator[Tile]:
-    """Those that are taken home."""
+def _stored_tiles(share: RankShare) -> Iterator[Tile]:
+    """The tiles that are copied back, in order: of those that accumulate over k-slabs only the last."""
     return (tile for arrival in share.order for tile in arrival.releases if tile.completes)
 
 
-def _flag_of(members: Mapping[int, Peer], rank: int, arrival: Arrival) -> int:
-    """Where the root notes that it has announced an arrival of this member."""
-    before = sum(member.loads for other, member in members.items() if other < rank)
-    return before + members[rank].number(arrival)
+def _flag_of(peers: Mapping[int, Peer], rank: int, arrival: Arrival) -> int:
+    """The flag that the root sets once it has recorded the IPC event of this rank's panel."""
+    before = sum(peer.loads for other, peer in peers.items() if other < rank)
+    return before + peers[rank].event_number(arrival)

@@ -78,8 +78,8 @@ def lock(device: Device, array: np.ndarray) -> bool:
         return True
     from hybrid.devices.pinned_memory import pinned_memory
 
-    device.lock(array)
-    return pinned_memory().lock(array)
+    device.pin(array)
+    return pinned_memory().pin(array)
 
 
 def pattern(seed: int, size: int) -> np.ndarray:
