@@ -21,14 +21,16 @@ class Buffers:
         self._a = device.matrix(memory, 0, layout.rows, problem.l, dtype)
 
         def matrices(region: Region, rows: int) -> list[Any]:
-            return [device.matrix(memory, region.begin_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
+            return [device.matrix(memory, region.offset_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
 
         self._b, self._c = matrices(layout.b, problem.l), matrices(layout.c, layout.rows)
         self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # kept: views of a GPU's memory take their time
 
     def destination(self, arrival: Arrival) -> Any:
         """Where a chunk or panel goes; a slab's rows go to the same rows of what this gives."""
-        return self._a[arrival.held.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.held.slice]
+        return (
+            self._a[arrival.buffer_span.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.buffer_span.slice]
+        )
 
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:
         """What a strip is computed from and into."""
