@@ -22,7 +22,7 @@ from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import supervisor
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
-from hybrid.ranks.world import start_world
+from hybrid.ranks.world import abort, start_world
 
 FIRST_WORD = 1.0  # seconds rank 0 gets to report what keeps all ranks from starting, before the others do
 WHOLE_WORD = 15.0  # the same where it has more to say than one line; its end usually ends the job
@@ -212,10 +212,8 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
         team.part(PATIENCE)  # not before rank 0 has spoken: the first rank to leave may end the others
     supervisor.settle(code, agreed=agreed)
     if not agreed:
-        from mpi4py import MPI
-
         supervisor.let_launcher_read()
-        MPI.COMM_WORLD.Abort(code)
+        abort(code)
     return code
 
 

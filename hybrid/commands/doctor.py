@@ -1,4 +1,4 @@
-"""The command: python -m hybrid.doctor. Is this machine, this environment, this job fit for the others?"""
+"""The command python -m hybrid.doctor: are this machine, this environment and this job fit for the other commands?"""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:
-    """What is left where the launcher's processes are no ranks of one job: the first one looks at itself."""
+    """For rank 0 where the launcher's processes are no ranks of one job: it examines itself alone."""
     return _examine(Team(), options, settings, error)
 
 
@@ -66,14 +66,14 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     with team.phase("report", timed=False):
         if team.rank == 0:
             _report(examination, options.json)
-    return 0 if examination.well else 1
+    return 0 if examination.ok else 1
 
 
 def _report(examination: Examination, json: str | None) -> None:
-    from hybrid.diagnostics.examination import as_record, screen
+    from hybrid.diagnostics.examination import as_record, as_text
     from hybrid.reporting import jsonl
 
-    print(screen(examination.findings), file=sys.stderr if json == "-" else sys.stdout)
+    print(as_text(examination.findings), file=sys.stderr if json == "-" else sys.stdout)
     if json:
         jsonl.write(as_record(examination), json)
     sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Span
-from hybrid.core.text import plural, ranges
+from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import PHASES, Spread
 from hybrid.plan.plan import Plan
 
@@ -20,10 +20,9 @@ OUTSIDE_TOTAL = ("fill", "prepare", "check")
 def heading(agreement: Agreement) -> str:
     """What runs where: a line for the product, then one for each rank."""
     plan, problem = agreement.plan, agreement.plan.problem
-    nodes = len(plan.topology.nodes)
     lines = [
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
-        f"{plan.topology.size} {plural('rank', plan.topology.size)} on {nodes} {plural('node', nodes)}  "
+        f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
         f"{plan.device} ({agreement.device_reason})  kernel {agreement.kernel.name} ({agreement.kernel_reason})"
         + (f"  road {plan.transport} ({agreement.transport_reason})" if plan.staged else "")
     ]
@@ -38,7 +37,7 @@ def describe(placement: RankPlacement, rows: Span) -> str:
         f"rank {placement.rank}",
         placement.host,
         f"cores {ranges(placement.cores)}",
-        f"{threads.count} {plural('thread', threads.count)} ({threads.reason})",
+        f"{counted(threads.count, 'thread')} ({threads.reason})",
     ]
     if placement.gpu:
         shared = ", ".join(map(str, placement.shares_gpu_with))
