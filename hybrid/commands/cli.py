@@ -1,4 +1,4 @@
-"""What the commands share: one-line errors, exit codes, the guard, and a job that ends when one of its ranks fails."""
+"""What the commands share: options, one-line errors, exit codes, and a job that ends when one of its ranks fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,9 +24,9 @@ from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import abort, start_world
 
-FIRST_WORD = 1.0  # seconds rank 0 gets to report what keeps all ranks from starting, before the others do
-WHOLE_WORD = 15.0  # the same where it has more to say than one line; its end usually ends the job
-PATIENCE = 4.0  # seconds a failed rank waits for the others to hear of it before it ends the job alone
+ERROR_TIME = 1.0  # seconds that rank 0 gets to print an error which keeps all ranks from starting, before the others print theirs
+REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
+PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        # argparse replaces the text of a ValueError by one that names the conversion function.
+        # argparse would replace the text of our error by one that names the conversion function.
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """An option's type: a whole number of at least this."""
+    """For argparse: the type of a whole number of at least this."""
 
     def number(text: str) -> int:
         try:
@@ -81,13 +81,14 @@ def run(
     unstarted: Callable[[StartError, Any, Settings], int] | None = None,
     meanwhile: Callable[[Settings], None] = lambda settings: None,
 ) -> int:
-    """Run a command: `parse` its options, `answer` what needs no job (True if that was all), or `work` on every rank.
+    """Run a command and return its exit code. `parse` gives options and settings; `work` is what every rank does.
 
-    `meanwhile`: begins what goes on in the background while MPI starts, and does not fail.
-    `unstarted`: what rank 0 does instead of failing where the ranks were not started together; also where MPI's start ended
-    the process, when it runs in the guard.
-    Returns the exit code. Wrong usage is agreed on by all ranks like any other error, so that a rank started differently
-    keeps nobody waiting; answers come without MPI, the same on every rank and shown by rank 0.
+    `answer`: does what needs no ranks, such as showing a list, and returns True if that was all. It runs without MPI, with the
+    same result on every rank, and rank 0 prints.
+    `unstarted`: what rank 0 does instead of failing where the launcher's processes are no ranks of one job, or where starting
+    MPI ended its process.
+    `meanwhile`: begins what can go on in the background while MPI starts; it must not fail.
+    In a job all ranks agree on wrong usage like on any other error: a rank started with other options keeps no rank waiting.
     """
     _open_streams()
     usage: UsageError | None = None
@@ -96,7 +97,7 @@ def run(
         options, settings = parse()
     except UsageError as error:
         if launched() is None:
-            return _say(name, error)
+            return _print_error(name, error)
         usage = error
     if usage is None:
         try:
@@ -105,21 +106,84 @@ def run(
                 return 0
         except Exception as error:
             return _answer_failed(name, error)
+    command = _Command(name, options, settings, usage, work, unstarted)
 
     def worker() -> int:
         meanwhile(settings)
-        return _work(name, usage, options, settings, work, unstarted)
+        return command.run_as_rank()
 
-    if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
+    if os.environ.get("HYBRID_GUARD") == "0":  # without a supervisor: debuggers want one process
         return worker()
-    instead = partial(_stillborn, name, options, settings, unstarted) if unstarted and usage is None and launched() else None
-    return supervisor.supervised(worker, settings.stall, instead)
+    may_start_fail = unstarted is not None and usage is None and launched() is not None
+    return supervisor.supervised(worker, settings.stall, command.after_failed_start if may_start_fail else None)
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command with its options; `usage`: what is wrong with them."""
+
+    name: str
+    options: Any
+    settings: Settings
+    usage: UsageError | None
+    work: Callable[[Team, Any, Settings], int]
+    unstarted: Callable[[StartError, Any, Settings], int] | None
+
+    def run_as_rank(self) -> int:
+        """Start MPI and do this rank's part; the exit code."""
+        team: Team | None = None
+        try:
+            try:
+                team = start_world(patience=PATIENCE)
+            except StartError as error:
+                code = self._run_unstarted(error)
+            else:
+                supervisor.mpi_started()
+                with team.phase("start", timed=False):
+                    if self.usage is not None:
+                        raise self.usage
+                code = self.work(team, self.options, self.settings)
+        except BaseException as error:
+            if os.environ.get("HYBRID_DEBUG") == "1":
+                traceback.print_exc()
+            return _fail_before_start(self.name, self.usage or error) if team is None else _fail(self.name, team, error)
+        sys.stdout.flush()
+        supervisor.settle(code)
+        return code
+
+    def _run_unstarted(self, error: StartError) -> int:
+        """Where this process is no rank of its launcher's job. Only rank 0, as the launcher counts, has something to do."""
+        if self.usage is not None or self.unstarted is None:
+            raise error
+        if rank_by_launcher() == 0:
+            return self.unstarted(error, self.options, self.settings)
+        if "mpi4py.MPI" in sys.modules:
+            return 0  # MPI has started, with this process as its only rank: nobody waits for it, and rank 0 reports
+        time.sleep(REPORT_TIME)
+        raise error
+
+    def after_failed_start(self, happened: str) -> int | None:
+        """In the supervisor, when the worker has ended while it started MPI; `happened`: how. The exit code, None to go on
+        as for any worker that has ended."""
+        launch = launched()
+        assert launch is not None
+        assert self.unstarted is not None
+        if launch.rank != 0:
+            time.sleep(REPORT_TIME)
+            return None
+        error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
+        try:
+            code = self.unstarted(error, self.options, self.settings)
+            sys.stdout.flush()
+        except Exception as other:
+            return _print_error(self.name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
+        return code
 
 
 def _open_streams() -> None:
-    """Closed streams become silent ones, and characters that the user's locale lacks become question marks."""
+    """Replace closed standard streams by /dev/null, and characters that the user's locale lacks by question marks."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # else the next file opened would take its number, and what C code prints
+        pass  # a file opened later would get the number of the closed stream, and what C code prints would go there
     os.close(descriptor)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -130,86 +194,32 @@ def _open_streams() -> None:
 
 
 def _answer_failed(name: str, error: Exception) -> int:
-    """The exit code. Rank 0 alone fails: the first rank to do so may have the launcher end it before it has spoken."""
+    """The exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and rank 0 must print before."""
     if rank_by_launcher() != 0:
         return 0
-    if isinstance(error, BrokenPipeError):  # the reader has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if os.environ.get("HYBRID_DEBUG") == "1":
         traceback.print_exc()
-    code = _say(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
+    code = _print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
     if launched() is not None:
         supervisor.let_launcher_read()
     return code
 
 
-def _work(
-    name: str,
-    usage: UsageError | None,
-    options: Any,
-    settings: Settings,
-    work: Callable[[Team, Any, Settings], int],
-    unstarted: Callable[[StartError, Any, Settings], int] | None,
-) -> int:
-    team: Team | None = None
-    try:
-        try:
-            team = start_world(patience=PATIENCE)
-        except StartError as error:
-            if usage is not None or unstarted is None:
-                raise
-            if rank_by_launcher() == 0:
-                code = unstarted(error, options, settings)
-            elif "mpi4py.MPI" in sys.modules:
-                code = 0  # an MPI of this process's own has started, so nobody waits for it, and rank 0 speaks
-            else:
-                time.sleep(WHOLE_WORD)
-                raise
-        else:
-            supervisor.mpi_started()
-            with team.phase("start", timed=False):
-                if usage is not None:
-                    raise usage
-            code = work(team, options, settings)
-    except BaseException as error:
-        if os.environ.get("HYBRID_DEBUG") == "1":
-            traceback.print_exc()
-        return _fail_before_start(name, usage or error) if team is None else _fail(name, team, error)
-    sys.stdout.flush()
-    supervisor.settle(code)
-    return code
-
-
-def _stillborn(
-    name: str, options: Any, settings: Settings, unstarted: Callable[[StartError, Any, Settings], int], happened: str
-) -> int | None:
-    launch = launched()
-    assert launch is not None
-    if launch.rank != 0:
-        time.sleep(WHOLE_WORD)
-        return None
-    error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
-    try:
-        code = unstarted(error, options, settings)
-        sys.stdout.flush()
-    except Exception as other:
-        return _say(name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
-    return code
-
-
 def _fail(name: str, team: Team, error: BaseException) -> int:
-    """Report an error once and leave: together with the other ranks if they know of it, else by ending the job."""
+    """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The project's own errors are raised on all ranks alike; anything else happened here alone.
+    # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.alone)
     code = getattr(error, "exit_code", 1)
     if team.rank == 0 or not agreed:
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
-        _say(name, error)
+        _print_error(name, error)
     if agreed:
-        team.part(PATIENCE)  # not before rank 0 has spoken: the first rank to leave may end the others
+        team.part(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
     supervisor.settle(code, agreed=agreed)
     if not agreed:
         supervisor.let_launcher_read()
@@ -218,20 +228,20 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
 
 
 def _fail_before_start(name: str, error: BaseException) -> int:
-    """MPI did not start, so nothing can be agreed on. Rank 0 speaks first; its end usually ends the job."""
+    """MPI did not start, so the ranks cannot agree on anything. Rank 0 prints first; its end usually ends the job."""
     code = getattr(error, "exit_code", 1)
     if rank_by_launcher() != 0:
-        time.sleep(FIRST_WORD)
+        time.sleep(ERROR_TIME)
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {socket.gethostname()}, start: {one_line(error)}")
-    _say(name, error)
+    _print_error(name, error)
     supervisor.settle(code, agreed=False)
     sys.stdout.flush()
     os._exit(code)
 
 
-def _say(name: str, error: BaseException) -> int:
-    with suppress(OSError):  # what cannot be shown must not hide the error itself
+def _print_error(name: str, error: BaseException) -> int:
+    with suppress(OSError):  # output that cannot be written must not hide the error itself
         sys.stdout.flush()
     with suppress(OSError):
         os.write(2, f"{name}: {error}\n".encode())
