@@ -142,10 +142,10 @@ def test_help_says_that_paths_may_repeat_vertices():
     assert 'A "path" is meant here as in the lecture: a walk, which may pass the same vertex and the same edge several times.' in text
 
 
-# --- the road, and ranks
+# --- the arithmetic, and ranks
 
 
-def test_the_road_is_said():
+def test_standard_error_tells_the_arithmetic():
     lines = good("ten", "--length", 4).stderr.splitlines()
     assert lines == [
         "hybrid.paths: ten: 10 vertices, 17 edges that go both ways",
