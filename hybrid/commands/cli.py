@@ -1,9 +1,8 @@
-"""What the commands share: options, one-line errors, exit codes, and a job that ends when one of its ranks fails."""
+"""Runs a command: one-line errors, exit codes, and a job that ends when one of its ranks fails."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import signal
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, StartError, UsageError, one_line
@@ -29,48 +28,13 @@ REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; it
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError, suggests the option that was meant, and prints help on rank 0 only."""
+def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
+    """UsageError on all ranks where a rank was started with other options or settings than rank 0. Every rank calls it."""
+    from hybrid.selection.inventory import same_on_all_ranks
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-
-    def error(self, message: str) -> NoReturn:
-        unknown = [word for word in message.removeprefix("unrecognized arguments: ").split() if word.startswith("--")]
-        if message.startswith("unrecognized arguments") and unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1, 0.5)
-            message = f"unknown option {unknown[0]}" + (f": did you mean {near[0]}?" if near else "; --help lists them")
-        raise UsageError(message)
-
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        # argparse would replace the text of our error by one that names the conversion function.
-        try:
-            return super()._get_value(action, arg_string)
-        except argparse.ArgumentError as error:
-            if isinstance(error.__context__, UsageError):
-                raise argparse.ArgumentError(action, str(error.__context__)) from None
-            raise
-
-    def print_help(self, file: Any = None) -> None:
-        _open_streams()
-        if rank_by_launcher() == 0:
-            super().print_help(file)
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """For argparse: the type of a whole number of at least this."""
-
-    def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise UsageError(f"{text} is too small: at least {least}")
-        return value
-
-    return number
+    with team.phase("agree", timed=False) as asked:
+        asked.mine = {**vars(options), **settings.as_dict()}
+    same_on_all_ranks(asked.all)
 
 
 def run(

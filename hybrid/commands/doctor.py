@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import Parser, at_least, run
+from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.parser import Parser, add_job_options
 from hybrid.core.settings import Settings
 from hybrid.errors import StartError
 from hybrid.ranks.team import Team
@@ -23,7 +24,7 @@ examples:
   mpirun -n 2 python -m hybrid.doctor
   srun -N 2 --ntasks-per-node 4 python -m hybrid.doctor --json -
 
-One line a finding: ok, note (not as fast or as able as could be), unknown (and why), or WRONG, with what to do.
+One line a finding: ok, note (it works, but could do better), unknown (and why), or WRONG, with what to do.
 exit codes: 0 nothing is wrong, 1 something is, or a failure, 2 wrong usage
 """
 
@@ -32,20 +33,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     """Options and settings."""
     parser = Parser(prog="python -m hybrid.doctor", description="Find what keeps a job from running well.", epilog=_MORE)
     parser.add_argument("--json", metavar="FILE", help="append the findings as a JSON line; - for standard output")
-    parser.add_argument("--threads", type=at_least(0), metavar="T",
-                        help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
-    parser.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    add_job_options(parser)
     options = parser.parse_args(arguments)
     return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import same_on_all_ranks
-
-    with team.phase("agree", timed=False) as asking:
-        asking.mine = {**vars(options), **settings.as_dict()}
-    same_on_all_ranks(asking.all)
+    agree_on_options(team, options, settings)
     return _examine(team, options, settings, None)
 
 

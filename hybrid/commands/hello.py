@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import Parser, at_least, run
+from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.parser import Parser, add_job_options, at_least
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
 from hybrid.devices.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
@@ -57,11 +58,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     )
     parser.add_argument("--blocks", type=at_least(1), default=3, metavar="B", help="blocks of the kernel (3)")
     parser.add_argument("--threads-per-block", type=at_least(1), default=4, metavar="T", help="threads of each (4)")
-    parser.add_argument("--threads", type=at_least(0), metavar="T",
-                        help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
     parser.add_argument("--device", help="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
-    parser.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    add_job_options(parser)
     options = parser.parse_args(arguments)
     if options.threads_per_block > MOST_BLOCK:
         raise UsageError(f"--threads-per-block {options.threads_per_block}: a block has at most {MOST_BLOCK} threads")
@@ -75,11 +74,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import same_on_all_ranks, settle_threads
+    from hybrid.selection.inventory import settle_threads
 
-    with team.phase("agree", timed=False) as asking:
-        asking.mine = {**vars(options), **settings.as_dict()}
-    same_on_all_ranks(asking.all)
+    agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     with team.phase("agree", timed=False) as starting:
         starting.mine = _thread_level()

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hybrid.commands.cli import run
+from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.paths_options import parse
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, readable
@@ -47,11 +47,9 @@ class RootData:
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command. Rank 0 reads the graph and reports the result; all ranks multiply."""
-    from hybrid.selection.inventory import same_on_all_ranks, settle_threads
+    from hybrid.selection.inventory import settle_threads
 
-    with team.phase("agree", timed=False) as asking:
-        asking.mine = {**vars(options), **settings.as_dict()}
-    same_on_all_ranks(asking.all)
+    agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
     # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.

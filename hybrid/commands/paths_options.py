@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hybrid.commands.cli import Parser, at_least
+from hybrid.commands.parser import Parser, add_job_options, at_least
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import UsageError
@@ -52,9 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     how.add_argument("--dtype", default="float64", help="of the products, float32 or float64: exact in both (float64)")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
-    how.add_argument("--threads", type=at_least(0), metavar="T",
-                     help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
-    how.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    add_job_options(how)
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K",
                        help=f"at most K rows and columns ({PRINTED})")  # fmt: skip
