@@ -1,48 +1,56 @@
-"""The failures a user can act on. Each is one line: what is wrong, where, and what to do."""
+"""The failures that a user can act on. Each message is one line: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 
 class HybridError(Exception):
-    """A failure with a message for the user; a command ends with `exit_code`."""
+    """Base class of all failures of which the message is meant for the user.
+
+    Attributes
+    ----------
+    exit_code : int
+        With which a command ends.
+    on_all_ranks : bool
+        Whether every rank raises this error, so that none waits for another.
+    """
 
     exit_code = 1
-    on_all_ranks = False  # every rank raises it now
+    on_all_ranks = False
 
 
 class UsageError(HybridError, ValueError):
-    """The arguments, sizes or types asked for make no sense."""
+    """An option, argument, size or type that makes no sense, or that differs between the ranks. Exit code 2."""
 
     exit_code = 2
 
 
 class CheckFailed(HybridError, ArithmeticError):
-    """The product is not A·B."""
+    """C is not A·B, or a matrix was changed on its way to another rank. Exit code 3."""
 
     exit_code = 3
 
 
 class DoesNotFit(HybridError, MemoryError):
-    """Something needs more memory than there is; refused before anything was allocated."""
+    """More host, node-shared or GPU memory would be needed than there is."""
 
 
 class DeviceUnavailable(HybridError, RuntimeError):
-    """The device asked for cannot be used on some rank."""
+    """Some rank cannot use the device that was asked for."""
 
 
 class StartError(HybridError, RuntimeError):
-    """The ranks were not started together."""
+    """MPI did not start, or does not see all processes that the launcher started."""
 
 
 class RankFailed(HybridError, RuntimeError):
-    """Something unexpected happened on one rank; every rank raises this."""
+    """One rank raised an exception that is no HybridError; every rank raises this one, which quotes it."""
 
 
 _BY_NAME = {kind.__name__: kind for kind in (HybridError, UsageError, CheckFailed, DoesNotFit, DeviceUnavailable, StartError)}
 
 
 def one_line(error: BaseException) -> str:
-    """What happened, on one line; with the class name where the text alone would not tell."""
+    """The error's message on one line; with the name of its class, except for errors whose message needs none."""
     text = " ".join(str(error).split())
     if isinstance(error, HybridError):
         return text
@@ -55,5 +63,5 @@ def one_line(error: BaseException) -> str:
 
 
 def rebuild(kind: str, text: str) -> HybridError:
-    """The error another rank raised; anything but this project's own kinds becomes RankFailed."""
+    """The error of class `kind` that another rank raised; RankFailed for classes that are not of this module."""
     return _BY_NAME.get(kind, RankFailed)(text)

@@ -173,7 +173,7 @@ def table(rows: Iterable[tuple[Instance, Resources]]) -> list[str]:
 
 
 def write_json(path: str, rows: Iterable[tuple[Instance, Resources]], version: str) -> None:
-    with files.appearing(path) as beside:
+    with files.atomic_write(path) as beside:
         beside.touch()
         for instance, used in rows:
             line = {"nvrtc": version, **dataclasses.asdict(instance), **dataclasses.asdict(used)}

@@ -42,7 +42,7 @@ def draw(results: Results, path: Path) -> None:
         panel.set_ylabel(f"ms, host memory to host memory, {n}³ float64")
         panel.set_xlabel(f"GPUs of {results.machine()}, {results.dates()}")
         figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
-        with files.appearing(str(path)) as beside:
+        with files.atomic_write(str(path)) as beside:
             figure.savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
 
 

@@ -42,7 +42,7 @@ def draw(results: Results, path: Path) -> None:
         for dtype, panel in zip(dtypes, panels, strict=True):
             _panel(panel, results, dtype)
         figure.supxlabel(f"TF/s, matrices of {label(SHAPE)}×{label(SHAPE)} on {list(results)[-1]['gpu']}", fontsize=10)
-        with files.appearing(str(path)) as beside:
+        with files.atomic_write(str(path)) as beside:
             figure.savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
 
 

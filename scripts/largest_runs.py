@@ -22,8 +22,10 @@ from hybrid.execution.product import Outcome, run_product
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import Kernel
 from hybrid.ranks.team import Team
-from hybrid.selection.agreement import Agreement, agree
+from hybrid.selection.agreement import agree
+from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.inventory import take_inventory
+from hybrid.selection.session import Session
 
 HOST_ENDS = "the host's memory ends it"
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
@@ -124,52 +126,50 @@ class RunnerAlone:
         where = {"device": "cuda" if device == "cuda" else "cpu", "staged": True, "gpu_memory": memory}
         host = Settings.gather({}).host_memory or int(_OF_FREE_HOST_MEMORY * available_host_bytes())
         self._settings = Settings.gather({**where, "host_memory": host, "check": True})
-        self._team = Team()
+        self._session = Session(Team())
 
     def lines(self, dtype: str, most: int, times: float) -> Iterator[Line]:
         """The largest N that it holds all of, then the largest up to times·most. Nothing where the host cannot hold more."""
         limit = int(times * most)
-        held = self._largest(dtype, most, lambda agreement: agreement.plan.shares[0].holds_all)
+        held = self._largest(dtype, most, lambda decision: decision.plan.shares[0].holds_all)
         if held:
-            by_host = held.plan.problem.n < most and self._agreement(held.plan.problem.n + 1, dtype) is None
+            by_host = held.plan.problem.n < most and self._decision(held.plan.problem.n + 1, dtype) is None
             yield {**self._line("held", held), "ended_by": HOST_ENDS if by_host else ""}
         there = self._largest(dtype, limit, lambda _: True)
         if there and (not held or there.plan.problem.n > held.plan.problem.n):
             by_times = there.plan.problem.n == limit
             yield {**self._line("out of core", there), "ended_by": f"--times {times:g} ends it" if by_times else HOST_ENDS}
-        if self._team.kept is not None:
-            self._team.kept.leave()
-            self._team.kept = None
+        self._session.release_device()
 
-    def _largest(self, dtype: str, most: int, accepted: Callable[[Agreement], bool]) -> Agreement | None:
+    def _largest(self, dtype: str, most: int, accepted: Callable[[Decision], bool]) -> Decision | None:
         """The product of the largest N up to `most` that fits and is accepted."""
-        agreements: dict[int, Agreement] = {}
+        decisions: dict[int, Decision] = {}
 
         def fits(n: int) -> bool:
-            agreement = self._agreement(n, dtype)
-            if agreement is None or not accepted(agreement):
+            decision = self._decision(n, dtype)
+            if decision is None or not accepted(decision):
                 return False
-            agreements[n] = agreement
+            decisions[n] = decision
             return True
 
-        return agreements.get(last_that(fits, most))
+        return decisions.get(last_that(fits, most))
 
-    def _line(self, part: str, agreement: Agreement) -> Line:
-        n = agreement.plan.problem.n
-        return {"part": part, "n": n, "kernel": agreement.kernel.name, "seconds": self._product(agreement).total.median}
+    def _line(self, part: str, decision: Decision) -> Line:
+        n = decision.plan.problem.n
+        return {"part": part, "n": n, "kernel": decision.kernel.name, "seconds": self._product(decision).total.median}
 
-    def _product(self, agreement: Agreement) -> Outcome:
-        problem = agreement.plan.problem
+    def _product(self, decision: Decision) -> Outcome:
+        problem = decision.plan.problem
         a, b = (GeneratedMatrix((problem.n, problem.l), "lecture", 0, matrix) for matrix in "AB")
-        outcome = run_product(self._team, agreement, a, b, self._settings)
+        outcome = run_product(self._session, decision, a, b, self._settings)
         if outcome.check is None or not outcome.check.ok:
             raise CheckFailed(f"the runner's product of {problem.dtype} {problem.n}×{problem.l} is wrong")
         return outcome
 
-    def _agreement(self, n: int, dtype: str) -> Agreement | None:
+    def _decision(self, n: int, dtype: str) -> Decision | None:
         """None where it does not fit."""
         try:
-            facts = [take_inventory(self._team, self._settings)]
-            return agree(self._team, Problem(n, n, n, dtype), self._settings, facts)
+            inventories = [take_inventory(self._session, self._settings)]
+            return agree(self._session, ProductRequest(Problem(n, n, n, dtype)), self._settings, inventories)
         except DoesNotFit:
             return None

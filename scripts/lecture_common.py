@@ -16,8 +16,8 @@ from lecture_places import Place
 from report_shapes import SHAPES, fault
 from tqdm import tqdm
 
-from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.core import text
+from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import jsonl

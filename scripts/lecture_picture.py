@@ -38,7 +38,7 @@ def figure(path: str, size: tuple[float, float], title: str, caption: str) -> It
         drawn.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
         yield drawn
         drawn.supxlabel(caption, fontsize=8, x=0.01, ha="left")
-        with files.appearing(path) as beside:
+        with files.atomic_write(path) as beside:
             drawn.savefig(beside, format=suffix[1:], metadata=metadata, dpi=120)
 
 

@@ -18,7 +18,7 @@ def rewrite(path: Path, name: str, text: str) -> None:
     begin, end = _markers(name)
     head, _, rest = path.read_bytes().partition(begin)
     _, _, tail = rest.partition(end)
-    with files.appearing(str(path)) as beside:
+    with files.atomic_write(str(path)) as beside:
         beside.write_bytes(head + begin + b"\n" + text.encode() + b"\n" + end + tail)
 
 

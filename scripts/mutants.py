@@ -22,7 +22,7 @@ from hybrid.core.settings import one_of
 from hybrid.emulation.build import compiler
 from hybrid.emulation.checked import Job, Verdict, run_checked
 from hybrid.errors import HybridError
-from hybrid.host.files import appearing
+from hybrid.host.files import atomic_write
 from hybrid.kernels.catalogue import named
 from hybrid.kernels.sources import KERNELS
 
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missed = [fault for fault, verdicts in rows if verdicts[MODES.index(fault.found_by)].kind != fault.kind]
         print(table(rows), end="")
         if options.write:
-            with appearing(str(TABLE)) as path:
+            with atomic_write(str(TABLE)) as path:
                 path.write_text(PREFACE + table(rows), encoding="utf-8")
     else:
         for fault in faults:

@@ -36,7 +36,9 @@ from hybrid.host import files
 from hybrid.ranks.team import Team
 from hybrid.reporting import jsonl
 from hybrid.selection.agreement import agree
+from hybrid.selection.decision import ProductRequest
 from hybrid.selection.inventory import take_inventory
+from hybrid.selection.session import Session
 
 MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
@@ -163,11 +165,11 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> Result:
 
 def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str, str | None]:
     """What the runner will take, and on what; the GPU's name."""
-    settings, team = Settings.gather({"device": options.device, "kernel": options.kernel}), Team()
-    facts = take_inventory(team, settings)
-    agreement = agree(team, Problem(size, size, size, dtype), settings, [facts])
-    gpu = facts.gpus[0].name if agreement.plan.device == "cuda" else None
-    return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})", gpu
+    settings, session = Settings.gather({"device": options.device, "kernel": options.kernel}), Session(Team())
+    inventory = take_inventory(session, settings)
+    decision = agree(session, ProductRequest(Problem(size, size, size, dtype)), settings, [inventory])
+    gpu = inventory.gpus[0].name if decision.plan.device == "cuda" else None
+    return f"{decision.kernel.name} ({decision.plan.device}, {decision.kernel_reason})", gpu
 
 
 def blocks(results: Sequence[Result]) -> Iterator[Block]:

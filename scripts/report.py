@@ -83,7 +83,7 @@ def write(path: str, found: Found, failed: Sequence[str], command: str) -> int:
             missing.append(f"`{source.command}` adds: {source.title}")
     notes = {"What is not here, and what adds it": missing, "Lines that are not shown": not_shown, "Faults": faults}
     text = page(sections, [Remarks(lines, title) for title, lines in notes.items() if lines], command)
-    with files.appearing(path) as beside:
+    with files.atomic_write(path) as beside:
         beside.write_text(text, encoding="utf-8", errors="backslashreplace")
     for reason in (*not_shown, *faults):
         print(reason, file=sys.stderr)

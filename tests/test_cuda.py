@@ -109,12 +109,14 @@ def test_auto_takes_the_gpu(gpus):
     from hybrid.core.settings import Settings
     from hybrid.ranks.team import Team
     from hybrid.selection.agreement import agree
+    from hybrid.selection.decision import ProductRequest
     from hybrid.selection.inventory import take_inventory
+    from hybrid.selection.session import Session
 
-    team = Team()
-    agreement = agree(team, Problem(8, 8, 8), Settings(), [take_inventory(team, Settings())])
-    assert agreement.plan.device == "cuda"
-    assert agreement.placements[0].gpu.uuid in {gpu.uuid for gpu in gpus}
+    session = Session(Team())
+    decision = agree(session, ProductRequest(Problem(8, 8, 8)), Settings(), [take_inventory(session, Settings())])
+    assert decision.plan.device == "cuda"
+    assert decision.placements[0].gpu.uuid in {gpu.uuid for gpu in gpus}
 
 
 @pytest.mark.mpi

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hybrid.errors import UsageError
-from hybrid.host.files import appearing, discard, name_beside, publish, refuse_unwritable
+from hybrid.host.files import atomic_write, discard, publish, refuse_unwritable, temporary_name
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def names(folder):
 
 def test_a_file_has_its_name_only_when_it_is_whole(folder):
     target = folder / "result.npy"
-    with appearing(str(target)) as beside:
+    with atomic_write(str(target)) as beside:
         beside.write_text("half")
         assert not target.exists()
         assert beside.parent == folder
@@ -32,7 +32,7 @@ def test_a_file_has_its_name_only_when_it_is_whole(folder):
 
 
 def fail_half_way(target, error):
-    with appearing(str(target)) as beside:
+    with atomic_write(str(target)) as beside:
         beside.write_text("half")
         raise error
 
@@ -45,7 +45,7 @@ def test_a_failure_leaves_nothing_behind(folder, error):
 
 
 def test_a_failure_before_anything_was_written_is_the_one_that_is_raised(folder):
-    with pytest.raises(ZeroDivisionError), appearing(str(folder / "result")):
+    with pytest.raises(ZeroDivisionError), atomic_write(str(folder / "result")):
         raise ZeroDivisionError
     assert names(folder) == []
 
@@ -55,7 +55,7 @@ def test_a_failure_keeps_the_file_that_was_there(folder):
     with pytest.raises(ValueError, match="no"):
         fail_half_way(folder / "result", ValueError("no"))
     assert (folder / "result").read_text() == "old"
-    with appearing(str(folder / "result")) as beside:
+    with atomic_write(str(folder / "result")) as beside:
         beside.write_text("new")
         assert (folder / "result").read_text() == "old"
     assert (folder / "result").read_text() == "new"
@@ -64,14 +64,14 @@ def test_a_failure_keeps_the_file_that_was_there(folder):
 
 def test_a_failure_to_give_the_name_leaves_nothing_behind(folder):
     (folder / "result").mkdir()
-    with pytest.raises(OSError, match="result"), appearing(str(folder / "result")) as beside:
+    with pytest.raises(OSError, match="result"), atomic_write(str(folder / "result")) as beside:
         beside.write_text("whole")
     assert names(folder) == ["result"]
 
 
 def test_names_beside_a_file_are_hidden_in_its_folder_and_differ(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    first, second = name_beside("result.npy"), name_beside("result.npy")
+    first, second = temporary_name("result.npy"), temporary_name("result.npy")
     assert first != second
     assert first.parent == second.parent == folder
     assert first.name.startswith(".result.npy.")
@@ -82,7 +82,7 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(folder, monkeypatch):
     real = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (happened.append("sync"), real[0](descriptor)))
     monkeypatch.setattr(os, "replace", lambda old, new: (happened.append("name"), real[1](old, new)))
-    beside = name_beside(str(folder / "result"))
+    beside = temporary_name(str(folder / "result"))
     beside.write_text("whole")
     publish(beside, str(folder / "result"))
     assert happened == ["sync", "name"]
@@ -111,6 +111,6 @@ def test_places_where_no_file_can_be_made_are_refused_by_name(folder, monkeypatc
 def test_a_plain_name_is_made_in_the_current_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
     refuse_unwritable("new")
-    with appearing("new") as beside:
+    with atomic_write("new") as beside:
         beside.write_text("whole")
     assert names(folder) == ["new"]

@@ -37,7 +37,7 @@ def test_an_error_may_be_larger_than_what_is_sent_at_once(team):
 
 
 def test_what_cannot_be_sent_is_the_ranks_failure_and_keeps_nobody_waiting(team):
-    with pytest.raises(RankFailed, match=r"rank 0 .*lambda.*when it was made a message"), team.phase("exchange") as phase:
+    with pytest.raises(RankFailed, match=r"rank 0 .*lambda.*when it was pickled"), team.phase("exchange") as phase:
         phase.mine = (lambda: None) if team.rank == 0 else team.rank
     with team.phase("exchange") as phase:
         phase.mine = team.rank

@@ -15,10 +15,12 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
-from hybrid.execution.product import run_product
+from hybrid.execution.product import RunOptions, run_product
 from hybrid.ranks.world import team_of
 from hybrid.selection.agreement import agree
+from hybrid.selection.decision import ProductRequest
 from hybrid.selection.inventory import take_inventory
+from hybrid.selection.session import session_of
 from hybrid.transport.nccl import NcclTransport
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -90,9 +92,9 @@ def test_made_operands_lie_only_where_they_are_loaded(own, rng, monkeypatch, log
     a, b = GeneratedMatrix((n, l), "normal", 1, "A"), GeneratedMatrix((l, m), "normal", 1, "B")
     team.pretend_nodes(settings.ranks_per_node)
     with team.phase("agree", timed=False) as looking:
-        looking.mine = take_inventory(team, settings)
-    agreement = agree(team, Problem(n, l, m), settings, looking.all)
-    outcome = run_product(team, agreement, a, b, settings, repeat=2)
+        looking.mine = take_inventory(session_of(team), settings)
+    decision = agree(session_of(team), ProductRequest(Problem(n, l, m)), settings, looking.all)
+    outcome = run_product(session_of(team), decision, a, b, settings, RunOptions(repeat=2))
     nodes_made = [rows for rank, rows in enumerate(own.allgather(len(outcome.b.array))) if rank in leaders(team)]
     assert sum(nodes_made) == l
     whole_a, whole_b = np.empty((n, l)), np.empty((l, m))
@@ -209,7 +211,7 @@ def test_without_nccl_on_any_rank_nobody_is_named(own, rng, monkeypatch, log):
         raise DeviceUnavailable("no such library: install it")
 
     monkeypatch.setattr(CpuDevice, "load_collectives", missing)
-    with pytest.raises(DeviceUnavailable, match=r"^no such library: install it$"):
+    with pytest.raises(DeviceUnavailable, match=r"^the transport nccl cannot be used: no such library: install it$"):
         product(own, *case(own, rng))
 
 
@@ -244,7 +246,7 @@ def test_what_is_brought_must_be_what_lies_there(own, rng, monkeypatch, log):
 
 def test_with_too_little_memory_for_everything_it_is_refused(own, rng, monkeypatch, log):
     monkeypatch.setenv("HYBRID_GPU_MEMORY", "6k")
-    with pytest.raises(DeviceUnavailable, match="the road nccl cannot be taken: not everything fits"):
+    with pytest.raises(DeviceUnavailable, match="the transport nccl cannot be used: not everything fits"):
         product(own, rng.random((50, 30)), rng.random((30, 40)))
     assert log == []
 

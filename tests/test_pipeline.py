@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
@@ -111,7 +112,7 @@ def product_of_shares(
     random = np.random.default_rng(seed)
     a, b = random.integers(-9, 9, (n, l)).astype(dtype), random.integers(-9, 9, (l, m)).astype(dtype)
     c = np.full((n, m), np.nan, dtype)
-    plan = make_plan(
+    plan = planned(
         Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), device=plan_for, staged=device.staged, **tiling
     )
     for share in plan.shares:
@@ -150,14 +151,14 @@ def gpu_cut_for_small_matrices():
 @settings(deadline=None, max_examples=200)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
 def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, panel_rows, slab_rows, ranks, seed):
-    tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "adds": True}
+    tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "accumulates": True}
     a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **tiling)
     np.testing.assert_array_equal(c, a @ b)
 
 
 def test_what_slabs_add_to_goes_home_once():
     entered = []
-    tiling = {"panel_rows": 3, "slab_rows": 4, "adds": True}
+    tiling = {"panel_rows": 3, "slab_rows": 4, "accumulates": True}
     product_of_shares(30, 20, 10, CpuDevice(staged=True), entering=entered.append, **tiling)
     assert entered.count("multiply") > entered.count("copy out") == 10
 
@@ -165,14 +166,14 @@ def test_what_slabs_add_to_goes_home_once():
 @settings(deadline=None, max_examples=200)
 @given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, seed=st.integers(0, 2**32))
 def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, memory, slab_rows, seed):
-    tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "adds": True, "device_memory": memory}
+    tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "accumulates": True, "device_memory": memory}
     a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), **tiling)
     np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.parametrize("kind", ["copy in", "multiply", "copy out"])
 def test_slabs_of_panels_that_stay_need_every_mark(kind):
-    tiling = {"panel_rows": 3, "panel_columns": 4, "slab_rows": 3, "adds": True, "device_memory": 3000}
+    tiling = {"panel_rows": 3, "panel_columns": 4, "slab_rows": 3, "accumulates": True, "device_memory": 3000}
     products = [product_of_shares(30, 10, 30, ForgetfulDevice(seed, kind), **tiling) for seed in range(20)]
     assert any(not np.array_equal(c, a @ b) for a, b, c in products)
 
@@ -180,7 +181,7 @@ def test_slabs_of_panels_that_stay_need_every_mark(kind):
 @pytest.mark.parametrize("kind", ["multiply", "copy out"])
 def test_slabs_need_every_mark(kind):
     """So the test before can fail."""
-    tiling = {"panel_rows": 3, "slab_rows": 4, "adds": True}
+    tiling = {"panel_rows": 3, "slab_rows": 4, "accumulates": True}
     products = [product_of_shares(30, 20, 10, ForgetfulDevice(seed, kind), **tiling) for seed in range(20)]
     assert any(not np.array_equal(c, a @ b) for a, b, c in products)
 
@@ -188,7 +189,7 @@ def test_slabs_need_every_mark(kind):
 @settings(deadline=None, max_examples=200)
 @given(n=sizes, l=sizes, m=st.integers(8, 40), ranks=st.integers(1, 3), seed=st.integers(0, 2**32), adds=st.booleans())
 def test_the_product_is_right_as_a_gpu_cuts_it(gpu_cut_for_small_matrices, n, l, m, ranks, seed, adds):
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, plan_for="cuda", adds=adds)
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, plan_for="cuda", accumulates=adds)
     np.testing.assert_array_equal(c, a @ b)
 
 
@@ -259,7 +260,7 @@ def test_the_first_strip_is_not_kept_waiting_for_all_loads():
 @pytest.mark.parametrize("seed", range(5))
 def test_a_device_reports_every_piece_of_work(seed):
     row_panels, column_panels = 5, 4  # of 10 rows by 2, of 12 columns by 3
-    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), staged=True, panel_rows=2, panel_columns=3)
+    plan = planned(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), staged=True, panel_rows=2, panel_columns=3)
     matrices = RankMatrices(np.ones((10, 6)), whole(np.ones((6, 12))), np.empty((10, 12)))
     tiles = list(plan.shares[0].tiles())
     assert sum(len(tile.rows) * len(tile.columns) for tile in tiles) == 120
@@ -271,7 +272,7 @@ def test_a_device_reports_every_piece_of_work(seed):
 
 
 def test_a_device_that_works_in_place_copies_nothing():
-    plan = make_plan(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), panel_rows=4)
+    plan = planned(Problem(10, 6, 12), Topology.of_equal_nodes(1, 1), panel_rows=4)
     device = CpuDevice()
     done = run(plan.shares[0], plan.problem, RankMatrices(np.ones((10, 6)), whole(np.ones((6, 12))), np.empty((10, 12))), device)
     assert [kind for kind, _, _ in done] == ["multiply"] * 3
@@ -280,7 +281,7 @@ def test_a_device_that_works_in_place_copies_nothing():
 
 def test_matrices_that_are_parts_of_larger_ones_are_read_and_written_in_their_place():
     large_a, large_b, large_c = np.arange(400.0).reshape(20, 20), np.arange(400.0).reshape(20, 20), np.zeros((20, 20))
-    plan = make_plan(Problem(6, 5, 7), Topology.of_equal_nodes(1, 1), staged=True, panel_rows=2, panel_columns=3)
+    plan = planned(Problem(6, 5, 7), Topology.of_equal_nodes(1, 1), staged=True, panel_rows=2, panel_columns=3)
     run(
         plan.shares[0],
         plan.problem,

@@ -1,4 +1,4 @@
-"""The plan: what arrives when, what memory it takes, what is refused, and how it is told."""
+"""The plan: what arrives when, what memory it takes, what is refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import planned
 
-from hybrid.commands.explain import explain, refuse_on_assumed_machine, with_transport_asked_for
 from hybrid.core.problem import Problem
-from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.kernels.catalogue import fastest
 from hybrid.plan.buffer_layout import layout_of
-from hybrid.plan.capacity import FreeMemory, refuse_what_does_not_fit
-from hybrid.plan.plan import PROCESS_BYTES, make_plan
+from hybrid.plan.capacity import FreeMemory, shortage
+from hybrid.plan.plan import PROCESS_BYTES
+from hybrid.plan.request import RowBlocks
 from hybrid.plan.tiling import choose_tiling
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
@@ -36,7 +35,7 @@ devices = st.sampled_from([("cpu", False), ("cpu", True), ("cuda", True)])
 @quick
 @given(problem=problems, topology=topologies, device=devices, **cuts)
 def test_shares_cover_a_b_and_c_whatever_the_machine(problem, topology, device, panel_rows, panel_columns):
-    plan = make_plan(problem, topology, device=device[0], staged=device[1], panel_rows=panel_rows, panel_columns=panel_columns)
+    plan = planned(problem, topology, device=device[0], staged=device[1], panel_rows=panel_rows, panel_columns=panel_columns)
     rows_of_c, rows_of_b = np.zeros((problem.n, problem.m), int), np.zeros(problem.l, int)
     for share in plan.shares:
         rows_of_b[share.b_rows.slice] += 1
@@ -52,7 +51,7 @@ def test_shares_cover_a_b_and_c_whatever_the_machine(problem, topology, device, 
 @given(problem=problems, topology=topologies, data=st.data())
 def test_each_row_of_the_gathered_c_belongs_to_one_rank_of_the_roots_node(problem, topology, data):
     root = data.draw(st.integers(0, topology.size - 1))
-    plan = make_plan(problem, topology, root=root)
+    plan = planned(problem, topology, root=root)
     assert root in topology.nodes[plan.root_node]
     taken = np.zeros(problem.n, int)
     for rank in range(topology.size):
@@ -63,7 +62,7 @@ def test_each_row_of_the_gathered_c_belongs_to_one_rank_of_the_roots_node(proble
 
 
 def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
-    plan = make_plan(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), root=3)
+    plan = planned(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), root=3)
     assert plan.root_node == 1
     assert [str(plan.c_rows_on(node)) for node in (0, 1)] == ["0:6", "0:12"]
     assert [str(plan.a_rows_on(node)) for node in (0, 1)] == ["0:6", "6:12"]
@@ -73,7 +72,7 @@ def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
 
 
 def test_on_the_road_nccl_every_rank_loads_its_rows_and_nodes_share_no_others():
-    plan = replace(make_plan(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), device="cuda", root=2), transport="nccl")
+    plan = replace(planned(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), device="cuda", root=2), transport="nccl")
     assert [plan.b_rows_over_link(rank) for rank in range(4)] == [Span(0, 2), Span(2, 3), Span(3, 4), Span(4, 5)]
     assert [plan.b_rows_on(node) for node in (0, 1)] == [Span(0, 3), Span(3, 5)]
     assert plan.bytes_shared_on_node(0) == 8 * (6 * 5 + 3 * 7 + 6 * 7)
@@ -85,7 +84,7 @@ def test_on_the_road_nccl_every_rank_loads_its_rows_and_nodes_share_no_others():
 @quick
 @given(problem=problems, ranks=st.integers(1, 9))
 def test_the_windows_of_a_single_node_are_the_three_matrices(problem, ranks):
-    plan = make_plan(problem, Topology.of_equal_nodes(ranks, ranks))
+    plan = planned(problem, Topology.of_equal_nodes(ranks, ranks))
     assert plan.bytes_shared_on_node(0) == problem.bytes_of_matrices
     assert plan.bytes_on_node(0) == problem.bytes_of_matrices + ranks * PROCESS_BYTES
     assert all(plan.bytes_on_gpu(rank) == 0 for rank in range(ranks))
@@ -95,7 +94,7 @@ def test_the_windows_of_a_single_node_are_the_three_matrices(problem, ranks):
 @given(problem=problems, topology=topologies, device=devices, grown=st.sampled_from("nlm"), by=st.integers(1, 20))
 def test_a_larger_product_never_needs_less(problem, topology, device, grown, by):
     larger = replace(problem, **{grown: getattr(problem, grown) + by})
-    before, after = (make_plan(each, topology, device=device[0], staged=device[1]) for each in (problem, larger))
+    before, after = (planned(each, topology, device=device[0], staged=device[1]) for each in (problem, larger))
     for node in range(len(topology.nodes)):
         assert before.bytes_shared_on_node(node) <= after.bytes_shared_on_node(node)
         assert before.bytes_on_node(node) <= after.bytes_on_node(node)
@@ -104,7 +103,7 @@ def test_a_larger_product_never_needs_less(problem, topology, device, grown, by)
 
 
 def test_float64_takes_twice_the_memory_of_float32():
-    small, large = (make_plan(Problem(30, 20, 10, dtype), Topology.of_equal_nodes(2, 1)) for dtype in ("float32", "float64"))
+    small, large = (planned(Problem(30, 20, 10, dtype), Topology.of_equal_nodes(2, 1)) for dtype in ("float32", "float64"))
     assert [2 * small.bytes_shared_on_node(node) for node in (0, 1)] == [large.bytes_shared_on_node(node) for node in (0, 1)]
 
 
@@ -112,7 +111,7 @@ def test_buffers_are_the_hosts_on_a_staged_cpu_and_the_gpus_on_cuda():
     problem, topology = Problem(10, 4, 6), Topology.of_equal_nodes(2, 2)
     buffers = 256 + 256 + 256  # 5×4 of A, 4×6 of B and 5×6 of C, each in whole 256 bytes
     in_place, staged, cuda = (
-        make_plan(problem, topology, device=device, staged=staged)
+        planned(problem, topology, device=device, staged=staged)
         for device, staged in (("cpu", False), ("cpu", True), ("cuda", False))
     )
     assert [plan.bytes_on_rank(0) - PROCESS_BYTES for plan in (in_place, staged, cuda)] == [0, buffers, 0]
@@ -121,13 +120,13 @@ def test_buffers_are_the_hosts_on_a_staged_cpu_and_the_gpus_on_cuda():
 
 
 def test_a_rank_without_rows_needs_no_buffers():
-    plan = make_plan(Problem(1, 50, 50), Topology.of_equal_nodes(2, 2), device="cuda")
+    plan = planned(Problem(1, 50, 50), Topology.of_equal_nodes(2, 2), device="cuda")
     assert plan.bytes_on_gpu(0) > 0
     assert plan.bytes_on_gpu(1) == 0
 
 
 def of_gpus(problem, gpus):
-    return make_plan(problem, Topology.of_equal_nodes(gpus, gpus), device="cuda").shares[0]
+    return planned(problem, Topology.of_equal_nodes(gpus, gpus), device="cuda").shares[0]
 
 
 def test_a_gpu_begins_with_one_chunk_and_a_panel_and_ends_with_a_chunk():
@@ -146,7 +145,7 @@ def test_small_matrices_come_at_once():
 
 def test_what_lies_on_the_gpus_already_is_cut_for_the_exchange_alone():
     rows = tuple(Span(first, first + 1000) for first in range(0, 8000, 1000))
-    plan = make_plan(Problem(8000, 8000, 8000), Topology.of_equal_nodes(8, 8), device="cuda", resident_rows=(rows, rows))
+    plan = planned(Problem(8000, 8000, 8000), Topology.of_equal_nodes(8, 8), device="cuda", row_blocks=RowBlocks(rows, rows))
     assert {len(share.row_panels) for share in plan.shares} == {1}
     assert {len(share.column_panels) for share in plan.shares} == {8}
 
@@ -157,18 +156,18 @@ def test_b_in_float32_comes_in_panels_as_wide_in_bytes():
 
 
 def test_a_cpu_takes_b_as_it_lies():
-    assert len(make_plan(Problem(10, 40_000, 40_000), Topology.of_equal_nodes(1, 1)).shares[0].column_panels) == 1
+    assert len(planned(Problem(10, 40_000, 40_000), Topology.of_equal_nodes(1, 1)).shares[0].column_panels) == 1
 
 
 def test_a_long_product_on_a_cpu_is_cut_into_strips_so_that_progress_shows():
-    assert len(make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(1, 1)).shares[0].row_panels) == 1
-    assert len(make_plan(Problem(100_000, 10_000, 10_000), Topology.of_equal_nodes(1, 1)).shares[0].row_panels) > 10
+    assert len(planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(1, 1)).shares[0].row_panels) == 1
+    assert len(planned(Problem(100_000, 10_000, 10_000), Topology.of_equal_nodes(1, 1)).shares[0].row_panels) > 10
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
 def test_empty_matrices_have_a_plan(device, shape):
-    plan = make_plan(Problem(*shape), Topology.of_equal_nodes(3, 2), device=device)
+    plan = planned(Problem(*shape), Topology.of_equal_nodes(3, 2), device=device)
     released = [tile for share in plan.shares for tile in share.tiles()]
     assert sum(len(tile.rows) * len(tile.columns) for tile in released) == shape[0] * shape[2]
 
@@ -191,74 +190,80 @@ def test_operations_are_a_multiplication_and_an_addition_each():
 # What does not fit
 
 
-def rooms_for(plan, **changed):
-    """A room for every rank: plenty of memory and a GPU of its own, but for what is given otherwise."""
+def refuse_shortage(plan, free, **how):
+    missing = shortage(plan, free, **how)
+    if missing:
+        raise DoesNotFit(missing)
+
+
+def memory_for(plan, **changed):
+    """Every rank's free memory: plenty, and a GPU of its own, but for what is given otherwise."""
     return [
         replace(FreeMemory(f"host{share.node}", PLENTY, PLENTY, PLENTY, f"GPU-{share.rank}"), **changed) for share in plan.shares
     ]
 
 
 def test_what_just_fits_is_not_refused_and_a_missing_mebibyte_of_host_memory_is_named():
-    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2))
+    plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2))
     need = plan.bytes_on_node(0)
-    refuse_what_does_not_fit(plan, rooms_for(plan, host_bytes=need))
+    refuse_shortage(plan, memory_for(plan, host_bytes=need))
     with pytest.raises(DoesNotFit, match=r"214\.9 MiB of memory on host0, which has 213\.9 MiB: 1\.0 MiB are missing"):
-        refuse_what_does_not_fit(plan, rooms_for(plan, host_bytes=need - MiB))
+        refuse_shortage(plan, memory_for(plan, host_bytes=need - MiB))
 
 
 def test_missing_shared_memory_is_named_and_a_rank_alone_on_its_node_needs_none():
-    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2))
+    plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2))
     need = 3 * 8_000_000
-    refuse_what_does_not_fit(plan, rooms_for(plan, shared_bytes=need))
+    refuse_shortage(plan, memory_for(plan, shared_bytes=need))
     with pytest.raises(DoesNotFit, match=r"shared memory on host0.*512\.0 KiB are missing.*/dev/shm"):
-        refuse_what_does_not_fit(plan, rooms_for(plan, shared_bytes=need - 512 * KiB))
-    apart = make_plan(plan.problem, Topology.of_equal_nodes(2, 1))
-    refuse_what_does_not_fit(apart, rooms_for(apart, shared_bytes=0))
+        refuse_shortage(plan, memory_for(plan, shared_bytes=need - 512 * KiB))
+    apart = planned(plan.problem, Topology.of_equal_nodes(2, 1))
+    refuse_shortage(apart, memory_for(apart, shared_bytes=0))
 
 
 def test_device_memory_too_small_for_one_element_of_c_is_refused_on_any_device():
-    plan = make_plan(Problem(1400, 1400, 1400), Topology.of_equal_nodes(1, 1), staged=True, device_memory=20_000)
+    plan = planned(Problem(1400, 1400, 1400), Topology.of_equal_nodes(1, 1), staged=True, device_memory=20_000)
     with pytest.raises(DoesNotFit, match=r"a row of A, a column of B .* rank 0 may take 19\.5 KiB \(--gpu-memory\)"):
-        refuse_what_does_not_fit(plan, rooms_for(plan))
-    refuse_what_does_not_fit(replace(plan, device_memory=30_000), rooms_for(plan))
+        refuse_shortage(plan, memory_for(plan))
+    refuse_shortage(replace(plan, device_memory=30_000), memory_for(plan))
 
 
 def test_two_ranks_on_one_gpu_need_room_for_both():
-    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
+    plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
     need = plan.bytes_on_gpu(0)
-    refuse_what_does_not_fit(plan, rooms_for(plan, gpu_bytes=need))
+    refuse_shortage(plan, memory_for(plan, gpu_bytes=need))
     with pytest.raises(DoesNotFit, match=rf"the GPU of ranks 0, 1 on host0.*{need / MiB:.1f} MiB are missing"):
-        refuse_what_does_not_fit(plan, rooms_for(plan, gpu_bytes=need, gpu_id="GPU-same"))
-    refuse_what_does_not_fit(plan, rooms_for(plan, gpu_bytes=2 * need, gpu_id="GPU-same"))
+        refuse_shortage(plan, memory_for(plan, gpu_bytes=need, gpu_id="GPU-same"))
+    refuse_shortage(plan, memory_for(plan, gpu_bytes=2 * need, gpu_id="GPU-same"))
 
 
 def test_a_gpu_that_is_too_small_is_named_with_its_rank():
-    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
-    rooms = rooms_for(plan)
-    rooms[1] = replace(rooms[1], gpu_bytes=plan.bytes_on_gpu(1) - 3 * MiB)
+    plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
+    free = memory_for(plan)
+    free[1] = replace(free[1], gpu_bytes=plan.bytes_on_gpu(1) - 3 * MiB)
     with pytest.raises(DoesNotFit, match=r"the GPU of rank 1 on host0.*3\.0 MiB are missing; use more GPUs"):
-        refuse_what_does_not_fit(plan, rooms)
+        refuse_shortage(plan, free)
 
 
 def test_pretended_nodes_of_one_host_share_its_memory():
-    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 1))
+    plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 1))
     need = plan.bytes_on_node(0) + plan.bytes_on_node(1)
-    apart, together = (rooms_for(plan, host_bytes=need - MiB, **more) for more in ({}, {"host": "same"}))
-    refuse_what_does_not_fit(plan, apart)
+    apart, together = (memory_for(plan, host_bytes=need - MiB, **more) for more in ({}, {"host": "same"}))
+    refuse_shortage(plan, apart)
     with pytest.raises(DoesNotFit, match=r"on same.*1\.0 MiB are missing"):
-        refuse_what_does_not_fit(plan, together)
+        refuse_shortage(plan, together)
 
 
 def test_what_is_already_there_is_not_counted_on_the_roots_node():
-    plan = make_plan(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 1), root=1)
-    rooms = rooms_for(plan)
-    rooms[1] = replace(rooms[1], host_bytes=plan.bytes_on_node(1) - 8_000_000)
-    refuse_what_does_not_fit(plan, rooms, already_there=8_000_000)
+    plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 1), root=1)
+    free = memory_for(plan)
+    free[1] = replace(free[1], host_bytes=plan.bytes_on_node(1) - 8_000_000)
+    refuse_shortage(plan, free, already_there=8_000_000)
     with pytest.raises(DoesNotFit, match=r"host1.*7\.6 MiB are missing"):
-        refuse_what_does_not_fit(plan, rooms)
-    rooms[0] = replace(rooms[0], host_bytes=plan.bytes_on_node(0) - MiB)
+        refuse_shortage(plan, free)
+    free[0] = replace(free[0], host_bytes=plan.bytes_on_node(0) - MiB)
     with pytest.raises(DoesNotFit, match=r"host0.*1\.0 MiB are missing"):
-        refuse_what_does_not_fit(plan, rooms, already_there=8_000_000)
+        refuse_shortage(plan, free, already_there=8_000_000)
 
 
 # Cut to what a device holds
@@ -278,12 +283,12 @@ def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device,
 
 def test_what_would_come_in_too_many_pieces_is_refused_also_where_the_same_come_again():
     def plan(n, memory):
-        return make_plan(Problem(n, 1, n), Topology.of_equal_nodes(1, 1), device="cuda", device_memory=memory)
+        return planned(Problem(n, 1, n), Topology.of_equal_nodes(1, 1), device="cuda", device_memory=memory)
 
     small = plan(2000, 2000)
     small.refuse_endless()
     assert len(small.shares[0].order) > 10_000
-    with pytest.raises(UsageError, match=r"would come in \d[\d,]+ chunks and panels, more than 2,097,152: allow more memory"):
+    with pytest.raises(UsageError, match=r"would be cut into \d[\d,]+ panels, more than 2,097,152: allow more memory"):
         plan(200_000, 20_000).refuse_endless()
 
 
@@ -339,7 +344,7 @@ def test_all_rows_stay_where_they_fit_though_their_chunks_do_not_divide_them(row
 @pytest.mark.parametrize("memory", [1500, 0])
 def test_on_a_cpu_too_pieces_are_of_one_size_where_they_take_each_others_place(memory):
     sizes = {"panel_rows": 4, "panel_columns": 4}
-    share = make_plan(Problem(13, 13, 13), Topology.of_equal_nodes(1, 1), staged=True, device_memory=memory, **sizes).shares[0]
+    share = planned(Problem(13, 13, 13), Topology.of_equal_nodes(1, 1), staged=True, device_memory=memory, **sizes).shares[0]
     assert share.holds_all == (memory == 0)
     for pieces, held in (share.row_panels, share.tiling.row_panels), (share.column_panels, share.tiling.column_panels):
         assert [len(piece) for piece in pieces] == ([4, 3, 3, 3] if held >= 4 else [4, 4, 4, 1])
@@ -370,93 +375,3 @@ def test_where_only_a_is_too_large_all_of_b_stays():
     tiling = tight(Problem(100_000, 20_000, 10_000), 100_000, 8 << 30)
     assert tiling.stationary == "B"
     assert tiling.panel_columns * tiling.column_panels >= 10_000
-
-
-# In words
-
-
-def explained(plan, gpus_per_node=0, transport="auto"):
-    settings = Settings(transport=transport)
-    plan = with_transport_asked_for(plan, settings, gpus_per_node)
-    return explain(plan, fastest(plan.device, plan.problem.dtype, plan.problem.m), settings, gpus_per_node)
-
-
-def test_a_large_machine_is_explained_in_its_bytes():
-    plan = make_plan(Problem(100_000, 100_000, 100_000), Topology.of_equal_nodes(8, 8), device="cuda")
-    lines = explained(plan, gpus_per_node=8).splitlines()
-    assert lines[0].startswith("C (100000×100000) = A (100000×100000) · B (100000×100000)  float64  2e+06 GF")
-    assert lines[0].endswith("matrices 223.5 GiB")
-    assert lines[1].startswith("kernel tensor on cuda: this GPU has matrix units for float64")
-    assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
-    assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
-    buffers = 8 * (12_500 * 100_000 + 100_000 * (100_000 + 12_500))  # a row-block of A, all of B, and C below it
-    assert lines[6] == (
-        f"rank 3: rows 37500:50000 in 25 chunk(s), B in 8 panel(s), 32 strip(s) of C, {buffers / GiB:.1f} GiB in GPU 3"
-    )
-    assert lines[11].startswith("road peers, if a test shows")
-    assert lines[12].startswith("order of arrival on rank 0: A0:512 B0:12544 A512:1024 A1024:1536 ")
-    assert len(lines) == 13
-
-
-def test_nodes_are_explained_with_what_goes_between_them():
-    plan = make_plan(Problem(4000, 3000, 2000, "float32"), Topology.of_equal_nodes(4, 2))
-    text = explained(plan)
-    assert "node 0: ranks 0–1, rows 0:2000 of A, all of B, rows 0:4000 of C" in text
-    assert "node 1: ranks 2–3, rows 2000:4000 of A, all of B, rows 2000:4000 of C" in text
-    assert "rank 2: rows 2000:3000 in 1 chunk(s), B in 1 panel(s), 1 strip(s) of C, multiplied where they lie" in text
-    assert f"B to 1 more, {2000 * 2000 * 4 / MiB:.1f} MiB of C back to node 0, in messages of at most 256.0 MiB" in text
-
-
-def test_of_many_ranks_the_first_are_shown():
-    text = explained(make_plan(Problem(100, 100, 100), Topology.of_equal_nodes(20, 20)))
-    assert "rank 15:" in text
-    assert "rank 16:" not in text
-    assert "… and 4 ranks more" in text
-
-
-def test_gpus_of_a_node_are_dealt_to_its_ranks_in_turn():
-    text = explained(make_plan(Problem(100, 100, 100), Topology.of_equal_nodes(4, 4), device="cuda"), gpus_per_node=2)
-    assert [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("rank ")] == ["0", "1", "0", "1"]
-
-
-def test_on_the_road_nccl_nodes_hold_their_own_rows_of_b():
-    plan = make_plan(Problem(4000, 3000, 2000), Topology.of_equal_nodes(4, 2), device="cuda")
-    text = explained(plan, 2, "nccl")
-    of_node = (2000 * 3000 + 1500 * 2000 + 2000 * 2000) * 8 / MiB
-    assert f"rows 2000:4000 of A, rows 1500:3000 of B, rows 2000:4000 of C: {of_node:.1f} MiB shared" in text
-    assert "road nccl, if every rank has NCCL and a test shows that it brings all ranks' data: each link carries its " in text
-    assert "between nodes: B from GPU to GPU" in text
-    assert "else host" not in text
-
-
-def test_what_stays_is_explained_where_not_all_fits():
-    problem = Problem(8000, 8000, 8000)
-    plan = make_plan(problem, Topology.of_equal_nodes(1, 1), device="cuda", device_memory=8 * 8000**2)
-    assert "rank 0 cannot hold all: B stays, 1 of 2 panels at a time, while A passes, 5 of 16 chunks at a time" in explained(plan)
-    assert "cannot hold all" not in explained(make_plan(problem, Topology.of_equal_nodes(1, 1), device="cuda"))
-
-
-def test_the_road_nccl_is_explained_where_it_would_be_tried_and_where_it_cannot_be_taken():
-    one_each = make_plan(Problem(4000, 3000, 2000), Topology.of_equal_nodes(4, 1), device="cuda")
-    text = explained(one_each, 1)
-    assert "road nccl, if every rank has NCCL" in text
-    assert "else host: each carries all of it" in text
-    assert "all of B" in text  # on the host road there must be room for it
-    assert "road host: one rank a node" in explained(one_each, 1, "peers")
-    together = make_plan(Problem(4000, 3000, 2000), Topology.of_equal_nodes(4, 4), device="cuda")
-    assert "the road nccl cannot be taken: ranks share a GPU" in explained(together, 2, "nccl")
-    assert "road nccl, if every rank has NCCL" in explained(together, 4, "nccl")
-    staged = make_plan(Problem(40, 30, 20), Topology.of_equal_nodes(4, 4), staged=True)
-    assert "the road nccl cannot be taken: NCCL joins GPUs only" in explained(staged, 0, "nccl")
-
-
-def test_an_assumed_machine_refuses_what_it_cannot_hold():
-    plan = make_plan(Problem(100_000, 100_000, 100_000), Topology.of_equal_nodes(4, 4), device="cuda")
-    need = plan.bytes_on_gpu(0)
-    refuse_on_assumed_machine(plan, Settings(gpu_memory=need), 4)
-    with pytest.raises(DoesNotFit, match=r"the GPU of rank 0 on node 0.*1\.0 GiB are missing"):
-        refuse_on_assumed_machine(plan, Settings(gpu_memory=need - GiB), 4)
-    with pytest.raises(DoesNotFit, match=r"the GPU of ranks 0, 2 on node 0"):
-        refuse_on_assumed_machine(plan, Settings(gpu_memory=need), 2)
-    with pytest.raises(DoesNotFit, match=r"memory on node 0"):
-        refuse_on_assumed_machine(plan, Settings(host_memory=GiB), 4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.host.result_pool import LEAST_BYTES, ResultPool
+from hybrid.host.page_memory import LEAST_BYTES, ResultPool
 
 ROWS, COLUMNS = 512, LEAST_BYTES // 512
 

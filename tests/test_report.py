@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tqdm
+from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
@@ -18,11 +19,10 @@ from hybrid.execution.product import Outcome
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
-from hybrid.plan.plan import make_plan
 from hybrid.reporting import progress as progress_module
 from hybrid.reporting.progress import Progress
 from hybrid.reporting.run_report import as_record, describe, heading, last_line, moved_bytes, rate, table, top_left, verdict
-from hybrid.selection.agreement import Agreement, RankPlacement
+from hybrid.selection.decision import Decision, RankPlacement
 from hybrid.verification.freivalds import Check
 
 GOOD = Check("freivalds", 1.25e-15, 3e-12, True)
@@ -33,7 +33,7 @@ def steady(seconds):
 
 
 def plan_of(n=1000, l=1000, m=1000, ranks=1, per_node=None, dtype="float64", **more):
-    return make_plan(Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, per_node or ranks), **more)
+    return planned(Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, per_node or ranks), **more)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def placement(rank, **more):
 
 
 def agreement_of(plan, *placements):
-    return Agreement(plan, named("blas"), "asked for", "no GPU", "one rank a node", placements)
+    return Decision(plan, named("blas"), "asked for", "no GPU", "one rank a node", placements)
 
 
 def test_a_rank_is_described_with_its_cores_threads_gpu_and_rows():

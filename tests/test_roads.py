@@ -194,14 +194,14 @@ def test_a_failure_on_the_way_is_raised_on_all_ranks_and_the_next_product_is_rig
 
 @pytest.mark.mpi(min_size=2)
 def test_a_rank_that_fails_before_the_round_begins_is_not_behind_in_the_next(comm, rng, monkeypatch):
-    from hybrid.execution.rank_run import Runner
+    from hybrid.execution.rank_run import RankRun
 
     monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b, _ = case(comm, rng, "float64", least=comm.size)
     check_product(comm, a, b, 0)
     with monkeypatch.context() as patch:
         if comm.rank == 1:
-            patch.setattr(Runner, "make_ready", broken)
+            patch.setattr(RankRun, "make_ready", broken)
         with pytest.raises(RankFailed, match=r"rank 1 .*planted"):
             product(comm, a, b)
     check_product(comm, a, b, 0)
@@ -277,7 +277,7 @@ def test_with_too_little_memory_for_everything_peers_are_refused_and_auto_takes_
     monkeypatch.setenv("HYBRID_GPU_MEMORY", "6k")
     a, b = rng.random((50, 30)), rng.random((30, 40))
     monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
-    with pytest.raises(DeviceUnavailable, match="the road peers cannot be taken: not everything fits"):
+    with pytest.raises(DeviceUnavailable, match="the transport peers cannot be used: not everything fits"):
         product(comm, a, b)
     monkeypatch.setenv("HYBRID_TRANSPORT", "auto")
     check_product(comm, a, b, 0)
@@ -371,7 +371,7 @@ def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
 FAULTS = {
     "the device": ("hybrid.devices.cpu.CpuDevice.take_kernel", {}),
     "the order of arrivals": ("hybrid.plan.rank_share.arrivals", {}),
-    "the plan": ("hybrid.selection.agreement.make_plan", {}),
+    "the plan": ("hybrid.selection.decision.make_plan", {}),
     "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"TRANSPORT": "peers"}),
     "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"TRANSPORT": "peers"}),
 }

@@ -25,15 +25,15 @@ def filled(comm, array, value):
 @pytest.fixture
 def made(monkeypatch):
     """The windows that products make."""
-    import hybrid.execution.product
+    import hybrid.execution.host_matrices
 
-    keys, original = [], hybrid.execution.product.make_shared_matrices
+    keys, original = [], hybrid.execution.host_matrices.make_shared_matrices
 
     def making(team, rows, columns, dtype):
         keys.extend(rows)
         return original(team, rows, columns, dtype)
 
-    monkeypatch.setattr(hybrid.execution.product, "make_shared_matrices", making)
+    monkeypatch.setattr(hybrid.execution.host_matrices, "make_shared_matrices", making)
     return keys
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.errors import UsageError
 from hybrid.plan.buffer_layout import Tiling
 from hybrid.plan.k_slabs import ALIGNED, slab_arrivals, slabs_of
-from hybrid.plan.plan import make_plan
+from hybrid.plan.request import RowBlocks
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
 
@@ -112,15 +113,15 @@ def test_a_rank_multiplies_first_what_came_over_its_own_link():
     ]
 
 
-GPU = {"device": "cuda", "adds": True}
+GPU = {"device": "cuda", "accumulates": True}
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"adds": False},
+        {"accumulates": False},
         {"panel_columns": 512},
-        {"resident_rows": ((Span(0, 8000),), (Span(0, 8000),))},
+        {"row_blocks": RowBlocks((Span(0, 8000),), (Span(0, 8000),))},
         {"topology": Topology(((0,), (1,)))},
         {"device": "cpu"},
         {"problem": Problem(8000, 900, 8000)},
@@ -129,19 +130,19 @@ GPU = {"device": "cuda", "adds": True}
 )
 def test_b_comes_in_slabs_where_a_gpu_holds_it_and_its_kernel_adds(other):
     of_one = {"problem": Problem(8000, 8000, 8000), "topology": Topology(((0,),)), **GPU}
-    assert make_plan(**of_one).shares[0].slabs
-    assert not make_plan(**{**of_one, **other}).shares[0].slabs
+    assert planned(**of_one).shares[0].slabs
+    assert not planned(**{**of_one, **other}).shares[0].slabs
 
 
 def test_where_not_all_is_held_panels_that_stay_come_in_slabs():
-    plan = make_plan(Problem(8000, 8000, 8000), Topology(((0,),)), device_memory=500_000_000, **GPU)
+    plan = planned(Problem(8000, 8000, 8000), Topology(((0,),)), device_memory=500_000_000, **GPU)
     share = plan.shares[0]
     assert share.tiling.stationary == "B"
     assert not share.in_slabs
     loads = [(arrival.span, arrival.slab) for arrival in share.order if arrival.operand == "B"]
     slabs = [(Span(lo, min(lo + 1024, 8000)),) for lo in range(0, 8000, 1024)]
     assert loads == [(column_panel, slab) for column_panel in share.column_panels for slab in slabs]
-    of_rows = make_plan(Problem(2000, 40_000, 40_000), Topology(((0,),)), device_memory=4 << 30, **GPU).shares[0]
+    of_rows = planned(Problem(2000, 40_000, 40_000), Topology(((0,),)), device_memory=4 << 30, **GPU).shares[0]
     assert of_rows.tiling.stationary == "A"
     assert not of_rows.slabs, "panels that pass come at once"
 
@@ -160,9 +161,9 @@ def test_ranks_whose_rows_just_fit_and_those_whose_do_not_follow_one_cut(
     rows, inner, columns, ranks, panel_rows, slab_rows, spared
 ):
     problem, topology = Problem(rows, inner, columns), Topology((tuple(range(ranks)),))
-    sizes = {"staged": True, "adds": True, "panel_rows": panel_rows, "slab_rows": slab_rows}
-    all_of_it = make_plan(problem, topology, **sizes).shares[0].layout.bytes
-    plan = make_plan(problem, topology, device_memory=max(1, all_of_it - spared), **sizes)
+    sizes = {"staged": True, "accumulates": True, "panel_rows": panel_rows, "slab_rows": slab_rows}
+    all_of_it = planned(problem, topology, **sizes).shares[0].layout.bytes
+    plan = planned(problem, topology, device_memory=max(1, all_of_it - spared), **sizes)
     plan.refuse_endless()
     for share in plan.shares:
         computed = sum(len(s.rows) * len(s.columns) * len(s.inner or range(inner)) for s in share.tiles())
@@ -172,9 +173,9 @@ def test_ranks_whose_rows_just_fit_and_those_whose_do_not_follow_one_cut(
 
 def test_panels_of_very_many_slabs_are_refused():
     sizes = {"slab_rows": 1, "panel_columns": 1, "panel_rows": 1, "device_memory": 80_000_000}
-    plan = make_plan(Problem(3000, 3000, 3000), Topology(((0,),)), staged=True, adds=True, **sizes)
+    plan = planned(Problem(3000, 3000, 3000), Topology(((0,),)), staged=True, accumulates=True, **sizes)
     assert plan.shares[0].tiling.stationary == "B"
-    with pytest.raises(UsageError, match="9,006,000 chunks and panels, more than 2,097,152: allow more memory or larger pieces"):
+    with pytest.raises(UsageError, match="9,006,000 panels, more than 2,097,152: allow more memory or larger panels"):
         plan.refuse_endless()
 
 
@@ -190,7 +191,7 @@ def test_a_slab_waits_for_those_strips_only_that_read_its_rows():
 
 
 def test_nccl_brings_panels():
-    plan = make_plan(Problem(8000, 8000, 8000), Topology(((0, 1),)), **GPU)
+    plan = planned(Problem(8000, 8000, 8000), Topology(((0, 1),)), **GPU)
     assert plan.with_transport("peers").shares[1].slabs
     assert not plan.with_transport("nccl").shares[1].slabs
     assert plan.with_transport("nccl").b_rows_over_link(1) == Span(4000, 8000)
@@ -198,7 +199,7 @@ def test_nccl_brings_panels():
 
 def test_the_foundation_keeps_a_gpu_busy_and_no_more_and_lets_c_go_home_in_time():
     def interleaved(depth, links=1):
-        plan = make_plan(Problem(8192 * links, depth, 8192), Topology((tuple(range(links)),)), **GPU)
+        plan = planned(Problem(8192 * links, depth, 8192), Topology((tuple(range(links)),)), **GPU)
         return plan.shares[0].tiling.interleaved * plan.shares[0].tiling.panel_rows
 
     assert interleaved(2000) == interleaved(4000) == 512, "the link is slower than the kernels: C must go home early"
@@ -208,7 +209,7 @@ def test_the_foundation_keeps_a_gpu_busy_and_no_more_and_lets_c_go_home_in_time(
 
 
 def test_a_size_asked_for_is_kept_also_on_a_cpu():
-    plan = make_plan(Problem(40, 30, 20), Topology(((0, 1),)), staged=True, adds=True, slab_rows=8, panel_rows=6)
+    plan = planned(Problem(40, 30, 20), Topology(((0, 1),)), staged=True, accumulates=True, slab_rows=8, panel_rows=6)
     assert [tuple(map(str, slab)) for slab in plan.shares[0].slabs][:2] == [("0:4", "15:19"), ("4:8", "19:23")]
     assert isinstance(plan.shares[0].tiling, Tiling)
     assert plan.b_rows_over_link(1) == Span(15, 30)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.host.row_view import RowView
-from hybrid.plan.plan import make_plan
 from hybrid.ranks.team import Team
 from hybrid.verification.freivalds import Check, verify
 
@@ -23,7 +23,7 @@ SHAPES = [(1, 1, 1), (7, 5, 3), (64, 64, 64), (33, 200, 17), (200, 1, 150), (3, 
 
 def checked(a, b, c, threads=1):
     team = Team()
-    plan = make_plan(Problem(a.shape[0], a.shape[1], b.shape[1], c.dtype.name), team.topology)
+    plan = planned(Problem(a.shape[0], a.shape[1], b.shape[1], c.dtype.name), team.topology)
     return verify(team, plan, *(RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)), threads)
 
 

@@ -1,5 +1,8 @@
-"""Matrices made from a seed. The numbers of a row come from a counter-based generator keyed by (seed, matrix), counting
-from the row: the same matrix for any number of ranks and threads, and any rank can make any row."""
+"""Matrices generated from a seed: the same for any number of ranks and threads, and any rank can generate any row.
+
+Random numbers come from Philox, a counter-based generator: its key is (seed, matrix), and its counter starts at a number
+that depends on the row.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ def fill_rows(
     threads: int = 1,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Write rows `rows` of the matrix into `into` (their values only), with `threads` threads.
+    """Write rows `rows` of the matrix into `into`, whose row 0 is the first of them, with `threads` threads.
 
-    lecture: A from {0,1,2}, B from {0,1} · uniform: [0,1) · normal: standard normal · index: [y][x] = x + y·width.
-    `progress(rows done so far)` is called from this thread.
+    `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (number in row-major order).
+    `progress` gets the number of rows done so far, in this thread.
     """
 
     def make(group: Span) -> int:
@@ -53,7 +56,7 @@ def _generator(seed: int, matrix: str, low: int, high: int = 0) -> np.random.Gen
 
 def _words(rows: Span, width: int, seed: int, matrix: str) -> np.ndarray:
     """64 random bits for each element of the rows."""
-    steps = -(-width // 4)  # of the counter; each gives four words
+    steps = -(-width // 4)  # of the counter for one row; each step gives four words
     generator = _generator(seed, matrix, rows.lo * steps)
     return generator.integers(2**64, size=(len(rows), 4 * steps), dtype="uint64")[:, :width]
 
@@ -63,12 +66,12 @@ def _lecture(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
     words = _words(rows, into.shape[1], seed, matrix)
     words >>= 32
     words *= values
-    words >>= 32  # words · values / 2^32, rounded down: each value equally often, to 2^-32
+    words >>= 32  # rounds words · values / 2^32 down: all values have the same probability, to 2^-32
     into[...] = words
 
 
 def _uniform(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    bits = 24 if into.dtype == "float32" else 53  # as many as the type holds exactly
+    bits = 24 if into.dtype == "float32" else 53  # that the type holds exactly
     words = _words(rows, into.shape[1], seed, matrix)
     words >>= 64 - bits
     into[...] = words
@@ -77,7 +80,7 @@ def _uniform(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
 
 def _normal(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
     for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
-        # A row takes any number of draws: the upper half of the counter keeps rows apart.
+        # How many steps a row takes depends on the numbers drawn, so each row has its own upper half of the counter.
         _generator(seed, matrix, 0, 1 + row).standard_normal(out=target, dtype=into.dtype.type)
 
 

@@ -1,4 +1,4 @@
-"""NumPy, CuPy and whatever speaks their protocols: where an array lies, and how it becomes a matrix of ours."""
+"""NumPy and CuPy arrays, and objects with their protocols (buffer, array interface, DLPack), as matrices to multiply."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hybrid.errors import UsageError
 
 
 def as_matrix(value: Any, name: str) -> np.ndarray:
-    """The NumPy matrix behind anything with the buffer, array or DLPack protocol; a GPU's array is copied to the host."""
+    """`value` as a NumPy matrix: a view where possible, a copy of what lies on a GPU. UsageError if it is no matrix."""
     if value is None:
-        raise UsageError(f"{name} is None at the root, which must hold it")
+        raise UsageError(f"{name} is None at the root: pass the matrix there")
     if on_gpu(value):
         value = as_gpu_matrix(value, name).get()
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     if isinstance(value, np.ma.MaskedArray):
-        raise UsageError(f"{name} is a masked array, and what it masks has no product: fill it first, with .filled(value)")
+        raise UsageError(f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)")
     array = np.asarray(value)
     if array.ndim != 2:
         raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
@@ -27,11 +27,11 @@ def as_matrix(value: Any, name: str) -> np.ndarray:
 
 
 def as_gpu_matrix(value: Any, name: str) -> Any:
-    """The CuPy matrix behind anything that lies on a GPU."""
+    """`value`, which lies on a GPU, as a CuPy matrix without a copy. UsageError if it is no matrix."""
     try:
         import cupy
     except ImportError:
-        raise UsageError(f"{name} lies on a GPU, which takes CuPy: pip install 'hybrid-runner[cuda13]' (or cuda12)") from None
+        raise UsageError(f"{name} lies on a GPU, which needs CuPy: pip install 'hybrid-runner[cuda13]' (or cuda12)") from None
     array = cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
     if array.ndim != 2:
         raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
@@ -39,7 +39,7 @@ def as_gpu_matrix(value: Any, name: str) -> Any:
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether the array lies in a CUDA GPU's memory."""
+    """Whether the array lies in GPU memory (of CUDA)."""
     if hasattr(value, "__cuda_array_interface__"):
         return True
     return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) in (2, 13)  # kDLCUDA, kDLCUDAManaged
@@ -47,19 +47,21 @@ def on_gpu(value: Any) -> bool:
 
 @lru_cache(maxsize=16)
 def common_dtype(a: np.dtype, b: np.dtype) -> str:
-    """float32 or float64, where NumPy's promotion of the two types lands; UsageError elsewhere."""
+    """The type that NumPy promotes the two types to: float32 or float64, else UsageError."""
     try:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
         promoted = None
     if promoted is None or promoted not in (np.float32, np.float64):
         types = f"{a}" if a == b else f"{a} and {b}"
-        raise UsageError(f"{types} would give {promoted}: only products in float32 or float64 can be made; convert with .astype")
+        raise UsageError(
+            f"{types} would give {promoted}: only products in float32 or float64 can be computed; convert with .astype"
+        )
     return promoted.name
 
 
 def as_rows(array: Any, dtype: str, *, device: str) -> Any:
-    """The array as it lies where the device can copy from it, else a copy of it: contiguous in rows, in the type asked for."""
+    """The array in row-major order and of type `dtype`, where `device` can read it; a copy only if it is not so already."""
     if on_gpu(array):
         import cupy
 
@@ -79,8 +81,8 @@ def on_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def where_lies(other: Any, array: np.ndarray) -> Any:
-    """The array, on the GPU that `other` lies on if it does."""
+def to_device_of(other: Any, array: np.ndarray) -> Any:
+    """The array, copied to the GPU of `other` if that lies on one."""
     if not on_gpu(other):
         return array
     import cupy
@@ -90,7 +92,7 @@ def where_lies(other: Any, array: np.ndarray) -> Any:
 
 
 def await_callers_work(*arrays: Any) -> None:
-    """What the caller has handed to its stream may still write the arrays, or use the memory they were given."""
+    """Synchronize the caller's CUDA streams: work in them may still write the arrays, or use memory that was reused for them."""
     for array in arrays:
         if on_gpu(array):
             import cupy
@@ -100,7 +102,7 @@ def await_callers_work(*arrays: Any) -> None:
 
 
 def empty_like(array: Any, rows: int, columns: int) -> Any:
-    """A matrix of undefined contents where `array` lies."""
+    """A matrix of undefined contents on the host or the GPU, as `array`, and of its type."""
     if on_gpu(array):
         import cupy
 

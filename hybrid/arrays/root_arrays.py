@@ -1,4 +1,4 @@
-"""The root's own arrays: whether they can be multiplied, and what the other ranks must know of them."""
+"""Arrays that a user passes at the root: whether they can be multiplied, and what the other ranks must know of them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from hybrid.arrays.shared_arrays import SharedArrays, SharedLocation
 from hybrid.arrays.sources import RootMatrix
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.errors import UsageError
-from hybrid.host.result_pool import result_pool
+from hybrid.host.page_memory import result_pool
 from hybrid.ranks.team import Team
 
 
 @dataclass(frozen=True)
 class RootMatrices:
-    """What the root tells the other ranks."""
+    """What the root tells the other ranks of its arrays a, b and out."""
 
     shape_a: tuple[int, int]
     shape_b: tuple[int, int]
     dtype: str
-    locations: list[SharedLocation | None]  # in shared memory: A, B and C
-    bytes_there: int  # of them, and kept for C
-    on_gpu: bool = False  # A and B, and C shall be
+    locations: list[SharedLocation | None]  # of A, B and C in node-shared memory; None for one that is not there
+    allocated_bytes: int  # that A, B and C take at the root already, or that are kept for C
+    on_gpu: bool = False  # A and B are, and C will be
 
     @classmethod
     def of(cls, team: Team, shared: SharedArrays, a: Any, b: Any, out: np.ndarray | None) -> RootMatrices:
         dtype = common_dtype(a.dtype, b.dtype)
-        if on_gpu(a):  # and so are B and, in the end, C
+        if on_gpu(a):  # B is, too: see checked_operands
             problem = Problem(a.shape[0], a.shape[1], b.shape[1], dtype)
             return cls(a.shape, b.shape, dtype, [None] * 3, problem.bytes_of_matrices, on_gpu=True)
         locations = [shared.location_of(array) if array is not None and array.dtype == dtype else None for array in (a, b, out)]
-        bytes_there = sum(array.nbytes for array in (a, b) if RootMatrix(array.shape, array).in_place(dtype) is not None)
+        allocated_bytes = sum(array.nbytes for array in (a, b) if RootMatrix(array.shape, array).in_place(dtype) is not None)
         of_c, all_shared = len(a) * b.shape[1] * ITEM_SIZES[dtype], lie_shared(team, locations)
         if (locations[2] is not None) if all_shared else (out is not None and can_hold(out, dtype)):
-            bytes_there += of_c
+            allocated_bytes += of_c
         elif not all_shared:
-            bytes_there += min(of_c, result_pool.make_room(of_c))
-        return cls(a.shape, b.shape, dtype, locations, bytes_there)
+            allocated_bytes += min(of_c, result_pool.make_room(of_c))
+        return cls(a.shape, b.shape, dtype, locations, allocated_bytes)
 
     @property
     def problem(self) -> Problem:
@@ -49,19 +49,22 @@ class RootMatrices:
 
 
 def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:
-    """On one node, matrices that all its ranks see are neither sent nor driven by the root."""
+    """Whether all ranks are on one node and A and B are in memory they share: then no rank sends matrices to another."""
     return len(team.topology.nodes) == 1 and team.size > 1 and None not in locations[:2]
 
 
 def can_hold(out: np.ndarray, dtype: str) -> bool:
-    """Whether C can be computed right in it."""
+    """Whether C can be computed in `out` itself, without a copy at the end."""
     return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
 
 
-def looked_at(a: Any, b: Any, out: np.ndarray | None) -> tuple[Any, Any]:
-    """A and B: both on a GPU where all matrices may stay there, else both in host memory. UsageError for what has no product."""
-    as_it_lies = as_gpu_matrix if out is None and on_gpu(a) and on_gpu(b) else as_matrix
-    first, second = as_it_lies(a, "a"), as_it_lies(b, "b")
+def checked_operands(a: Any, b: Any, out: np.ndarray | None) -> tuple[Any, Any]:
+    """A and B as matrices: on a GPU if both are there and C may be, too, else on the host.
+
+    UsageError if they have no product, or if `out` cannot take it.
+    """
+    converted = as_gpu_matrix if out is None and on_gpu(a) and on_gpu(b) else as_matrix
+    first, second = converted(a, "a"), converted(b, "b")
     refuse_shapes(first.shape, second.shape)
     if out is not None:
         if not isinstance(out, np.ndarray):

@@ -1,4 +1,4 @@
-"""Matrices whose rows lie on all ranks: products of them that never pass the root."""
+"""Matrices of which every rank has some rows, and products of them that no root gathers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,19 @@ from hybrid.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """This rank's rows of a matrix; the ranks' rows follow each other in rank order. Every rank has one, maybe empty.
+    """This rank's consecutive rows of a matrix.
 
-    array: of NumPy, or of CuPy on the rank's GPU.
+    The matrix is the blocks of all ranks, one below the other in rank order. Every rank passes one; it may have no rows.
+
+    Parameters
+    ----------
+    array : numpy.ndarray or cupy.ndarray
+        The rows, two-dimensional; a CuPy array lies on the GPU that the rank computes on.
+
+    Raises
+    ------
+    UsageError
+        If the array does not have two dimensions.
     """
 
     array: Any
@@ -29,28 +39,28 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class BlockShapes:
-    """What one rank says of its blocks of A and B."""
+    """What the other ranks must know of one rank's blocks of A and B."""
 
     a: tuple[int, int]
     b: tuple[int, int]
     dtype: str
-    copied: int  # bytes of host memory that converting takes, and copying from a GPU for the check
+    copied_bytes: int  # of host memory, for blocks that must be converted, and for copies from a GPU for the check
 
     @classmethod
     def of(cls, a: Any, b: Any, *, check: bool) -> BlockShapes:
-        """UsageError for what cannot be multiplied as it lies."""
+        """Of this rank's operands. UsageError if they cannot be multiplied."""
         for name, block in (("a", a), ("b", b)):
             if not isinstance(block, RowBlock):
-                raise UsageError(f"{name} is no RowBlock, but the other operand is one: both must be, on every rank")
+                raise UsageError(f"{name} is no RowBlock, but the other operand is one: pass RowBlocks for both, on every rank")
         dtype = common_dtype(a.array.dtype, b.array.dtype)
         shapes = [(block.array.shape, _is_copied(block.array, dtype, check=check)) for block in (a, b)]
         shapes.append(((len(a.array), b.array.shape[1]), on_gpu(a.array) and check))
-        copied = sum(rows * columns * ITEM_SIZES[dtype] for (rows, columns), is_copied in shapes if is_copied)
-        return cls(a.array.shape, b.array.shape, dtype, copied)
+        copied_bytes = sum(rows * columns * ITEM_SIZES[dtype] for (rows, columns), is_copied in shapes if is_copied)
+        return cls(a.array.shape, b.array.shape, dtype, copied_bytes)
 
 
-def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
-    """The product that all ranks' blocks make up, the rows of A and those of B that each has. UsageError if they do not fit."""
+def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
+    """The product of all ranks' blocks, and each rank's rows of A and of B. UsageError if the blocks do not fit together."""
     first = blocks[0]
     for rank, block in enumerate(blocks):
         if (block.a[1], block.b[1], block.dtype) != (first.a[1], first.b[1], first.dtype):
@@ -58,7 +68,7 @@ def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span
                 f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.dtype}, "
                 f"rank 0's {first.a[1]} and {first.b[1]} of {first.dtype}"
             )
-    rows_a, rows_b = ([Span(*matrices) for matrices in pairwise(accumulate(sizes, initial=0))] for sizes in
+    rows_a, rows_b = ([Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))] for sizes in
                       ([block.a[0] for block in blocks], [block.b[0] for block in blocks]))  # fmt: skip
     if rows_b[-1].hi != first.a[1]:
         raise UsageError(f"A has {first.a[1]} columns and B {rows_b[-1].hi} rows: they must be the same")
@@ -66,5 +76,5 @@ def whole(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span
 
 
 def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
-    """To host memory."""
+    """Whether the array is copied to new host memory: from a GPU for the check, on the host for its type or layout."""
     return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous

@@ -1,4 +1,4 @@
-"""Arrays in memory that the ranks of a node share: every rank computes and copies on them where they lie."""
+"""Arrays of `hybrid.empty`, in node-shared memory: every rank of the node works on them without copies or messages."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from hybrid.core.spans import Span
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
-SharedLocation = tuple[int, int]  # which shared array, and from which byte on
+SharedLocation = tuple[int, int]  # the number of a shared array, and an offset in bytes
 
 
 class SharedArrays:
-    """Those of a team, as one rank knows them. They live as long as their root refers to them.
+    """A team's shared arrays, as one rank knows them.
 
-    The root holds them weakly; the others hold theirs until they hear that the root's has gone.
+    An array lives as long as the user's program refers to it at its root, where only a weak reference is kept here. The other
+    ranks refer to it until they learn that it is gone at the root.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[int, np.ndarray | weakref.ref[np.ndarray]] = {}
         self._numbers: dict[int, int] = {}  # at the root, by the array's id
-        self.gone: list[int] = []  # of which this rank was the root, and the others may not know yet
-        self._made = 0
+        self.gone: list[int] = []  # numbers of arrays that are gone at this root, which other ranks may not know yet
+        self._made = 0  # the last number; the same on all ranks
 
     def make(self, team: Team, shape: tuple[int, int], dtype: str, root: int) -> np.ndarray | None:
-        """On the ranks of the root's node the array, None elsewhere. All ranks call it."""
+        """A new array on the ranks of the root's node, None on other nodes. All ranks call it."""
         here = root in team.node_ranks
         rows = Span(0, shape[0] if here else 0)
         array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, dtype)["array"].array
@@ -46,7 +47,7 @@ class SharedArrays:
         self.gone.append(number)
 
     def location_of(self, array: np.ndarray | None) -> SharedLocation | None:
-        """At the root: where in a shared array this one lies; None if it does not, or not row by row without gaps."""
+        """At the root: where `array` lies in a shared array; None if it lies in none or is not contiguous."""
         if array is None or not (array.flags.c_contiguous and array.flags.aligned):
             return None
         owner = array
@@ -56,24 +57,17 @@ class SharedArrays:
         return None if number is None or array.dtype != owner.dtype else (number, array.ctypes.data - owner.ctypes.data)
 
     def drop(self, gone_at_roots: Iterable[Sequence[int]]) -> None:
-        """Let go of what its root has let go of. Called once all ranks have heard of it."""
-        heard = {number for gone in gone_at_roots for number in gone}
-        self.gone = [number for number in self.gone if number not in heard]
-        for number in heard:
+        """Drop the arrays that are gone at their roots, when all ranks have received every root's `gone`."""
+        numbers = {number for gone in gone_at_roots for number in gone}
+        self.gone = [number for number in self.gone if number not in numbers]
+        for number in numbers:
             self._arrays.pop(number, None)
 
     def array_at(self, location: SharedLocation, shape: tuple[int, int]) -> np.ndarray:
-        """On every rank of the root's node: what the root has there."""
+        """The matrix at a location that the root sent; on every rank of the root's node."""
         number, offset = location
         known = self._arrays[number]
         owner = known() if isinstance(known, weakref.ref) else known
         assert owner is not None
         start = offset // owner.itemsize
         return owner.reshape(-1)[start : start + shape[0] * shape[1]].reshape(shape)
-
-
-def shared_arrays(team: Team) -> SharedArrays:
-    if team.shared is None:
-        team.shared = SharedArrays()
-    shared: SharedArrays = team.shared
-    return shared

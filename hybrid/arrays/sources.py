@@ -1,4 +1,4 @@
-"""Where a matrix comes from: made from a seed, read from a file, or an array of the root's."""
+"""Where a matrix comes from: generated, read from a file, shared by the ranks of a node, or an array of the root's."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from hybrid.core.spans import Span, even_pieces
 from hybrid.errors import UsageError, one_line
 from hybrid.host.thread_map import on_threads, rows_of_about
 
-_BYTES_AT_ONCE = 32 << 20  # read from a file between two signs of progress
+_BYTES_AT_ONCE = 32 << 20  # read from a file between two calls of `progress`
 
 
 class MatrixSource(Protocol):
-    """A matrix of the product, known to every rank."""
+    """A or B. Every rank has the same kind of source."""
 
     shape: tuple[int, int]
-    at_root: bool  # only the root has its rows; otherwise any rank can make any row
+    at_root: bool  # the root has all rows; otherwise any rank can write any row
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        """Write these rows into `into`, converted to its type."""
+        """Write these rows into `into`, converted to its type; `progress` gets the number of rows done so far."""
 
     def in_place(self, dtype: str) -> np.ndarray | None:
-        """The matrix itself, where it can be multiplied as it lies."""
+        """The array itself, if it can be multiplied without converting or copying it first."""
 
 
 class GeneratedMatrix:
-    """A matrix made from a seed, on whichever rank needs the rows."""
+    """A matrix generated from a seed, by whichever rank needs the rows."""
 
     at_root = False
 
@@ -47,7 +47,7 @@ class GeneratedMatrix:
 
 
 class FileMatrix:
-    """A .npy file that every rank opens and reads its rows of."""
+    """A .npy file. Every rank opens it and reads the rows it needs."""
 
     at_root = False
 
@@ -56,7 +56,7 @@ class FileMatrix:
             raise UsageError(f"{path} is not a regular file")
         try:
             self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # a malformed header raises whatever its contents lead to
+        except Exception as error:  # np.load raises many kinds for a malformed header
             raise UsageError(f"{path} cannot be read as a .npy matrix: {one_line(error)}") from None
         if not isinstance(self._array, np.ndarray) or self._array.ndim != 2:
             raise UsageError(f"{path} does not hold a matrix: its shape is {getattr(self._array, 'shape', 'unknown')}")
@@ -78,13 +78,13 @@ class FileMatrix:
             progress(done)
 
     def in_place(self, dtype: str) -> np.ndarray | None:
-        return None  # the file may change, and its pages are read more than once
+        return None  # the file may change meanwhile, and each row is read several times
 
 
 class SharedMatrix:
-    """A matrix in memory that the ranks of the only node share."""
+    """A matrix in memory that all ranks share, on their only node."""
 
-    at_root = True  # it is neither made nor placed
+    at_root = True  # it is complete: no rank writes its rows, and none are sent
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -99,7 +99,7 @@ class SharedMatrix:
 
 
 class RootMatrix:
-    """An array of the root's, on a GPU only where it is multiplied from there; on the other ranks only its shape is known."""
+    """An array at the root, in host memory or on a GPU that multiplies it there. The other ranks know its shape only."""
 
     at_root = True
 
@@ -112,7 +112,7 @@ class RootMatrix:
         progress(len(rows))
 
     def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
-        """These rows, copied only if they are not contiguous or of another type."""
+        """These rows of type `dtype`; a copy only if they are not contiguous or of another type."""
         return np.ascontiguousarray(self.array[rows.slice], dtype)
 
     def in_place(self, dtype: str) -> np.ndarray | None:
@@ -128,8 +128,10 @@ class RootMatrix:
 
 
 def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
-    """`into[...] = source`, converted, by several threads: one alone does not fill the memory's bandwidth, and far less so
-    where memory is touched for the first time."""
+    """`into[...] = source`, converted, by several threads.
+
+    One thread does not use all of the memory's bandwidth, least of all where fresh memory is written for the first time.
+    """
 
     def copy(part: Span) -> None:
         into[part.slice] = source[part.slice] if isinstance(source, np.ndarray) else source

@@ -18,7 +18,7 @@ from typing import Any
 
 from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, StartError, UsageError, one_line
-from hybrid.ranks import supervisor
+from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import abort, start_world
@@ -102,7 +102,7 @@ class _Command:
             except StartError as error:
                 code = self._run_unstarted(error)
             else:
-                supervisor.mpi_started()
+                heartbeat.mpi_started()
                 with team.phase("start", timed=False):
                     if self.usage is not None:
                         raise self.usage
@@ -112,7 +112,7 @@ class _Command:
                 traceback.print_exc()
             return _fail_before_start(self.name, self.usage or error) if team is None else _fail(self.name, team, error)
         sys.stdout.flush()
-        supervisor.settle(code)
+        heartbeat.report_exit_code(code)
         return code
 
     def _run_unstarted(self, error: StartError) -> int:
@@ -176,15 +176,15 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
     """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
-    agreed = team.size == 1 or (isinstance(error, HybridError) and not team.alone)
+    agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
     if team.rank == 0 or not agreed:
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
         _print_error(name, error)
     if agreed:
-        team.part(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
-    supervisor.settle(code, agreed=agreed)
+        team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
+    heartbeat.report_exit_code(code, agreed=agreed)
     if not agreed:
         supervisor.let_launcher_read()
         abort(code)
@@ -199,7 +199,7 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {socket.gethostname()}, start: {one_line(error)}")
     _print_error(name, error)
-    supervisor.settle(code, agreed=False)
+    heartbeat.report_exit_code(code, agreed=False)
     sys.stdout.flush()
     os._exit(code)
 

@@ -22,14 +22,14 @@ from hybrid.selection.inventory import wake_gpus
 if TYPE_CHECKING:
     from hybrid.arrays.sources import FileMatrix, MatrixSource
     from hybrid.execution.product import Outcome
-    from hybrid.selection.agreement import Agreement
+    from hybrid.selection.decision import Decision
 
 NAME = "hybrid.matmul"
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import same_on_all_ranks, settle_threads, take_inventory
+    from hybrid.selection.inventory import same_on_all_ranks, settle_threads
 
     with team.phase("agree", timed=False) as asking:
         asking.mine = {**vars(options), **settings.as_dict()}
@@ -37,29 +37,33 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    from hybrid.core.timeline import Timeline
     from hybrid.execution.npy_output import write_product
-    from hybrid.execution.product import run_product
+    from hybrid.execution.product import RunOptions, run_product
     from hybrid.reporting.progress import Progress
     from hybrid.selection.agreement import agree
+    from hybrid.selection.decision import ProductRequest
+    from hybrid.selection.inventory import take_inventory
+    from hybrid.selection.session import session_of
 
+    session = session_of(team)
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
         problem, a, b = _operands(options)
-        looking.mine = take_inventory(team, settings)
-    agreement = agree(team, problem, settings, looking.all)
+        looking.mine = take_inventory(session, settings)
+    decision = agree(session, ProductRequest(problem), settings, looking.all)
     speaker = _Speaker(team, options)
-    speaker.begin(agreement)
-    team.timeline.kept = bool(options.trace)
-    warmup = options.warmup if options.warmup is not None else int(agreement.plan.device == "cuda")
+    speaker.begin(decision)
+    team.timeline = Timeline(traced=bool(options.trace))
+    warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
     progress = Progress() if team.rank == 0 else None
-    outcome = run_product(
-        team, agreement, a, b, settings, repeat=options.repeat, warmup=warmup, progress=progress or (lambda *_: None)
-    )
+    how = RunOptions(options.repeat, warmup, progress=progress or (lambda *_: None))
+    outcome = run_product(session, decision, a, b, settings, how)
     if progress is not None:
         progress.close()
     good = outcome.check is None or outcome.check.ok
     if options.out and good:  # a product that failed its check is not worth a file
-        write_product(team, agreement.plan, outcome.c.array, options.out)
+        write_product(team, decision.plan, outcome.c.array, options.out)
     with team.phase("report", timed=False):
         speaker.end(outcome, a, b, {"warmup": warmup}, settings)
     if not good:
@@ -75,11 +79,11 @@ class _Speaker:
         self._options = options
         self._stream = sys.stderr if options.json == "-" else sys.stdout
 
-    def begin(self, agreement: Agreement) -> None:
+    def begin(self, decision: Decision) -> None:
         from hybrid.reporting.run_report import heading
 
         if not self._silent:
-            print(heading(agreement), file=self._stream, flush=True)
+            print(heading(decision), file=self._stream, flush=True)
 
     def end(self, outcome: Outcome, a: MatrixSource, b: MatrixSource, extra: dict[str, Any], settings: Settings) -> None:
         if self._silent:
@@ -88,7 +92,7 @@ class _Speaker:
         from hybrid.reporting.chrome_trace import write_trace
         from hybrid.reporting.run_report import as_record, last_line, table
 
-        options, plan = self._options, outcome.agreement.plan
+        options, plan = self._options, outcome.decision.plan
         if options.printed:
             self._print_corners(outcome, a, b)
         if outcome.repeats < options.repeat:
@@ -98,7 +102,7 @@ class _Speaker:
             asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
             jsonl.write(as_record(outcome, {**asked, **extra}, settings.as_dict()), options.json)
         if options.trace:
-            names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.agreement.placements]
+            names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.decision.placements]
             write_trace(options.trace, outcome.intervals, names)
         print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
 
@@ -108,7 +112,7 @@ class _Speaker:
         from hybrid.core.spans import Span
         from hybrid.reporting.run_report import top_left
 
-        count, problem = self._options.printed, outcome.agreement.plan.problem
+        count, problem = self._options.printed, outcome.decision.plan.problem
         for operand in (a, b):  # made again: on several nodes the rows may lie elsewhere
             rows = Span(0, min(count, operand.shape[0]))
             corner = np.empty((len(rows), operand.shape[1]), problem.dtype)
@@ -152,39 +156,15 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
-    from hybrid.commands.explain import explain, memory_of_a_rank, refuse_on_assumed_machine, with_transport_asked_for
-    from hybrid.core.spans import Topology
-    from hybrid.kernels.catalogue import EMULATED_CAPABILITY
-    from hybrid.plan.plan import make_plan
-    from hybrid.selection.agreement import choose_kernel
-    from hybrid.selection.inventory import kernel_asked_for
+    from hybrid.commands.explain import explain
+    from hybrid.selection.decision import ProductRequest
+    from hybrid.selection.machine import assumed_machine
 
     problem, _, _ = _operands(options)
     launch = launched()
     ranks = options.ranks or (launch.size if launch else 1)
-    kernel = kernel_asked_for(settings)
-    cuda = settings.device == "cuda" or bool(options.gpus_per_node) or (kernel is not None and kernel.device == "cuda")
-    device = "cuda" if cuda and settings.device == "auto" else settings.device.replace("auto", "cpu")
-    choice = choose_kernel(kernel, device, problem, options.capability or EMULATED_CAPABILITY)
-    plan = make_plan(
-        problem,
-        Topology.of_equal_nodes(ranks, settings.ranks_per_node or options.gpus_per_node or ranks),
-        device=device,
-        staged=settings.staged,
-        panel_rows=settings.panel_rows,
-        panel_columns=settings.panel_columns,
-        slab_rows=settings.slab_rows,
-        adds=choice.kernel.adds,
-        device_memory=memory_of_a_rank(settings, ranks, options.gpus_per_node),
-        check=settings.check,
-    )
-    plan = with_transport_asked_for(plan, settings, options.gpus_per_node)
-    print(explain(plan, choice, settings, options.gpus_per_node), flush=True)
-    refuse_on_assumed_machine(plan, settings, options.gpus_per_node)
-    plan.refuse_endless()
-    print(
-        "it fits" if settings.gpu_memory or settings.host_memory else "memory not checked: --host-memory and --gpu-memory give it"
-    )
+    machine = assumed_machine(settings, ranks, options.gpus_per_node, options.capability)
+    explain(machine, ProductRequest(problem), settings)
 
 
 def _list_kernels() -> None:

@@ -53,7 +53,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
     # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.
-    from hybrid.ranks.supervisor import busy
+    from hybrid.ranks.heartbeat import busy
 
     root: RootData | None = None
     with team.phase("read", timed=False) as reading, busy():

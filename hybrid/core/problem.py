@@ -1,4 +1,4 @@
-"""One product in numbers: its sizes, its type, and the bytes they come to."""
+"""A product's sizes and type, and the bytes they come to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from hybrid.errors import UsageError
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
-WIDEST_COPY = 16  # bytes; rows of a GPU's buffers begin at multiples of it
+WIDEST_COPY = 16  # bytes a CUDA thread loads at once at most; rows of a GPU's buffers begin at multiples of it
 
 
 @dataclass(frozen=True)
 class Problem:
-    """C (n×m) = A (n×l) · B (l×m)."""
+    """C (n×m) = A (n×l) · B (l×m). BLAS calls n, m, l M, N, K."""
 
     n: int
     l: int
@@ -32,7 +32,7 @@ class Problem:
 
     @property
     def operations(self) -> int:
-        """One multiplication and one addition for each of n·l·m."""
+        """n·l·m multiplications and as many additions."""
         return 2 * self.n * self.l * self.m
 
     def bytes(self, rows: int, columns: int) -> int:
@@ -47,6 +47,6 @@ class Problem:
 
 
 def padded(columns: int, item_size: int) -> int:
-    """The width of a GPU's buffer that holds so many columns."""
-    in_a_copy = WIDEST_COPY // item_size
-    return -(-columns // in_a_copy) * in_a_copy
+    """The columns of a GPU's buffer for `columns` columns: its rows begin at multiples of WIDEST_COPY."""
+    multiple = WIDEST_COPY // item_size
+    return -(-columns // multiple) * multiple

@@ -1,4 +1,4 @@
-"""Who takes which rows. Plain arithmetic on numbers: no MPI, no NumPy."""
+"""Ranges of rows, and which rank of which node has which rows. Plain numbers: no MPI, no NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """Rows or columns lo, …, hi-1."""
+    """Rows or columns lo, …, hi - 1."""
 
     lo: int
     hi: int
@@ -21,7 +21,7 @@ class Span:
         return f"{self.lo}:{self.hi}"
 
     def meets(self, other: Span) -> bool:
-        """Whether some row or column belongs to both."""
+        """Whether the two overlap."""
         return self.lo < other.hi and other.lo < self.hi
 
     def lies_in(self, other: Span) -> bool:
@@ -37,20 +37,20 @@ class Span:
 
 
 def block(total: int, parts: int, part: int) -> Span:
-    """Block `part` of `total` rows cut into `parts` blocks whose sizes differ by at most one row."""
+    """Block number `part` of `total` rows in `parts` blocks whose sizes differ by at most one row."""
     size, longer = divmod(total, parts)
     lo = part * size + min(part, longer)
     return Span(lo, lo + size + (part < longer))
 
 
 def pieces(span: Span, size: int) -> Iterator[Span]:
-    """`span` cut into consecutive pieces of `size`, the last one maybe shorter; none for an empty span."""
+    """`span` in consecutive pieces of `size`, of which the last may be shorter; none for an empty span."""
     for lo in range(span.lo, span.hi, size):
         yield Span(lo, min(lo + size, span.hi))
 
 
 def even_pieces(span: Span, at_most: int) -> tuple[Span, ...]:
-    """`span` cut into the fewest pieces of `at_most` or less, as equal as can be; none for an empty span."""
+    """`span` in the fewest pieces of at most `at_most`, whose sizes differ by at most one; none for an empty span."""
     parts = -(-len(span) // max(1, at_most))
     return tuple(
         Span(span.lo + piece.lo, span.lo + piece.hi) for piece in (block(len(span), parts, part) for part in range(parts))
@@ -59,7 +59,7 @@ def even_pieces(span: Span, at_most: int) -> tuple[Span, ...]:
 
 @dataclass(frozen=True)
 class Topology:
-    """Which ranks share memory: one tuple of ranks a node. The first rank of a node is its leader."""
+    """The ranks of each node, which share memory. A node's first rank is its leader."""
 
     nodes: tuple[tuple[int, ...], ...]
 
@@ -69,22 +69,22 @@ class Topology:
 
     @classmethod
     def from_node_names(cls, names: Sequence[object]) -> Topology:
-        """`names[rank]` is whatever tells the rank's node from the others."""
+        """`names[rank]`: anything that is the same for ranks of one node only."""
         nodes: dict[object, list[int]] = {}
         for rank, name in enumerate(names):
             nodes.setdefault(name, []).append(rank)
         return cls(tuple(tuple(ranks) for ranks in nodes.values()))
 
     def split(self, ranks_per_node: int) -> Topology:
-        """Every node cut into nodes of at most so many ranks. Ranks of different nodes never come together."""
+        """Every node split into nodes of at most so many ranks."""
         starts = [(ranks, start) for ranks in self.nodes for start in range(0, len(ranks), ranks_per_node)]
         return Topology(tuple(ranks[start : start + ranks_per_node] for ranks, start in starts))
 
     @cached_property
     def _positions(self) -> dict[int, tuple[int, int]]:
-        """For each rank its node, and its number in the order of the nodes."""
-        members = [(rank, node) for node, ranks in enumerate(self.nodes) for rank in ranks]
-        return {rank: (node, position) for position, (rank, node) in enumerate(members)}
+        """Each rank's node, and its position when the ranks are listed node by node."""
+        by_node = [(rank, node) for node, ranks in enumerate(self.nodes) for rank in ranks]
+        return {rank: (node, position) for position, (rank, node) in enumerate(by_node)}
 
     @property
     def size(self) -> int:
@@ -97,9 +97,9 @@ class Topology:
         return self.nodes[node][0]
 
     def rows_of_rank(self, rank: int, total: int) -> Span:
-        """The rank's block. Blocks follow the nodes, so that a node's rows are consecutive however ranks are placed."""
+        """The rank's row block. The order is node by node, so that a node's rows are consecutive whichever ranks run on it."""
         return block(total, self.size, self._positions[rank][1])
 
     def rows_of_node(self, node: int, total: int) -> Span:
-        members = self.nodes[node]
-        return Span(self.rows_of_rank(members[0], total).lo, self.rows_of_rank(members[-1], total).hi)
+        ranks = self.nodes[node]
+        return Span(self.rows_of_rank(ranks[0], total).lo, self.rows_of_rank(ranks[-1], total).hi)

@@ -1,4 +1,4 @@
-"""Numbers and words as people read them."""
+"""Numbers and words for messages and tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def readable(count: float) -> str:
-    """`count` bytes in the largest fitting unit of 1024."""
+    """`count` bytes in the unit (B, KiB, …, TiB) in which the number is below 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What a rank did when: named intervals, from which the phase table and the trace are made."""
+"""What a rank did when: intervals of phases, from which the table of phases and the trace are made."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-# In the order in which a product goes through them; other names (such as "agree") are kept but not tabulated.
+# In a product's order. Other phases (such as "agree") are recorded, but are in neither the table nor the trace.
 PHASES = ("fill", "prepare", "scatter", "copy in", "exchange", "multiply", "copy out", "gather", "check")
 ON_DEVICE = ("copy in", "exchange", "multiply", "copy out")
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Seconds on this rank's clock. `repeat`: which repetition of the product, None outside of them."""
+    """`begin` and `end`: seconds on this rank's clock. `repeat`: number of the product, None outside of products."""
 
     phase: str
     begin: float
@@ -25,20 +25,17 @@ class Interval:
 class Timeline:
     """The intervals of one rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, traced: bool = False) -> None:
         self.intervals: list[Interval] = []
         self.repeat: int | None = None  # negative: a warm-up
-        self.kept = False  # the intervals themselves are wanted, not only their sums
+        self.traced = traced  # a trace is wanted: the intervals themselves, not only their sums
         self.zero = 0.0  # a moment that all ranks share, on this rank's clock
 
     def add(self, phase: str, begin: float, end: float, detail: str = "") -> None:
         self.intervals.append(Interval(phase, begin, end, self.repeat, detail))
 
     def seconds(self) -> dict[tuple[str, int | None], float]:
-        """Time in which each phase went on, for each repeat apart; warm-ups left out.
-
-        What runs at the same time in one phase counts once.
-        """
+        """Seconds of each phase and repeat, without warm-ups. Where intervals of a phase overlap, the time counts once."""
         spent: dict[tuple[str, int | None], float] = {}
         until: dict[tuple[str, int | None], float] = {}
         for interval in sorted(self._counted(), key=lambda interval: interval.begin):
@@ -49,7 +46,7 @@ class Timeline:
         return spent
 
     def since_zero(self) -> list[Interval]:
-        """The intervals on a clock that all ranks share; warm-ups left out."""
+        """The intervals in seconds after `zero`, without warm-ups."""
         return [replace(entry, begin=entry.begin - self.zero, end=entry.end - self.zero) for entry in self._counted()]
 
     def _counted(self) -> Iterator[Interval]:
@@ -58,7 +55,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds over the repeats."""
+    """Median, least and most seconds of the repeats."""
 
     median: float
     min: float
@@ -70,17 +67,18 @@ class Spread:
 
 
 def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
-    """For each phase the slowest device of each repeat, then the spread over repeats; in the order of PHASES.
+    """For each of PHASES the time of the slowest rank or device in each repeat, as the spread over the repeats.
 
-    `devices[rank]`: ranks that share a device take turns on it, so their times there add up.
+    `of_ranks[rank]`: the rank's `Timeline.seconds`. `devices[rank]`: its device. Ranks that share a device take turns on it,
+    so their times in the phases ON_DEVICE add up.
     """
-    on_device: dict[tuple[str, int | None, str], float] = {}
+    sums: dict[tuple[str, int | None, str], float] = {}
     for rank, (spent, device) in enumerate(zip(of_ranks, devices, strict=True)):
         for (phase, repeat), seconds in spent.items():
             key = (phase, repeat, device if phase in ON_DEVICE else f"rank {rank}")
-            on_device[key] = on_device.get(key, 0.0) + seconds
-    worst: dict[str, dict[int | None, float]] = {}
-    for (phase, repeat, _), seconds in on_device.items():
-        by_repeat = worst.setdefault(phase, {})
+            sums[key] = sums.get(key, 0.0) + seconds
+    slowest_of: dict[str, dict[int | None, float]] = {}
+    for (phase, repeat, _), seconds in sums.items():
+        by_repeat = slowest_of.setdefault(phase, {})
         by_repeat[repeat] = max(by_repeat.get(repeat, 0.0), seconds)
-    return {phase: Spread.of(list(worst[phase].values())) for phase in PHASES if phase in worst}
+    return {phase: Spread.of(list(slowest_of[phase].values())) for phase in PHASES if phase in slowest_of}

@@ -1,4 +1,4 @@
-"""What the system is asked for with every product, and changes slowly."""
+"""A cache for what is looked up before every product and changes slowly, such as free memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-SECONDS_TO_LIVE = 0.1  # seconds; looking takes as long as a small product
+SECONDS_TO_LIVE = 0.1  # of a value; a lookup takes as long as a small product
 
-_Seen = TypeVar("_Seen")
+_Value = TypeVar("_Value")
 
 
-def ttl_cached(look: Callable[[], _Seen]) -> Callable[[], _Seen]:
-    """What `look` saw a moment ago at most: LOOK_AGAIN."""
+def ttl_cached(look: Callable[[], _Value]) -> Callable[[], _Value]:
+    """`look` with its result kept for SECONDS_TO_LIVE at most."""
 
     @lru_cache(maxsize=1)
-    def seen(moment: int) -> _Seen:
+    def value_at(tick: int) -> _Value:
         return look()
 
-    return lambda: seen(int(time.monotonic() / SECONDS_TO_LIVE))
+    return lambda: value_at(int(time.monotonic() / SECONDS_TO_LIVE))

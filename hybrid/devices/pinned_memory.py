@@ -20,8 +20,7 @@ import numpy as np
 
 from hybrid.core.text import readable
 from hybrid.errors import one_line
-from hybrid.host.pages import LEAST_BYTES
-from hybrid.host.result_pool import Block
+from hybrid.host.page_memory import LEAST_BYTES, Block
 
 _ALREADY_LOCKED = 712  # in CUDA's numbers
 # Two locks must not meet in one page. The C library gives only larger memory pages of its own (its M_MMAP_THRESHOLD grows

@@ -14,7 +14,7 @@ from hybrid.core.text import ranges
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
 from hybrid.emulation.build import cache_folder, compiler
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 
 _LIMIT = 30  # seconds to compile a small program
 _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"

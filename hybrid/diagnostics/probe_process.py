@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import hybrid
 from hybrid.errors import one_line
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 
 LIMIT = 60  # seconds a probe may take
 MARGIN = 5  # seconds after its limit that a probe gets to end itself

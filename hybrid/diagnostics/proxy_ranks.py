@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from hybrid.diagnostics.probe_process import MARGIN, ProbeResult, how_it_ended, kill, parse_line, start
 from hybrid.errors import HybridError, one_line
-from hybrid.ranks import supervisor
+from hybrid.ranks.heartbeat import busy, heartbeat
 from hybrid.ranks.team import Team
 
 _POLL = 0.1  # seconds between two checks whether another rank has failed
@@ -74,7 +74,7 @@ class _Proxy:
             if message is not None:
                 return str(message)
         try:
-            with supervisor.busy():
+            with busy():
                 code: int | None = process.wait(max(0.0, self._deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             code = None
@@ -114,7 +114,7 @@ class _Proxy:
         """None at the end of its output or of its time. PhaseEnded if another rank's proxy fails meanwhile."""
         assert process.stdout is not None
         while b"\n" not in self._unread:
-            supervisor.heartbeat()
+            heartbeat()
             if team.size > 1:
                 team.messages.end_if_others_failed()
             if time.monotonic() > self._deadline:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
-from hybrid.host.files import discard, name_beside, publish, write_whole
+from hybrid.host.files import discard, publish, temporary_name, write_whole
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 
@@ -19,7 +19,7 @@ _BYTES_AT_ONCE = 32 << 20
 def write_product(team: Team, plan: Plan, c: np.ndarray, path: str) -> None:
     """Every rank calls it; `c` is the gathered C on the root's node."""
     with team.phase("write", timed=False) as naming:
-        naming.mine = name_beside(path) if team.rank == plan.root else None
+        naming.mine = temporary_name(path) if team.rank == plan.root else None
     beside: Path = naming.all[plan.root]
     try:
         with team.phase("write", timed=False):

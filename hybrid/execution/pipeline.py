@@ -1,7 +1,7 @@
-"""Runs one rank's share of a plan on a device: each arrival of a chunk or panel releases strips of C.
+"""Runs one rank's share of a plan on a device: each panel or k-slab that arrives releases tiles of C.
 
-It knows no MPI call and no CUDA call: a road brings the operands and takes C away, a device orders the work, a callback
-hears of its progress.
+It makes no MPI call and no CUDA call: a transport loads the operands and stores C, a device orders the work by events, and a
+callback is told of the progress.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hybrid.plan.schedule import Tile
 from hybrid.transport.base import RankMatrices, Transport
 from hybrid.transport.panel_stream import PanelStream
 
-LOADS_AHEAD = 4  # enough to keep a link busy; more, and the first strip is handed over late
+LOADS_AHEAD = 4  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
 
-Entering = Callable[[str], None]  # told the phase of each piece of work before it is handed to the device
+Entering = Callable[[str], None]  # told the phase of each copy and multiplication before it is submitted
 
 
 def multiply_in_place(
     share: RankShare, matrices: RankMatrices, device: Device, entering: Entering, panel_stream: PanelStream | None = None
 ) -> Work:
-    """Multiply the rank's row-block by B where they lie, as panels of B are delivered. Returns what `Device.finish` does."""
+    """Multiply the rank's row block by B in place, as column panels of B arrive. Returns what `Device.finish` does."""
     for arrival in share.order:
         if panel_stream is not None and arrival.operand == "B":
             panel_stream.wait_for(arrival.index)
@@ -39,50 +39,50 @@ def multiply_in_place(
 
 
 def run_share(share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> Work:
-    """Multiply the rank's row-block by B in the device's buffers. Returns what `Device.finish` does."""
+    """Multiply the rank's row block by B in the device's buffers. Returns what `Device.finish` does."""
     transport.begin()
-    _Run(share, buffers, transport, device, entering).hand_over()
+    _Run(share, buffers, transport, device, entering).submit()
     entering("multiply")
     return chain(transport.finish(), device.finish())
 
 
 class _Run:
-    """Hands a share's work to the device. Loads run ahead of the strips as far as there is room for them."""
+    """Submits a share's copies and multiplications. Loads run ahead of the tiles as far as the buffers have room."""
 
     def __init__(self, share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> None:
         self._arrivals = share.order
-        self._overwritten = share.last_uses
+        self._last_uses = share.last_uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
         self._loaded = 0
-        self._held: Residency[_Piece] = Residency()
-        self._written: dict[int, list[tuple[Tile, Event]]] = {}  # by the panels' slot: strips computed, or on their way home
+        self._resident: Residency[_Piece] = Residency()
+        self._written: dict[int, list[tuple[Tile, Event]]] = {}  # by the panels' slot: tiles being computed or copied back
 
-    def hand_over(self) -> None:
+    def submit(self) -> None:
         for index, arrival in enumerate(self._arrivals):
             self._load_ahead(index)
             if arrival.operand == "B":
                 fetched = self._transport.exchange(arrival, self._buffers.destination(arrival))
-                for piece in self._held.under(arrival):
+                for piece in self._resident.under(arrival):
                     piece.loaded += fetched
             for tile in arrival.releases:
                 self._multiply(tile)
 
     def _load_ahead(self, index: int) -> None:
-        """Load what arrival `index` needs, and further arrivals whose places nothing uses after it but what is handed over."""
+        """Load what arrival `index` needs, and further arrivals into buffers that only tiles submitted already still read."""
         until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
-        while self._loaded < until and self._overwritten[self._loaded] < index:
+        while self._loaded < until and self._last_uses[self._loaded] < index:
             arrival = self._arrivals[self._loaded]
             if self._loaded > index and not self._transport.ready(arrival):
                 return
             self._entering("copy in")
-            readers = [event for piece in self._held.under(arrival) for event in piece.readers]
+            readers = [event for piece in self._resident.under(arrival) for event in piece.readers]
             event = self._transport.load(arrival, self._buffers.destination(arrival), readers)
-            self._held.put(arrival, _Piece([event], []))
+            self._resident.put(arrival, _Piece([event], []))
             self._loaded += 1
 
     def _multiply(self, tile: Tile) -> None:
         a, b, c = self._buffers.operands(tile)
-        pieces = self._held.read_by(tile)
+        pieces = self._resident.read_by(tile)
         written = self._written.setdefault(tile.slot, [])
         before = [event for other, event in written if _meet(other, tile)]
         self._entering("multiply")
@@ -93,17 +93,17 @@ class _Run:
         if tile.completes:
             self._entering("copy out")
             event = self._transport.store(tile, c, [event])
-        # What comes later is done later: copies out keep their order, and so do strips that add to each other.
+        # The last entry stands for those it covers: copies out run in order, and so do tiles that accumulate into each other.
         written[:] = [entry for entry in written if not _covers(tile, entry[0])]
         written.append((tile, event))
 
 
 @dataclass
 class _Piece:
-    """A chunk or panel on the device."""
+    """A panel or slab in the device's buffers."""
 
-    loaded: list[Event]  # what has to be done before it is read
-    readers: list[Event]  # what has to be done before it is overwritten
+    loaded: list[Event]  # what must be complete before it is read
+    readers: list[Event]  # what must be complete before it is overwritten
 
 
 def _meet(one: Tile, other: Tile) -> bool:

@@ -3,63 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Work
+from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
-from hybrid.ranks.supervisor import busy
-from hybrid.ranks.team import Team
-from hybrid.selection.agreement import Agreement
+from hybrid.ranks.heartbeat import busy
+from hybrid.selection.decision import Decision
+from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.transport.build import make_panel_stream, make_rank_device, make_transport
+from hybrid.transport.build import make_panel_stream, make_transport
 from hybrid.transport.panel_stream import PanelForwarder
 
-# Told what is being done, how much of it is done, and of how much; on every rank.
-Progress = Callable[[str, int, int], None]
 
-
-class Runner:
-    """One rank's part of the multiplication, set up as far as can be done before the clock runs."""
+class RankRun:
+    """One rank's part of the multiplication, set up as far as can be done before the clock runs. Every rank makes one."""
 
     def __init__(
         self,
-        team: Team,
-        agreement: Agreement,
+        session: Session,
+        decision: Decision,
         matrices: RankMatrices | None,
-        touched: Sequence[Any],
+        read_and_written: Sequence[Any],
         settings: Settings,
         progress: Progress,
         forwarder: PanelForwarder | None = None,
     ) -> None:
-        """`ends`: as for `make_road`. `touched`: the memory that this rank's copies read and write.
+        """`matrices`: as for `make_transport`. `read_and_written`: host memory to pin before the first copy.
 
-        `passing`: how panels of B go between the nodes; None if they all are there before.
+        `forwarder`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
         """
-        plan, kernel = agreement.plan, agreement.kernel
-        gpus = [placement.gpu for placement in agreement.placements]
+        team, plan = session.team, decision.plan
         self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
-        self._tiles_of, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
+        self._tiles, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
         self._work: Work = ()
         began = time.perf_counter()
-        self._rank_device = make_rank_device(team, plan, gpus, kernel)
+        gpus = [placement.gpu for placement in decision.placements]
+        self._rank_device = session.device(plan, gpus, decision.kernel)
         self._panel_stream = make_panel_stream(team, plan, self._rank_device, forwarder) if forwarder else None
         if plan.staged:
             self._transport, self._buffers = make_transport(
-                team, plan, self._rank_device, self._matrices, kernel, gpus, self._panel_stream
+                team, plan, self._rank_device, matrices, gpus, decision.kernel, self._panel_stream
             )
             team.timeline.add("prepare", began, time.perf_counter())
-        self._to_lock = list(touched) if plan.staged else []
+        self._to_pin = list(read_and_written) if plan.staged else []
 
     def make_ready(self) -> None:
-        """Before each repetition; the ranks come together between this and `run`."""
-        if self._to_lock:
+        """Before each product, in a phase that all ranks leave together before they multiply."""
+        if self._to_pin:
             began = time.perf_counter()
-            while self._to_lock:
-                self._rank_device.lock(self._to_lock.pop())
+            while self._to_pin:
+                self._rank_device.lock(self._to_pin.pop())
             self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
         if self._rank_device.flags is not None:
@@ -69,13 +67,13 @@ class Runner:
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
 
-    def run(self) -> None:
+    def multiply(self) -> None:
+        """This rank's row block times B. Every rank calls it."""
         with self._team.phase("multiply", timed=False), busy():
             try:
                 work = self._multiply()
-                if (
-                    self._panel_stream is not None and self._share.column_panels
-                ):  # a rank without rows of its own may be a courier
+                if self._panel_stream is not None and self._share.column_panels:
+                    # Also a rank without rows of its own may have to forward panels to the other ranks of its node.
                     self._panel_stream.wait_for(len(self._share.column_panels) - 1)
             except BaseException:
                 self._rank_device.drain()
@@ -83,7 +81,7 @@ class Runner:
             self._work = work
 
     def note_work(self) -> None:
-        """After the clock of a product has stopped: when each piece of its work ran. A phase must follow, which tells the
+        """After the clock has stopped: when each copy and kernel of the product ran. A phase must follow, which tells the
         other ranks if this fails."""
         for phase, begin, end in self._work:
             self._team.timeline.add(phase, begin, end)
@@ -99,5 +97,5 @@ class Runner:
     def _entering(self, phase: str) -> None:
         self._team.enter(phase)
         if phase == "multiply":
-            self._progress("multiply", self._done, self._tiles_of)
+            self._progress("multiply", self._done, self._tiles)
             self._done += 1

@@ -1,64 +1,61 @@
-"""A product of row-blocks: every rank's rows of A and B are where they are, and its rows of C stay there."""
+"""A product of row blocks: every rank's rows of A and B stay where they are, and so do its rows of C."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_host, where_lies
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_host, to_device_of
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
-from hybrid.execution.rank_run import Runner
+from hybrid.execution.rank_run import RankRun
 from hybrid.execution.scatter_gather import broadcast_to_nodes
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
-from hybrid.selection.agreement import Agreement
+from hybrid.selection.decision import Decision
+from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.freivalds import Check, verify
 
 
-def run_row_block_product(team: Team, agreement: Agreement, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
-    """This rank's rows of C, where its rows of A lie, and what the check found. Every rank calls it."""
-    plan, share = agreement.plan, agreement.plan.shares[team.rank]
-    threads = agreement.placements[team.rank].threads.count
+def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
+    """This rank's rows of C, on the device where its rows of A lie, and what the check found. Every rank calls it."""
+    team, plan = session.team, decision.plan
+    share, threads = plan.shares[team.rank], decision.placements[team.rank].threads.count
     team.timeline = Timeline()
     with limited_threads(threads):
         with team.phase("scatter"), busy():
             own_a, own_b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
             c = empty_like(own_a, len(share.rows), plan.problem.m)
             await_callers_work(own_a, own_b, c)
-        all_b = (
-            RowView(own_b, share.b_rows)
-            if plan.own_rows_suffice
-            else RowView(_gathered(team, plan, own_b, settings), Span(0, plan.problem.l))
-        )
-        touched = [own_a, all_b.array, c]
-        runner = Runner(team, agreement, RankMatrices(own_a, all_b, c), touched, settings, lambda *_: None)
+        view_b = RowView(own_b, share.b_rows) if plan.own_rows_suffice else _all_of_b(team, plan, own_b, settings)
+        read_and_written = [own_a, view_b.array, c]
+        run = RankRun(session, decision, RankMatrices(own_a, view_b, c), read_and_written, settings, lambda *_: None)
         with team.phase("scatter", timed=False):
-            runner.make_ready()
-        runner.run()
+            run.make_ready()
+        run.multiply()
         check = None
         if settings.check:
             with team.phase("check", timed=False), busy():
                 rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
-                window_a, window_b, window_c = (RowView(on_host(array), span) for array, span in rows)
-            check = verify(team, plan, window_a, window_b, window_c, threads)
+                on_hosts = [RowView(on_host(array), span) for array, span in rows]
+            check = verify(team, plan, on_hosts[0], on_hosts[1], on_hosts[2], threads)
         if plan.device != "cuda":
             with team.phase("scatter"):
-                c = where_lies(a, c)
+                c = to_device_of(a, c)
         return c, check
 
 
-def _gathered(team: Team, plan: Plan, own_b: Any, settings: Settings) -> Any:
-    """All of B in the node's window."""
-    window = make_shared_matrices(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
+def _all_of_b(team: Team, plan: Plan, own_b: Any, settings: Settings) -> RowView:
+    """B gathered in memory that the node's ranks share."""
+    b = make_shared_matrices(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
     with team.phase("scatter"), busy():
-        window[plan.shares[team.rank].b_rows][...] = on_host(own_b)
+        b[plan.shares[team.rank].b_rows][...] = on_host(own_b)
     with team.phase("scatter"):
         for share in plan.shares:
-            broadcast_to_nodes(team, plan, window, share.b_rows, share.node, settings)
-    return window.array
+            broadcast_to_nodes(team, plan, b, share.b_rows, share.node, settings)
+    return b

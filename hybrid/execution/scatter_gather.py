@@ -1,4 +1,4 @@
-"""Rows between the root, the nodes and their windows: to where they are multiplied, and those of C to the root."""
+"""Scatter and gather: the root's rows of A and B to the nodes that multiply them, and the nodes' rows of C to the root."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from hybrid.transport.panel_stream import PanelForwarder
 def scatter(
     team: Team, plan: Plan, views: dict[str, RowView], a: MatrixSource, b: MatrixSource, settings: Settings, threads: int
 ) -> None:
-    """Before the multiplication: the root's arrays into its node's window, and its A to the nodes.
+    """Before the multiplication: copy the root's arrays into its node's shared matrices, and send the nodes their rows of A.
 
-    B follows panel by panel; or, where every node loads only rows of its own, these are sent there now.
+    B follows column panel by column panel while others are multiplied; or, where every node loads only rows of its own, they
+    are sent there now.
     """
     with team.phase("scatter"):
         for operand, key in ((a, "A"), (b, "B")):
             if isinstance(operand, RootMatrix):
-                window = views[key]
-                if team.rank == plan.root and operand.in_place(plan.problem.dtype) is not window.array:
-                    operand.rows(window.rows, window.array, threads, lambda done: team.enter("scatter"))
+                view = views[key]
+                if team.rank == plan.root and operand.in_place(plan.problem.dtype) is not view.array:
+                    operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
         if isinstance(a, RootMatrix):
             _send_rows(team, plan, views["A"], a, plan.a_rows_on, settings)
         if isinstance(b, RootMatrix) and plan.transport == "nccl":
@@ -38,28 +39,28 @@ def scatter(
 
 
 def _send_rows(
-    team: Team, plan: Plan, window: RowView, operand: RootMatrix, rows_on: Callable[[int], Span], settings: Settings
+    team: Team, plan: Plan, view: RowView, operand: RootMatrix, rows_on: Callable[[int], Span], settings: Settings
 ) -> None:
-    """From the root's array to each other node the rows that it has in its window."""
+    """From the root's array to each other node the rows that lie in its shared matrix."""
     take = partial(operand.contiguous, dtype=plan.problem.dtype)
     row_bytes = plan.problem.bytes(1, operand.shape[1])
     for node in range(len(plan.topology.nodes)):
         if node != plan.root_node:
             chain = [plan.root, plan.topology.leader(node)]
-            chain_broadcast(team, chain, rows_on(node), take, window.__getitem__, row_bytes, settings.message_bytes)
+            chain_broadcast(team, chain, rows_on(node), take, view.__getitem__, row_bytes, settings.message_bytes)
 
 
-def couriers(plan: Plan) -> list[int]:
-    """For each node the rank that passes panels of B on: its leader, on the root's node the root."""
+def gateways(plan: Plan) -> list[int]:
+    """For each node its gateway, the rank that talks to other nodes: its leader, and on the root's node the root."""
     return [plan.root if node == plan.root_node else plan.topology.leader(node) for node in range(len(plan.topology.nodes))]
 
 
 def forwarder_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings: Settings) -> PanelForwarder | None:
-    """How panels of B come to all nodes' windows, where there are several nodes and they are read from there.
+    """How column panels of B reach the shared matrices of all nodes; None where there is one node, or NCCL brings them.
 
-    `from_root`: all rows are in the root's window; else every node has those its ranks made.
+    `from_root`: all rows lie on the root's node; else every node has those that its ranks made.
     """
-    chain = couriers(plan)
+    chain = gateways(plan)
     if len(chain) == 1 or plan.transport == "nccl":
         return None
     if team.rank not in chain:
@@ -88,7 +89,7 @@ def forwarder_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings
 
 
 def broadcast_to_nodes(team: Team, plan: Plan, b: RowView, rows: Span, node: int, settings: Settings) -> None:
-    """Rows of B that lie in one node's window, into all others'. Within a phase, on every rank."""
+    """Rows of B from one node's shared matrix to those of all others. Every rank calls it, within a phase."""
     leaders = [ranks[0] for ranks in plan.topology.nodes]
     chain = leaders[node:] + leaders[:node]
     if len(chain) > 1:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.errors import UsageError
-from hybrid.host.files import appearing
+from hybrid.host.files import atomic_write
 
 OUT_FORMATS = (".npy", ".csv", ".json")
 _LONGEST = 30  # digits of a number in a table; of longer ones the ends are shown
@@ -73,7 +73,7 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
                 f"--out {path}: the largest count has {largest.bit_length()} bits, .npy holds int64: use .csv or .json"
             )
         numbers = numbers.astype(np.int64)
-    with appearing(path) as beside:
+    with atomic_write(path) as beside:
         if path.endswith(".npy"):
             with open(beside, "wb") as raw:
                 np.save(raw, numbers)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, then renamed."""
+"""Files that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -12,60 +12,59 @@ from hybrid.errors import UsageError
 
 
 @contextmanager
-def appearing(path: str) -> Iterator[Path]:
-    """A path beside `path` to write to; renamed to `path` when the body ends well, removed when it does not."""
-    beside = name_beside(path)
+def atomic_write(path: str) -> Iterator[Path]:
+    """A temporary path to write to: renamed to `path` at the end of the body, removed if the body raises."""
+    temporary = temporary_name(path)
     try:
-        yield beside
-        publish(beside, path)
+        yield temporary
+        publish(temporary, path)
     except BaseException:
-        discard(beside)
+        discard(temporary)
         raise
 
 
-def name_beside(path: str) -> Path:
-    """A new name in the folder of the file that `path` leads to."""
+def temporary_name(path: str) -> Path:
+    """A new name in the folder of the file that `path` leads to, through symbolic links."""
     target = Path(os.path.realpath(path))
     return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
-def publish(beside: Path, path: str) -> None:
-    """Give a finished file its name, once it is safely on the disk. Links to it stay."""
-    with open(beside, "rb") as written:
+def publish(temporary: Path, path: str) -> None:
+    """Rename a finished file once it is on the disk. A symbolic link at `path` stays and leads to it."""
+    with open(temporary, "rb") as written:
         os.fsync(written.fileno())
-    os.replace(beside, os.path.realpath(path))
+    os.replace(temporary, os.path.realpath(path))
 
 
-def discard(beside: Path) -> None:
+def discard(temporary: Path) -> None:
     with suppress(FileNotFoundError):
-        beside.unlink()
+        temporary.unlink()
 
 
 def refuse_unwritable(path: str) -> None:
-    """Raise UsageError now if a file could not be made at `path` later."""
+    """UsageError if no file could be written at `path`: found before the work, not after it."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise UsageError(f"{path} is not a regular file")
     if not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent} for {path}")
     if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"no files can be made in {target.parent}")
+        raise UsageError(f"no files can be written in {target.parent}")
 
 
 def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError if two options name the same file, but for the pairs in `may_replace`."""
+    """UsageError if two options name the same file, unless `may_replace[one]` lists the other."""
     seen: dict[str, str] = {}
     for option, path in paths.items():
         if path is None:
             continue
-        place = os.path.realpath(path)
-        other = seen.setdefault(place, option)
+        other = seen.setdefault(os.path.realpath(path), option)
         if other != option and option not in may_replace.get(other, ()) and {option, other} != {"--a", "--b"}:
             raise UsageError(f"{other} and {option} name the same file, {path}")
 
 
 def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
-    """Write all of `data` at an offset, also where the system takes it in parts."""
+    """Write all of `data` at offset `at`, also where pwrite takes it in parts."""
     left = memoryview(data)
     while left:
         written = os.pwrite(descriptor, left, at)

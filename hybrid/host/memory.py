@@ -1,4 +1,4 @@
-"""How much host memory this process may still take, asked of the system; and the refusal of what does not fit."""
+"""How much host and shared memory this process may still allocate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hybrid.core.ttl_cache import ttl_cached
 
 
 def available_host_bytes(*, now: bool = False) -> int:
-    """`host_bytes_in` of this machine, a moment ago at most; `now`: looked at anew."""
+    """`host_bytes_in` of this machine, from a short-lived cache; `now`: looked up again."""
     return _host_bytes() if now else _host_bytes_lately()
 
 
@@ -21,7 +21,7 @@ _host_bytes_lately = ttl_cached(_host_bytes)
 
 
 def host_bytes_in(root: Path) -> int:
-    """The least of what the system has available and what this process's control groups still allow."""
+    """The least of what the system has available and what this process's control groups still allow. `root`: of the files."""
     limits = []
     try:
         for line in (root / "proc/meminfo").read_text().splitlines():
@@ -56,6 +56,6 @@ def _allowed_by_control_groups(root: Path) -> list[int]:
 
 
 def shared_bytes(folder: Path) -> int:
-    """Free bytes of the folder shared matrices are made in."""
+    """Free bytes of the file system of `folder`, in which shared matrices are created."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize

@@ -1,4 +1,4 @@
-"""Some rows of a matrix, asked for as rows of the whole."""
+"""Some rows of a matrix, indexed as rows of the whole."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hybrid.core.spans import Span
 
 
 class RowView:
-    """Rows `rows` of a matrix. `array` holds them from its row 0 on, in the host's memory or a GPU's."""
+    """Rows `rows` of a matrix, which are all rows of `array`, in host or GPU memory."""
 
     def __init__(self, array: Any, rows: Span) -> None:
         self.array = array
         self.rows = rows
 
     def __getitem__(self, rows: Span) -> Any:
-        """These rows of the whole matrix; they must be among those that the view holds."""
+        """These rows of the whole matrix; they must lie in `self.rows`."""
         return self.array[rows.within(self.rows).slice]

@@ -1,4 +1,4 @@
-"""Work on rows by several threads of one process, for NumPy calls that let other threads run meanwhile."""
+"""Work on rows by several threads of a process, for NumPy calls that release the GIL."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hybrid.core.spans import Span, pieces
 
 Result = TypeVar("Result")
 
-CALL_BYTES = 4 << 20  # of the operands of one NumPy call: between calls one thread at a time runs, and smaller ones are too short
-_MOST_THREADS = 16  # more wait for each other between their calls, and each has memory of its own
+CALL_BYTES = 4 << 20  # of the operands of one NumPy call: with smaller calls, the threads would mostly wait for the GIL
+_MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
 
 
 def on_threads(threads: int, work: Callable[[Span], Result], parts: Iterable[Span]) -> Iterator[Result]:
-    """`work(part)` for each part, in order, by `threads` threads."""
+    """`work(part)` for each part by `threads` threads; the results in order."""
     parts, threads = list(parts), min(threads, _MOST_THREADS)
     if threads <= 1 or len(parts) <= 1:
         yield from map(work, parts)
@@ -25,5 +25,5 @@ def on_threads(threads: int, work: Callable[[Span], Result], parts: Iterable[Spa
 
 
 def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:
-    """`rows` in pieces of about `at_once` bytes, of one row at least."""
+    """`rows` in pieces of at most `at_once` bytes, but of one row at least."""
     return pieces(rows, max(1, at_once // max(1, row_bytes)))

@@ -1,4 +1,4 @@
-"""How many CPU threads a rank may use, and holding the BLAS library to that number."""
+"""How many CPU threads a rank uses, and limiting the BLAS library to that number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-# Read by the BLAS libraries NumPy comes with, once, when they are loaded.
+# Read once by the BLAS libraries that NumPy may come with, when they are loaded.
 _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts
 
 
 @dataclass(frozen=True)
 class Threads:
-    """A rank's threads and where the number comes from."""
+    """A rank's number of threads and where it comes from."""
 
     count: int
     reason: str
@@ -41,10 +41,10 @@ def choose_threads(
     environment: Mapping[str, str],
     quota: float | None = None,
 ) -> Threads:
-    """Threads of one rank: what was asked, else Slurm's word, else OpenMP's, else its share of the cores at hand.
+    """Threads of one rank: `asked`, else SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else its part of the usable cores.
 
-    `cores_of_node_ranks`: for each rank of the node the cores it may use; ranks with the same cores share them.
-    `quota`: how many cores' worth of time the control group allows the node's ranks together.
+    `cores_of_node_ranks`: for each rank of the node the cores it may use; those that several ranks may use are divided.
+    `quota`: the number of cores to which the control group limits the processor time of all ranks of the node together.
     """
     if asked:
         return Threads(asked, "--threads")
@@ -66,7 +66,7 @@ def choose_threads(
 
 
 def core_quota(root: Path = Path("/")) -> float | None:
-    """Cores' worth of processor time this process's control group allows, None without a limit (Linux, version 2)."""
+    """The number of cores to which control groups (version 2) limit this process's processor time; None: no limit."""
     try:
         limit, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)
@@ -75,7 +75,7 @@ def core_quota(root: Path = Path("/")) -> float | None:
 
 
 def announce_threads(count: int) -> None:
-    """Tell BLAS its number of threads before NumPy loads it, so that it never starts more; later calls have no effect."""
+    """Set BLAS's number of threads before NumPy loads it, so that it never starts more. Without effect afterwards."""
     if "numpy" not in sys.modules:
         for variable in _POOL_VARIABLES:
             os.environ[variable] = str(count)
@@ -84,7 +84,7 @@ def announce_threads(count: int) -> None:
 def limited_threads(count: int) -> AbstractContextManager[object]:
     """Within this context every BLAS library of this process uses `count` threads."""
     if all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES):
-        return nullcontext()  # already announced: looking through the loaded libraries would cost start-up time
+        return nullcontext()  # as announced; threadpoolctl need not be imported
     libraries = _blas_libraries(len(sys.modules))
     if all(library.num_threads == count for library in libraries.lib_controllers):
         return nullcontext()
@@ -93,7 +93,7 @@ def limited_threads(count: int) -> AbstractContextManager[object]:
 
 @lru_cache(maxsize=1)
 def _blas_libraries(modules_loaded: int) -> ThreadpoolController:
-    """The libraries of this process: looked for anew when more modules have been loaded, since that takes a millisecond."""
+    """The BLAS libraries of this process. The search takes a millisecond: repeated only when more modules have been loaded."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")

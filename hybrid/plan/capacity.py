@@ -1,4 +1,4 @@
-"""What memory a plan finds on ranks, nodes and GPUs; and the refusal of what does not fit there."""
+"""Does a plan fit the memory of its nodes and GPUs? If not, how much is missing."""
 
 from __future__ import annotations
 
@@ -6,75 +6,88 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hybrid.core.text import readable
-from hybrid.errors import DoesNotFit
 from hybrid.plan.plan import Plan
 
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """Memory a rank sees free. `gpu_id` tells which ranks share a GPU.
+    """Memory a rank may use. `gpu_id` tells which ranks share a GPU.
 
-    Not `gpu_asked`: `gpu_bytes` are what may be used, whether they are free or not; only what is held is there for certain.
+    Where not `gpu_queried`, the driver has not been asked: `gpu_bytes` is only an upper limit, and what is certain is
+    `gpu_reserved`, which this project holds from earlier products.
     """
 
     host: str
     host_bytes: int
-    shared_bytes: int  # in the folder where shared matrices live
+    shared_bytes: int  # in the folder where node-shared matrices are made
     gpu_bytes: int = 0
     gpu_id: str = ""
-    gpu_reserved: int = 0  # of gpu_bytes: by this project, for the next product
-    gpu_pooled: int = 0  # of gpu_bytes: by this process, for arrays such as resident rows of C
+    gpu_reserved: int = 0  # of gpu_bytes: buffers of earlier products, which the next one uses
+    gpu_pooled: int = 0  # of gpu_bytes: in CuPy's memory pool of this process, for arrays such as a rank's rows of C
     gpu_queried: bool = True
 
 
-def refuse_what_does_not_fit(
-    plan: Plan, rooms: Sequence[FreeMemory], *, already_there: int = 0, besides: Sequence[int] = ()
-) -> None:
-    """Raise DoesNotFit, with the missing amount, if some node or GPU cannot hold its part. `rooms[rank]`, for all ranks.
+def shortage(plan: Plan, free: Sequence[FreeMemory], *, already_there: int = 0, besides: Sequence[int] = ()) -> str:
+    """Which node or GPU cannot hold its part, and how much is missing, in a line; empty if all fits.
 
-    `already_there`: bytes of the forecast on the root's node that exist already. `besides[rank]`: of a rank's host memory,
-    that the plan does not know of.
+    Parameters: `free[rank]`, for all ranks. `already_there`: bytes of the forecast on the root's node that exist already.
+    `besides[rank]`: host memory that a rank needs and the plan does not know of.
     """
+    return _shortage_of_hosts(plan, free, already_there, besides) or _shortage_of_staging(plan) or _shortage_of_gpus(plan, free)
+
+
+def _shortage_of_hosts(plan: Plan, free: Sequence[FreeMemory], already_there: int, besides: Sequence[int]) -> str:
     nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
     for index, ranks in enumerate(plan.topology.nodes):
-        nodes_of_host.setdefault(rooms[ranks[0]].host, []).append(index)
+        nodes_of_host.setdefault(free[ranks[0]].host, []).append(index)
     for host, nodes in nodes_of_host.items():
         here = [rank for index in nodes for rank in plan.topology.nodes[index]]
-        need = sum(plan.bytes_on_node(index) for index in nodes) - (already_there if plan.root_node in nodes else 0)
-        need += sum(besides[rank] for rank in here) if besides else 0
-        free = min(rooms[rank].host_bytes for rank in here)
-        if need > free:
-            raise DoesNotFit(
-                f"{plan.problem} needs {readable(need)} of memory on {host}, which has {readable(free)}: "
-                f"{readable(need - free)} are missing; use more nodes, smaller matrices or float32"
+        there = already_there if plan.root_node in nodes else 0
+        needed = sum(plan.bytes_on_node(index) for index in nodes) - there
+        needed += sum(besides[rank] for rank in here) if besides else 0
+        available = min(free[rank].host_bytes for rank in here)
+        if needed > available:
+            return (
+                f"{plan.problem} needs {readable(needed)} of memory on {host}, which has {readable(available)}: "
+                f"{readable(needed - available)} are missing; use more nodes, smaller matrices or float32"
             )
-        need = sum(
-            plan.bytes_shared_on_node(index) for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root
-        )
-        need -= already_there if plan.root_node in nodes else 0
-        free = min(rooms[rank].shared_bytes for rank in here)
-        if need > free:
-            raise DoesNotFit(
-                f"{plan.problem} needs {readable(need)} of shared memory on {host}, where {readable(free)} are free: "
-                f"{readable(need - free)} are missing; enlarge /dev/shm (in a container: --shm-size) or start one rank a node"
+        several = [index for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root]
+        needed = sum(plan.bytes_shared_on_node(index) for index in several) - there
+        available = min(free[rank].shared_bytes for rank in here)
+        if needed > available:
+            return (
+                f"{plan.problem} needs {readable(needed)} of shared memory on {host}, where {readable(available)} are free: "
+                f"{readable(needed - available)} are missing; enlarge /dev/shm (in a container: --shm-size) or start one rank "
+                "a node"
             )
-    for share in plan.shares if plan.staged and plan.device_memory else ():
-        if share.layout.bytes > plan.device_memory and plan.device != "cuda":
-            raise DoesNotFit(
+    return ""
+
+
+def _shortage_of_staging(plan: Plan) -> str:
+    """Of a CPU that copies panels into buffers, limited by --gpu-memory."""
+    if not (plan.staged and plan.device_memory) or plan.device == "cuda":
+        return ""
+    for share in plan.shares:
+        if share.layout.bytes > plan.device_memory:
+            return (
                 f"a row of A, a column of B and their element of C take {readable(share.layout.bytes)}, but rank {share.rank} "
                 f"may take {readable(plan.device_memory)} (--gpu-memory)"
             )
-    by_gpu: dict[str, list[int]] = {}
-    for rank, room in enumerate(rooms):
-        if plan.device == "cuda":
-            by_gpu.setdefault(room.gpu_id, []).append(rank)
-    for users in by_gpu.values():
-        need = sum(plan.bytes_on_gpu(rank) for rank in users)
-        free = min(rooms[rank].gpu_bytes for rank in users)
-        if need > free:
-            named = f"rank {users[0]}" if len(users) == 1 else f"ranks {', '.join(map(str, users))}"
-            raise DoesNotFit(
-                f"{plan.problem} needs {readable(need)} on the GPU of {named} on {rooms[users[0]].host}, "
-                f"which has {readable(free)} free: "
-                f"{readable(need - free)} are missing; use more GPUs, smaller matrices or float32"
+    return ""
+
+
+def _shortage_of_gpus(plan: Plan, free: Sequence[FreeMemory]) -> str:
+    ranks_of_gpu: dict[str, list[int]] = {}
+    for rank, memory in enumerate(free if plan.device == "cuda" else ()):
+        ranks_of_gpu.setdefault(memory.gpu_id, []).append(rank)
+    for ranks in ranks_of_gpu.values():
+        needed = sum(plan.bytes_on_gpu(rank) for rank in ranks)
+        available = min(free[rank].gpu_bytes for rank in ranks)
+        if needed > available:
+            named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+            return (
+                f"{plan.problem} needs {readable(needed)} on the GPU of {named} on {free[ranks[0]].host}, "
+                f"which has {readable(available)} free: "
+                f"{readable(needed - available)} are missing; use more GPUs, smaller matrices or float32"
             )
+    return ""

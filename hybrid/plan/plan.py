@@ -14,11 +14,12 @@ from hybrid.errors import UsageError
 from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.k_slabs import slabs_of
 from hybrid.plan.rank_share import RankShare
+from hybrid.plan.request import OperandLocation, PlanRequest
 from hybrid.plan.tiling import choose_tiling
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
-MOST_PIECES = 1 << 21  # of one rank
-MOST_GROUPS, GROUP_COLUMNS = 16, 512  # of the check: fewer columns in a sum show smaller errors, and take more memory
+MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
+MOST_GROUPS, GROUP_COLUMNS = 16, 512  # of the check: fewer columns in a sum reveal smaller errors, but take more memory
 
 
 def column_groups(columns: int) -> int:
@@ -34,29 +35,38 @@ class Plan:
     topology: Topology
     root: int
     device: str  # "cpu", "cuda" or "emulate"
-    staged: bool  # chunks and panels are copied into buffers of the device
+    staged: bool  # panels are copied into buffers of the device
     check: bool  # the product will be verified
     shares: tuple[RankShare, ...]
-    transport: str = "in place"  # or "host", "peers", "nccl": how the operands come to the devices
-    resident: bool = False  # every rank has its rows of A and B, and keeps its rows of C
+    operands: OperandLocation = OperandLocation.NODE_SHARED
+    transport: str = "in place"  # or "host", "peers", "nccl": how the operands reach the devices
     device_memory: int = 0  # bytes each rank may take on its device; 0: as many as it needs
-    at_root: bool = False  # the matrices are the root's own arrays: they lie in no window
 
     def with_transport(self, transport: str) -> Plan:
-        """With buffers as the road takes them: NCCL sends what lies in one piece."""
+        """With buffers laid out for the transport: NCCL broadcasts whole rows, so each column panel is a matrix of its own."""
         shares = _panels_apart(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
         return replace(self, transport=transport, shares=shares)
 
     def refuse_endless(self) -> None:
-        """UsageError if what fits is so little that chunks and panels would come again and again."""
+        """UsageError if so little fits that panels would be loaded millions of times."""
         for share in self.shares:
             in_slabs = 0 if share.in_slabs else len(share.column_panels) * len(share.slabs)
             _refuse_many(self.problem, share.tiling.loads(len(share.rows), self.problem.m) + in_slabs)
 
     @property
     def adds(self) -> bool:
-        """Some strips are added to C."""
+        """Some tiles accumulate: their product is added to C."""
         return bool(self.shares[0].slabs)
+
+    @property
+    def has_row_blocks(self) -> bool:
+        """Every rank has its rows of A and B, and keeps its rows of C."""
+        return self.operands is OperandLocation.ROW_BLOCKS
+
+    @property
+    def at_root(self) -> bool:
+        """The matrices stay in the root's private memory, which no other rank can read."""
+        return self.operands is OperandLocation.ROOT_ARRAYS
 
     @property
     def root_node(self) -> int:
@@ -67,9 +77,9 @@ class Plan:
         """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
         if all(len(members) == 1 for members in self.topology.nodes):
             return "one rank a node: nothing to exchange"
-        if self.resident and len(self.topology.nodes) > 1:
+        if self.has_row_blocks and len(self.topology.nodes) > 1:
             return "rows of B lie on other nodes"
-        return self._why_not_held
+        return self._why_not_all_resident
 
     @property
     def why_no_nccl(self) -> str:
@@ -78,12 +88,12 @@ class Plan:
             return "one rank: nothing to exchange"
         if self.device != "cuda":
             return "NCCL joins GPUs only"
-        return self._why_not_held
+        return self._why_not_all_resident
 
     @property
-    def _why_not_held(self) -> str:
+    def _why_not_all_resident(self) -> str:
         if not all(share.holds_all for share in self.shares):
-            return "not everything fits on the devices: what is needed is loaded as they go"
+            return "not everything fits on the devices: some panels are loaded more than once"
         if not all(len(share.rows) and share.column_panels for share in self.shares):
             return "some ranks have nothing to multiply"
         return ""
@@ -92,19 +102,19 @@ class Plan:
         return self.topology.rows_of_node(node, self.problem.n)
 
     def c_rows_on(self, node: int) -> Span:
-        """All of C on the root's node, where it ends; elsewhere the node's own rows."""
+        """All of C on the root's node, where it is gathered; elsewhere the node's own rows."""
         return Span(0, self.problem.n) if node == self.root_node else self.a_rows_on(node)
 
     def c_rows_at_the_end(self, rank: int) -> Span:
-        """Of C, the rows this rank checks and writes: of the gathered one a block for each rank of the root's node."""
-        if self.resident:
+        """The rows of C that this rank checks and writes to a file: the ranks of the root's node share the gathered C equally."""
+        if self.has_row_blocks:
             return self.shares[rank].rows
         members = self.topology.nodes[self.root_node]
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
 
     def b_rows_over_link(self, rank: int) -> Span:
-        """The rows of B that this rank loads to its device: on the road "peers" for its node's ranks, on "nccl" for all."""
-        if self.resident or self.transport == "nccl":
+        """The rows of B that cross this rank's link: with "peers" for the ranks of its node, with "nccl" for all ranks."""
+        if self.has_row_blocks or self.transport == "nccl":
             return self.shares[rank].b_rows
         members = self.topology.nodes[self.topology.node_of(rank)]
         number, share = members.index(rank), self.shares[rank]
@@ -113,7 +123,7 @@ class Plan:
         return block(self.problem.l, len(members), number)
 
     def b_rows_on(self, node: int) -> Span:
-        """The rows of B that the node's ranks share: all, but where each loads only those that it provides."""
+        """The rows of B in the node's shared memory: all of them, unless each rank loads only the rows that it provides."""
         return self.b_rows_from(node) if self.transport == "nccl" else Span(0, self.problem.l)
 
     def b_rows_from(self, node: int) -> Span:
@@ -122,13 +132,15 @@ class Plan:
 
     @property
     def own_rows_suffice(self) -> bool:
-        """Of resident operands: no rank loads other rows than its own. It is alone, or fetches the others' from their devices."""
+        """Of row blocks: no rank reads rows of B that are not its own from host memory. It is the only rank, or the others' rows
+        come from their devices."""
         return self.topology.size == 1 or self.transport in ("peers", "nccl")
 
     def bytes_shared_on_node(self, node: int) -> int:
-        """The matrices a node's ranks share. Of resident ones that is B, where it is not fetched from device to device."""
+        """Bytes of the matrices that a node's ranks share. With row blocks that is B alone, and nothing where B goes from device
+        to device."""
         p = self.problem
-        if self.resident:
+        if self.has_row_blocks:
             return 0 if self.own_rows_suffice else p.bytes(p.l, p.m)
         return (
             p.bytes(len(self.a_rows_on(node)), p.l)
@@ -137,15 +149,15 @@ class Plan:
         )
 
     def bytes_of_buffers(self, rank: int) -> int:
-        """What a rank's device holds of its own: chunks of A, panels of B, and C below them; nothing where it works in place."""
+        """Buffers on a rank's device: row panels of A, column panels of B, and the tiles of C; nothing in place."""
         return self.shares[rank].layout.bytes if self.staged else 0
 
     def bytes_of_check(self, rank: int) -> int:
-        """What the check keeps: two numbers for each row of B and group of columns, three for each row it compares."""
+        """Memory of the check: two numbers for each row of B and group of columns, three for each row that it compares."""
         if not self.check:
             return 0
         p, groups, alone = self.problem, column_groups(self.problem.m), self.topology.size == 1
-        # Between ranks these numbers exist several times: as made, as sent, as received, in order.
+        # With several ranks these numbers exist as computed, as sent, as received and as sorted by row.
         of_b = 2 * groups * p.l * (3 if alone else 5)
         rows = len(self.shares[rank].rows) if len(self.topology.nodes) == 1 else 4 * p.n
         return 8 * (of_b + 3 * groups * rows)
@@ -153,7 +165,7 @@ class Plan:
     def bytes_on_rank(self, rank: int) -> int:
         """Private host memory of a rank."""
         buffers = 0 if self.device == "cuda" else self.bytes_of_buffers(rank)
-        of_c = self.problem.bytes(len(self.shares[rank].rows), self.problem.m) if self.resident else 0
+        of_c = self.problem.bytes(len(self.shares[rank].rows), self.problem.m) if self.has_row_blocks else 0
         return PROCESS_BYTES + buffers + of_c + self.bytes_of_check(rank)
 
     def bytes_on_node(self, node: int) -> int:
@@ -166,7 +178,7 @@ class Plan:
 def _refuse_many(problem: Problem, pieces: int) -> None:
     if pieces > MOST_PIECES:
         raise UsageError(
-            f"{problem} would come in {pieces:,} chunks and panels, more than {MOST_PIECES:,}: allow more memory or larger pieces"
+            f"{problem} would be cut into {pieces:,} panels, more than {MOST_PIECES:,}: allow more memory or larger panels"
         )
 
 
@@ -180,47 +192,28 @@ def _panels_apart(shares: tuple[RankShare, ...], problem: Problem, device: str) 
 
 
 @lru_cache(maxsize=16)
-def make_plan(
-    problem: Problem,
-    topology: Topology,
-    *,
-    root: int = 0,
-    device: str = "cpu",
-    staged: bool = False,
-    panel_rows: int = 0,
-    panel_columns: int = 0,
-    slab_rows: int = 0,
-    adds: bool = False,
-    device_memory: int = 0,
-    check: bool = False,
-    resident_rows: tuple[tuple[Span, ...], tuple[Span, ...]] | None = None,
-) -> Plan:
-    """Cut a product into row-blocks, chunks and panels or slabs. Zero for a size lets the plan choose it.
-
-    `adds`: the kernel can add to C, so B may come in slabs. `device_memory`: bytes that each rank may take on its device; 0:
-    as many as it needs. `resident_rows`: the rows of A and those of B that the ranks already have. Kept, since one product is
-    often followed by others like it.
-    """
-    staged = staged or device != "cpu"
-    ranks = range(topology.size)
-    blocks = [topology.rows_of_rank(rank, problem.n) for rank in ranks]
-    b_blocks = [topology.rows_of_rank(rank, problem.l) for rank in ranks]
-    if resident_rows:
-        blocks, b_blocks = map(list, resident_rows)
+def make_plan(request: PlanRequest) -> Plan:
+    """Cut a product into row blocks, row panels, and column panels or k-slabs. Cached: one product is often followed by
+    others like it."""
+    problem, topology, device = request.problem, request.topology, request.device
+    blocks = request.rows_of_a
+    tallest = max(map(len, blocks))
+    staged = request.copies_to_buffers
+    on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
     tiling = choose_tiling(
         problem,
-        max(map(len, blocks)),
+        tallest,
         device=device,
         nodes=len(topology.nodes),
-        links=0 if resident_rows else max(map(len, topology.nodes)),
-        memory=device_memory if staged else 0,
-        panel_rows=panel_rows,
-        panel_columns=panel_columns,
-        slab_rows=slab_rows,
-        slabs=staged and adds and len(topology.nodes) == 1 and not resident_rows,
+        links=0 if on_devices else max(map(len, topology.nodes)),
+        memory=request.device_memory if staged else 0,
+        panel_rows=request.panel_rows,
+        panel_columns=request.panel_columns,
+        slab_rows=request.slab_rows,
+        slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
     )
     pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
-    _refuse_many(problem, -(-max(map(len, blocks)) // tiling.panel_rows) + pieces_of_b)
+    _refuse_many(problem, -(-tallest // tiling.panel_rows) + pieces_of_b)
     column_panels = tiling.column_panels_of(problem.m, device)
     links = topology.size if tiling.interleaved else 1
     slabs = slabs_of(problem.l, links, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
@@ -229,15 +222,16 @@ def make_plan(
             rank,
             topology.node_of(rank),
             rows,
-            b_blocks[rank],
+            b_rows,
             tiling.row_panels_of(len(rows), device),
             column_panels,
             tiling,
             layout_of(problem, len(rows), tiling, device),
             slabs,
         )
-        for rank, rows in enumerate(blocks)
+        for rank, (rows, b_rows) in enumerate(zip(blocks, request.rows_of_b, strict=True))
     )
+    operands = OperandLocation.ROW_BLOCKS if on_devices else OperandLocation.NODE_SHARED
     return Plan(
-        problem, topology, root, device, staged, check, shares, resident=resident_rows is not None, device_memory=device_memory
+        problem, topology, request.root, device, staged, request.check, shares, operands, device_memory=request.device_memory
     )

@@ -1,4 +1,4 @@
-"""What the program that started this process says, read from the environment: known before MPI starts."""
+"""The launcher (mpirun, srun): what its environment variables say, known before MPI starts, and how to start one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Launch:
-    """A launcher's word on this process: its number, how many there are, and the launcher's name."""
+    """This process's rank and the number of processes as the launcher numbers them, and the launcher's name."""
 
     name: str
     rank: int
     size: int
 
 
-# A step of srun may itself hold MPICH's or Open MPI's helpers, so theirs come first.
+# mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
 _VARIABLES = (
     ("mpirun (MPICH or another PMI launcher)", "PMI_RANK", "PMI_SIZE"),
     ("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -30,7 +30,7 @@ _VARIABLES = (
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
-    """The launch this process belongs to, or None when it was started alone."""
+    """The launch this process belongs to, or None when it was started without a launcher."""
     for name, rank, size in _VARIABLES:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
             return Launch(name, int(environment[rank]), int(environment[size]))
@@ -38,18 +38,17 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def rank_by_launcher() -> int:
-    """This process's rank as the launcher counts; 0 when started alone."""
+    """This process's rank by the launcher's variables; 0 when started without a launcher."""
     launch = launched()
     return launch.rank if launch else 0
 
 
 def mpirun(ranks: int) -> list[str]:
-    """The beginning of a command that starts `ranks` processes: this environment's mpirun, else the one on the path.
+    """The beginning of a command that starts `ranks` processes: the mpirun beside this Python, else the first on the PATH.
 
-    More ranks than cores, running as root and ranks free to use all cores are allowed where the launcher has to be told.
+    Open MPI's gets options that allow more ranks than cores and running as root, and that bind no rank to a core.
     """
-    command = _find_mpirun()
-    return [*command, "-n", str(ranks)]
+    return [*_find_mpirun(), "-n", str(ranks)]
 
 
 @cache
@@ -57,7 +56,7 @@ def _find_mpirun() -> tuple[str, ...]:
     beside = Path(sys.executable).with_name("mpirun")
     path = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
-        raise FileNotFoundError("no mpirun in this environment or on the path: pip install mpich")
+        raise FileNotFoundError("no mpirun beside this Python or on the PATH: pip install mpich, or load your site's MPI module")
     if family_of(path) != "Open MPI":
         return (path,)
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
@@ -65,8 +64,8 @@ def _find_mpirun() -> tuple[str, ...]:
 
 
 def family_of(path: str) -> str:
-    """Whose launcher this mpirun is: "Open MPI", "MPICH" (with those that descend from it), or "" for any other."""
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
-    if any(name in said for name in ("Open MPI", "OpenRTE", "PRRTE")):
+    """The MPI this mpirun belongs to: "Open MPI", "MPICH" (or one derived from it), or "" for any other."""
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
+    if any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE")):
         return "Open MPI"
-    return "MPICH" if any(name in said for name in ("HYDRA", "Intel", "MVAPICH", "MPICH")) else ""
+    return "MPICH" if any(name in version for name in ("HYDRA", "Intel", "MVAPICH", "MPICH")) else ""

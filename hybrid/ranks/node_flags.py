@@ -1,4 +1,7 @@
-"""What the ranks of a node tell each other without messages: numbers in memory they share, written by one, read by all."""
+"""Flags by which the ranks of a node signal each other without messages: numbers in memory that they share.
+
+Each rank writes its own flags only, and reads those of all.
+"""
 
 from __future__ import annotations
 
@@ -8,67 +11,68 @@ from collections.abc import Iterator
 from itertools import count
 
 from hybrid.core.spans import Span
-from hybrid.ranks import supervisor
+from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.messages import let_others_run
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
-_POLLS_BETWEEN_LOOKS = 100
-_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4
+_POLLS_BETWEEN_CHECKS = 100  # for a heartbeat and for notices of failure
+_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4  # then seconds between two polls
 
 
 class NodeFlags:
-    """For each rank of the node `flag_count` notes. Made by all ranks of the team together."""
+    """`flag_count` flags for each rank of the node. Made by all ranks of the team together."""
 
     def __init__(self, team: Team, flag_count: int) -> None:
         self.flag_count = flag_count
         self.topology = team.topology
         self._team = team
-        members = Span(0, len(team.node_ranks))
-        self._table = make_shared_matrices(team, {"board": members}, {"board": flag_count}, "int64")["board"].array
+        ranks = Span(0, len(team.node_ranks))
+        self._table = make_shared_matrices(team, {"flags": ranks}, {"flags": flag_count}, "int64")["flags"].array
         self._own = self._table[team.node_ranks.index(team.rank)]
         self._round = 0
-        self._order = threading.Lock()
+        self._barrier_lock = threading.Lock()
 
     def new_round(self) -> None:
-        """What was posted before counts no more. Called by all ranks, between two phases."""
-        # Not counted here: a rank that fails before it comes to count would be behind the others for ever.
+        """Clear all flags: only those set from now on count. Called by all ranks, between two phases."""
+        # A flag is set when it holds the round's number. This is the phase's, which is the same on all ranks: a counter of
+        # this object would lag behind on a rank that raised before it came here.
         self._round = self._team.messages.serial if self._team.size > 1 else self._round + 1
 
     def set_flag(self, flag: int) -> None:
-        """Tell the others; what this rank wrote before is there when they see it."""
-        self._keep_order()
+        """Set a flag of this rank. Ranks that see it set also see what this rank wrote to shared memory before."""
+        self._memory_barrier()
         self._own[flag] = self._round
 
     def wait(self, rank: int, flag: int) -> None:
-        """Until that rank has posted it in this round; PhaseEnded if a rank fails meanwhile."""
+        """Until that rank has set the flag in this round; PhaseEnded if a rank fails meanwhile."""
         pause = self.pauses()
         while not self.is_set(rank, flag):
             next(pause)
 
     def is_set(self, rank: int, flag: int) -> bool:
-        """Whether that rank has posted it in this round; then what it wrote before is there."""
+        """Whether that rank has set the flag in this round; if so, what it wrote before is visible."""
         if self._table[self._team.node_ranks.index(rank)][flag] < self._round:
             return False
-        self._keep_order()
+        self._memory_barrier()
         return True
 
     def pauses(self) -> Iterator[None]:
-        """One after each look for what has not come; PhaseEnded if a rank fails meanwhile."""
+        """See the function `pauses`."""
         return pauses(self._team)
 
-    def _keep_order(self) -> None:
-        """Let no processor move a write over this line: locking a lock that was just released is a full barrier."""
+    def _memory_barrier(self) -> None:
+        """No load or store is moved across this call: taking a lock that was just released is a full barrier."""
         for _ in range(2):
-            with self._order:
+            with self._barrier_lock:
                 pass
 
 
 def pauses(team: Team) -> Iterator[None]:
-    """One after each look for what other ranks have not done yet; PhaseEnded if a rank fails meanwhile."""
+    """Pauses between two polls for what other ranks do: take the next after each poll. PhaseEnded if a rank fails meanwhile."""
     for polls in count(1):
-        if polls % _POLLS_BETWEEN_LOOKS == 0:
-            supervisor.heartbeat()
+        if polls % _POLLS_BETWEEN_CHECKS == 0:
+            heartbeat()
             team.messages.end_if_others_failed()
         if polls < _POLLS_WITHOUT_PAUSE:
             let_others_run()

@@ -1,8 +1,9 @@
-"""Host matrices that the ranks of a node share: one mapping of the same memory in each of them.
+"""Host matrices in node-shared memory: a file in /dev/shm that every rank of the node maps.
 
-MPI's own shared windows would do, but for three things that users feel. Space here is reserved rank by rank before it
-is touched, so a full /dev/shm is an error and not a SIGBUS. A window has no collective end, so a failed rank keeps
-nobody waiting. And a rank's mapping lives as long as the arrays made from it, so a result can be handed over as it is.
+MPI's shared-memory windows (MPI_Win_allocate_shared) are not used for three reasons. The memory of a file can be reserved
+before it is touched, so that a full /dev/shm is an error and not a SIGBUS. Unmapping is not collective, as freeing a window
+is, so no rank waits for a failed one. And a mapping lives as long as the arrays made from it, so that a result in it can be
+given to the user without a copy.
 """
 
 from __future__ import annotations
@@ -12,33 +13,29 @@ import os
 import secrets
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
 from hybrid.host.row_view import RowView
-from hybrid.ranks.supervisor import busy
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-
-if TYPE_CHECKING:
-    pass
 
 
 def shared_memory_folder() -> Path:
-    """Where shared mappings are made: memory where the system offers it, else the folder for temporary files."""
+    """The folder for the files that ranks map: /dev/shm, or the folder for temporary files where there is none."""
     memory = Path("/dev/shm")  # noqa: S108 (files there get unguessable names, made exclusively)
     return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: str) -> dict[str, RowView]:
-    """One window for each key, of the node's rows `rows[key]`. Every rank of the node reserves its share of them.
+    """For each key a matrix of the rows `rows[key]`, shared by the ranks of each node. All ranks of the team call it.
 
-    Raises DoesNotFit on all ranks when the memory is not there.
+    Every rank reserves an equal part of the memory. DoesNotFit on all ranks if there is not enough of it.
     """
     import numpy as np
 
-    from hybrid.host.pages import empty_matrix
+    from hybrid.host.page_memory import empty_matrix
 
     shapes = {key: (len(rows[key]), columns[key]) for key in rows}
     item = np.dtype(dtype).itemsize
@@ -46,7 +43,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
     shared = len(team.node_ranks) > 1
     created: dict[str, str] = {}
     opened: dict[str, int] = {}
-    # Every rank goes through all phases, also one that is alone on its node.
+    # All ranks go through all phases, also one that is alone on its node and shares nothing.
     try:
         try:
             with team.phase("scatter", timed=False) as naming:
@@ -57,7 +54,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
                 for key, path in naming.all[team.node_ranks[0]].items():
                     opened[key] = os.open(path, os.O_RDWR)
         finally:
-            for path in created.values():  # soon, lest a killed job leaves its matrices behind
+            for path in created.values():  # mapped memory outlives its name, and a killed job leaves no file behind
                 os.unlink(path)
         with team.phase("scatter", timed=False), busy():
             own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
@@ -73,7 +70,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
 
 
 def _create(sizes: dict[str, int], created: dict[str, str]) -> None:
-    """Make an empty file for each size, and note its path in `created` as soon as it exists."""
+    """Create a file of each size; its path is in `created` as soon as it exists, so that the caller can remove it."""
     for key, size in sizes.items():
         path = str(shared_memory_folder() / f"hybrid-{os.getpid()}-{secrets.token_hex(8)}")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -82,7 +79,7 @@ def _create(sizes: dict[str, int], created: dict[str, str]) -> None:
 
 
 def _map(descriptor: int, size: int, reserved: Span) -> mmap.mmap:
-    """The whole file mapped, with the memory of its bytes `reserved` taken now."""
+    """Map the whole file, after memory for its bytes `reserved` has been allocated."""
     try:
         if len(reserved) and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, reserved.lo, len(reserved))

@@ -1,4 +1,4 @@
-"""From a launcher's processes, or a user's communicator, to a team."""
+"""The team of all ranks that a launcher started, or of a user's communicator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_keyval: int | None = None  # under which a user's communicator keeps its team
+_keyval: int | None = None  # of the attribute with which MPI keeps a communicator's team
 
 
 def team_of(comm: Any) -> Team:
-    """The team of a user's communicator, made at the first call and given back when the communicator is freed."""
+    """The team of a user's communicator, made at the first call and freed with the communicator."""
     global _keyval
     if comm is None:
-        return _alone()
+        return _team_of_one()
     from mpi4py import MPI
 
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
@@ -29,9 +29,9 @@ def team_of(comm: Any) -> Team:
     if MPI.Is_finalized():
         raise UsageError("MPI has been finalized: comm cannot be used any more")
     if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
-        _refuse_another_mpis_launcher(comm)
+        _refuse_foreign_launcher(comm)
     if comm.Get_size() == 1:
-        return _alone()
+        return _team_of_one()
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
     team: Any = comm.Get_attr(_keyval)
@@ -42,8 +42,8 @@ def team_of(comm: Any) -> Team:
 
 
 @cache
-def _alone() -> Team:
-    """Of this process, whoever calls: it keeps its device from call to call."""
+def _team_of_one() -> Team:
+    """One for all calls of this process, since a team keeps its device from call to call."""
     return Team()
 
 
@@ -52,10 +52,9 @@ def _free_team(comm: MPI.Comm, keyval: int, team: Team) -> None:
 
 
 def start_world(*, patience: float | None = None) -> Team:
-    """The team of all ranks of this job; MPI is started only where a launcher started this process.
+    """The team of all ranks of this job. MPI is started only if a launcher started this process.
 
-    Raises StartError when MPI cannot be started, or when MPI's idea of the job is not the launcher's: then every process
-    would take itself for rank 0 of 1 and silently do all the work again.
+    Raises StartError if MPI cannot be started, or if it sees another number of processes than the launcher started.
     """
     launch = launched()
     if launch is None:
@@ -67,7 +66,7 @@ def start_world(*, patience: float | None = None) -> Team:
             f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
             "for example with pip install mpich"
         ) from error
-    _refuse_another_mpis_launcher(MPI.COMM_WORLD)
+    _refuse_foreign_launcher(MPI.COMM_WORLD)
     return Team(MPI.COMM_WORLD, patience=patience)
 
 
@@ -97,8 +96,11 @@ def abort(code: int) -> None:
     MPI.COMM_WORLD.Abort(code)
 
 
-def _refuse_another_mpis_launcher(world: MPI.Comm) -> None:
-    """StartError if MPI's idea of the job is not the launcher's: every process takes itself for rank 0 of 1."""
+def _refuse_foreign_launcher(world: MPI.Comm) -> None:
+    """StartError if MPI does not see all processes that the launcher started.
+
+    With the launcher of another MPI every process takes itself for rank 0 of 1, and would do all the work again.
+    """
     launch, size = launched(), world.Get_size()
     if launch is None or size == launch.size:
         return

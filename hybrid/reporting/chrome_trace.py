@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybrid.core.timeline import PHASES, Interval
-from hybrid.host.files import appearing
+from hybrid.host.files import atomic_write
 
 _MOST_LANES = 1000  # rows of one phase
 
@@ -40,7 +40,7 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
         for phase, lanes in free.items():
             for lane in range(len(lanes)):
                 events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": _row(phase, lane), "args": {"name": phase}})
-    with appearing(path) as beside:
+    with atomic_write(path) as beside:
         beside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 

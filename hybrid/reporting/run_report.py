@@ -11,22 +11,22 @@ from hybrid.plan.plan import Plan
 
 if TYPE_CHECKING:
     from hybrid.execution.product import Outcome
-    from hybrid.selection.agreement import Agreement, RankPlacement
+    from hybrid.selection.decision import Decision, RankPlacement
     from hybrid.verification.freivalds import Check
 
 OUTSIDE_TOTAL = ("fill", "prepare", "check")  # phases whose time is not part of the product's
 
 
-def heading(agreement: Agreement) -> str:
+def heading(decision: Decision) -> str:
     """One line for the product, with device, kernel and transport, then one for each rank."""
-    plan, problem = agreement.plan, agreement.plan.problem
+    plan, problem = decision.plan, decision.plan.problem
     lines = [
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
         f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
-        f"{plan.device} ({agreement.device_reason})  kernel {agreement.kernel.name} ({agreement.kernel_reason})"
-        + (f"  transport {plan.transport} ({agreement.transport_reason})" if plan.staged else "")
+        f"{plan.device} ({decision.device_reason})  kernel {decision.kernel.name} ({decision.kernel_reason})"
+        + (f"  transport {plan.transport} ({decision.transport_reason})" if plan.staged else "")
     ]
-    lines += [f"  {describe(placement, plan.shares[placement.rank].rows)}" for placement in agreement.placements]
+    lines += [f"  {describe(placement, plan.shares[placement.rank].rows)}" for placement in decision.placements]
     return "\n".join(lines)
 
 
@@ -120,7 +120,7 @@ def top_left(matrix: Any) -> str:
 
 def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """A run as the record that `--json` writes."""
-    plan, agreement, check = outcome.agreement.plan, outcome.agreement, outcome.check
+    plan, decision, check = outcome.decision.plan, outcome.decision, outcome.check
     problem = plan.problem
     return {
         "command": "matmul",
@@ -131,7 +131,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "ranks": plan.topology.size,
         "nodes": len(plan.topology.nodes),
         "device": plan.device,
-        "kernel": agreement.kernel.name,
+        "kernel": decision.kernel.name,
         "transport": plan.transport,
         **options,
         "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
@@ -149,6 +149,6 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
                 "uuid": placement.gpu.uuid if placement.gpu else None,
                 "rows": str(plan.shares[placement.rank].rows),
             }
-            for placement in agreement.placements
+            for placement in decision.placements
         ],
     }

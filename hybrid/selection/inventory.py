@@ -1,4 +1,4 @@
-"""What every rank says of itself before a product: its cores, the GPUs it sees, the memory it finds free."""
+"""What every rank finds before a product: its cores, the GPUs it sees, its free memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.settings import Settings, one_of
 from hybrid.core.spans import Topology
@@ -21,12 +21,17 @@ from hybrid.plan.capacity import FreeMemory
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
 
-SPARE_GPU_BYTES = 1 << 30  # for kernels, libraries, and what CUDA sets up when work begins, the root's contexts among it
+if TYPE_CHECKING:
+    from hybrid.selection.session import Session
+
+SPARE_GPU_BYTES = (
+    1 << 30
+)  # left free on a GPU: for kernels, libraries, and CUDA contexts, among them the root's on other ranks' GPUs
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What a rank's number of threads depends on."""
+    """What a rank's number of CPU threads depends on."""
 
     cores: tuple[int, ...]
     quota: float | None
@@ -35,13 +40,13 @@ class Processor:
 
 @dataclass(frozen=True)
 class Inventory:
-    """One rank's."""
+    """What one rank finds before a product."""
 
     processor: Processor
     gpus: tuple[Gpu, ...]
     why_no_gpu: str  # empty where nobody asked for one
-    room: FreeMemory
-    remembers: int = field(compare=False)  # when the agreement was made that it remembers; 0: none
+    free: FreeMemory
+    remembers: int = field(compare=False)  # serial of the decision that this rank would use again; 0: none
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
@@ -66,8 +71,8 @@ def wake_gpus(settings: Settings) -> None:
         wake_driver()
 
 
-def take_inventory(team: Team, settings: Settings) -> Inventory:
-    """This rank's facts. Raises what makes it unable to take part; to be called within a phase."""
+def take_inventory(session: Session, settings: Settings) -> Inventory:
+    """This rank's inventory. Raises what makes it unable to take part; to be called within a phase."""
     gpus: tuple[Gpu, ...] = ()
     why_no_gpu = ""
     kernel_asked_for(settings)
@@ -78,27 +83,27 @@ def take_inventory(team: Team, settings: Settings) -> Inventory:
             gpus = tuple(usable_gpus())
         except DeviceUnavailable as missing:
             why_no_gpu = str(missing)
-    worked_on = team.kept.gpu if team.kept is not None else None
-    room = free_memory_of(team, settings, worked_on if worked_on in gpus else None)
-    agreed = team.kept.agreed if team.kept is not None else None
-    return Inventory(_processor(), gpus, why_no_gpu, room, agreed[0] if agreed else 0)
+    used_before = session.rank_device.gpu if session.rank_device else None
+    free = free_memory_of(session, settings, used_before if used_before in gpus else None)
+    return Inventory(_processor(), gpus, why_no_gpu, free, session.remembered_serial)
 
 
-def free_memory_of(team: Team, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
-    """As it was a moment ago, and without asking the GPU, which takes as long as a small product; `now`: looked at anew."""
-    # What is held for earlier products serves this one, or is given back before.
-    held = team.kept.held if team.kept is not None and team.kept.gpu == gpu else 0
+def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
+    """As it was a moment ago, without asking the GPU's driver, which takes as long as a small product; `now`: measured."""
+    device = session.rank_device
+    # Buffers reserved for earlier products are used again by this one, or given back before it begins.
+    reserved = device.reserved if device is not None and device.gpu == gpu else 0
     on_gpu = settings.gpu_memory or sys.maxsize
     if gpu and now:
-        free = free_bytes(gpu) + held
+        free = free_bytes(gpu) + reserved
         on_gpu = min(on_gpu, free - min(SPARE_GPU_BYTES, free // 8))
     return FreeMemory(
-        host=team.host,
+        host=session.team.host,
         host_bytes=settings.host_memory or available_host_bytes(now=now),
         shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
         gpu_bytes=on_gpu if gpu else 0,
         gpu_id=gpu.uuid if gpu else "",
-        gpu_reserved=held,
+        gpu_reserved=reserved,
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,
         gpu_queried=now,
     )

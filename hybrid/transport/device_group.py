@@ -11,8 +11,8 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.devices.base import CollectiveDevice, DeviceCommunicator, Event
 from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.node_flags import pauses
-from hybrid.ranks.supervisor import busy
 from hybrid.ranks.team import Team
 
 _ROWS, _COLUMNS = 64, 1024  # that every rank brings to every other, to see whether it can: enough to be sent in pieces
@@ -45,9 +45,10 @@ class DeviceGroup:
             self.abort()
             raise
 
-    def refusal(self, team: Team) -> str:
-        """Why the devices cannot be joined, the same on all ranks; empty when they are."""
-        if not self._refusal:
+    def refusal(self, team: Team, *, again: bool = False) -> str:
+        """Why the devices cannot be joined, the same on all ranks; empty when they are. `again`: a failure is not remembered."""
+        if again or not self._refusal:
+            self._refusal = ""
             try:
                 self.init_communicator(team)
             except HybridError as error:  # the same on all ranks

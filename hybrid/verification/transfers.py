@@ -1,4 +1,4 @@
-"""Did the root's rows reach the other nodes as they were? The product's check starts from what lies there."""
+"""Checksums of rows that were sent to other nodes: the check of the product would not find a fault in sending A or B."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 
 
-def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, window: RowView, threads: int) -> None:
-    """Raise CheckFailed on all ranks, naming the first rank whose rows of the operand differ from the root's.
+def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view: RowView, threads: int) -> None:
+    """Raise CheckFailed on all ranks if a rank's rows of the operand, in `view`, differ from the root's.
 
-    A row is compared by a sum over its bits, weighted with odd numbers, modulo 2^64.
+    A row's checksum is the sum of its elements' bits, weighted with odd numbers, modulo 2^64.
     """
 
     def rows_of(rank: int) -> Span:
         share = plan.shares[rank]
         return share.rows if key == "A" else share.b_rows
 
-    with team.phase("check") as arrived:
-        arrived.mine = _sums(window[rows_of(team.rank)], plan.problem.dtype, threads)
+    with team.phase("check") as received:
+        received.mine = _checksums(view[rows_of(team.rank)], plan.problem.dtype, threads)
     with team.phase("check") as comparing:
         if team.rank == plan.root:
-            sent = _sums(operand.array, plan.problem.dtype, threads)
-            comparing.mine = [rank for rank, sums in enumerate(arrived.all) if (sums != sent[rows_of(rank).slice]).any()]
+            sent = _checksums(operand.array, plan.problem.dtype, threads)
+            comparing.mine = [rank for rank, sums in enumerate(received.all) if (sums != sent[rows_of(rank).slice]).any()]
     for rank in comparing.all[plan.root]:
-        raise CheckFailed(f"rows {rows_of(rank)} of {key} did not reach rank {rank} as they are at the root")
+        raise CheckFailed(
+            f"rows {rows_of(rank)} of {key} did not reach rank {rank} as they are at the root: check the network and MPI"
+        )
 
 
-def _sums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
+def _checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
     bits = {4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
     weights = 2 * np.arange(matrix.shape[1], dtype=np.uint64) + 1
     sums = np.empty(len(matrix), np.uint64)

@@ -32,7 +32,7 @@ def main(argument: str) -> None:
         _measure_links(team, device, task)
         if any(len(node) > 1 for node in team.topology.nodes):
             report(stage="opening")
-            RankDevice(None, device).probe(team)
+            RankDevice(None, device).peer_access.probe(team)
             report(stage="fetching")
             _fetch_from_all(team, device, task["uuids"], task["size"])
         report(stage="done")

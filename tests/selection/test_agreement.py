@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,12 +14,14 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DoesNotFit
+from hybrid.plan.request import OperandLocation, RowBlocks
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import team_of
 from hybrid.selection import agreement, inventory
 from hybrid.selection.agreement import agree
+from hybrid.selection.decision import ProductRequest, Unknown
 from hybrid.selection.inventory import SPARE_GPU_BYTES, free_memory_of, take_inventory
-from hybrid.transport.rank_device import RankDevice
+from hybrid.selection.session import Session, session_of
 
 MiB = 1 << 20
 SMALL, LARGE = Problem(100, 100, 100), Problem(1000, 1000, 1000)
@@ -28,9 +31,9 @@ class Machine:
     """Made-up GPUs, one a rank, that count how often they are asked."""
 
     def __init__(self, monkeypatch, team=None):
-        self.team = team or Team()
+        self.session = Session(team or Team())
         self.free, self.pooled, self.asked = 1000 * MiB, 0, 0
-        self.gpu = Gpu(0, f"GPU-{self.team.rank}", "made up")
+        self.gpu = Gpu(0, f"GPU-{self.session.team.rank}", "made up")
         monkeypatch.setattr(inventory, "usable_gpus", lambda: [self.gpu])
         monkeypatch.setattr(inventory, "free_bytes", self._ask)
         monkeypatch.setattr(inventory, "pooled_bytes", lambda gpu: self.pooled)
@@ -41,14 +44,16 @@ class Machine:
 
     def hold(self, size):
         """From the product before."""
-        self.team.kept = SimpleNamespace(gpu=self.gpu, held=size, key=None, agreed=None)
+        self.session.rank_device = SimpleNamespace(gpu=self.gpu, reserved=size, memory_version=0)
 
     def plan(self, problem, resident=False, **settings):
-        with self.team.phase("agree", timed=False) as looking:
-            looking.mine = take_inventory(self.team, Settings(**settings))
-        ranks = range(self.team.size)
-        rows = tuple(tuple(self.team.topology.rows_of_rank(rank, length) for rank in ranks) for length in (problem.n, problem.l))
-        plan = agree(self.team, problem, Settings(**settings), looking.all, resident_rows=rows if resident else None).plan
+        session, team, asked = self.session, self.session.team, Settings(**settings)
+        with team.phase("agree", timed=False) as looking:
+            looking.mine = take_inventory(session, asked)
+        rows = [tuple(team.topology.rows_of_rank(rank, length) for rank in range(team.size)) for length in (problem.n, problem.l)]
+        location = OperandLocation.ROW_BLOCKS if resident else OperandLocation.NODE_SHARED
+        request = ProductRequest(problem, location, row_blocks=RowBlocks(*rows) if resident else None)
+        plan = agree(session, request, asked, looking.all).plan
         assert plan.device == "cuda"
         return plan
 
@@ -106,7 +111,7 @@ def test_c_that_stays_on_the_gpu_comes_from_what_its_pool_has(machine):
 
 def test_what_is_held_is_given_back_for_c_once_the_gpu_has_been_asked(machine, monkeypatch):
     given_back = []
-    monkeypatch.setattr(agreement, "give_back", lambda team: given_back.append(machine.asked))
+    monkeypatch.setattr(Session, "release_device", lambda session: given_back.append(machine.asked))
     machine.hold(machine.plan(LARGE, resident=True).bytes_on_gpu(0))
     machine.free = 2 * MiB
     machine.plan(LARGE, resident=True)
@@ -115,13 +120,13 @@ def test_what_is_held_is_given_back_for_c_once_the_gpu_has_been_asked(machine, m
 
 def test_what_is_free_and_what_is_held_may_be_used_but_for_a_spare(machine):
     machine.hold(600 * MiB)
-    room = free_memory_of(machine.team, Settings(), machine.gpu, now=True)
+    room = free_memory_of(machine.session, Settings(), machine.gpu, now=True)
     assert room.gpu_reserved == 600 * MiB
     assert room.gpu_bytes == 1600 * MiB - 200 * MiB, "an eighth"
     machine.free = 100_000 * MiB
-    assert free_memory_of(machine.team, Settings(), machine.gpu, now=True).gpu_bytes == 100_600 * MiB - SPARE_GPU_BYTES
-    assert free_memory_of(machine.team, Settings(gpu_memory=5 * MiB), machine.gpu, now=True).gpu_bytes == 5 * MiB
-    another = free_memory_of(machine.team, Settings(), Gpu(1, "GPU-another", "made up"), now=True)
+    assert free_memory_of(machine.session, Settings(), machine.gpu, now=True).gpu_bytes == 100_600 * MiB - SPARE_GPU_BYTES
+    assert free_memory_of(machine.session, Settings(gpu_memory=5 * MiB), machine.gpu, now=True).gpu_bytes == 5 * MiB
+    another = free_memory_of(machine.session, Settings(), Gpu(1, "GPU-another", "made up"), now=True)
     assert another.gpu_reserved == 0
     assert another.gpu_bytes == 100_000 * MiB - SPARE_GPU_BYTES
 
@@ -141,7 +146,7 @@ def test_ranks_that_share_a_gpu_share_its_memory(comm, monkeypatch):
     try:
         assert 3 * MiB < machine.plan(LARGE).bytes_on_gpu(comm.rank) <= 7 * MiB
     finally:
-        machine.team.free()
+        machine.session.team.free()
         own.Free()
 
 
@@ -159,60 +164,62 @@ def test_all_ranks_ask_when_one_holds_too_little(comm, monkeypatch):
         assert len(set(comm.allgather(machine.plan(LARGE)))) == 1
         assert machine.asked == 2
     finally:
-        machine.team.kept = None
-        machine.team.free()
+        machine.session.rank_device = None
+        machine.session.team.free()
         own.Free()
 
 
 @pytest.fixture
-def agreed_anew(monkeypatch):
-    """How often it came to that."""
-    times, original = [], agreement._agree_anew
+def decided(monkeypatch):
+    """Each decision that was made, and not remembered."""
+    made, original = [], agreement.decide
 
-    def counted(*asked):
-        times.append(asked)
-        return original(*asked)
+    def noted(machine, *asked):
+        decision = original(machine, *asked)
+        if not isinstance(decision, Unknown):
+            made.append(decision)
+        return decision
 
-    monkeypatch.setattr(agreement, "_agree_anew", counted)
+    monkeypatch.setattr(agreement, "decide", noted)
     monkeypatch.setattr(ttl_cache, "SECONDS_TO_LIVE", 1000.0)
-    return times
+    return made
 
 
 @pytest.mark.mpi
-def test_what_was_agreed_on_serves_the_same_product_again_unless_a_rank_has_forgotten_it(comm, agreed_anew):
+def test_the_last_decision_serves_the_same_product_again_unless_a_rank_has_forgotten_it(comm, decided):
     own = comm.Dup()
 
     def product(n, **how):
         a, b = (np.ones((n, n)), np.ones((n, n))) if own.rank == 0 else (None, None)
         c = hybrid.multiply(a, b, comm=own, **how)
         assert own.rank != 0 or (c == n).all()
-        return len(agreed_anew)
+        return len(decided)
 
-    product(6)  # makes the workplace
+    product(6)  # makes the rank device
     product(6)
-    agreed = product(6)
-    assert product(6) == agreed
-    assert product(7) == agreed + 1
-    assert product(7, check=False) == agreed + 2
-    assert product(7) == agreed + 3
+    before = product(6)
+    assert product(6) == before
+    assert product(7) == before + 1
+    assert product(7, check=False) == before + 2
+    assert product(7) == before + 3
+    session = session_of(team_of(own))
     if own.rank == own.size - 1:
-        team_of(own).kept.drain()
-    assert product(7) == agreed + 4
-    assert product(7) == agreed + 4
-    kept = team_of(own).kept
-    if own.rank == own.size - 1:  # as if it had failed alone in between, and remembered an earlier agreement
-        kept.agreed = (kept.agreed[0] + 1, *kept.agreed[1:])
-    assert product(7) == agreed + 4 + (own.size > 1)
+        session.rank_device.drain()
+    assert product(7) == before + 4
+    assert product(7) == before + 4
+    if own.rank == own.size - 1:  # as if it had failed alone in between, and remembered an earlier decision
+        session.remembered = replace(session.remembered, serial=session.remembered.serial + 1)
+    assert product(7) == before + 4 + (own.size > 1)
     own.Free()
 
 
-def test_what_was_agreed_on_after_asking_a_gpu_is_asked_again(machine, agreed_anew):
-    machine.team.kept = RankDevice(None, None, machine.gpu)
+def test_a_decision_for_which_a_gpu_was_asked_is_made_again(machine, decided):
+    machine.hold(0)
     machine.plan(LARGE)
     machine.plan(LARGE)
-    assert machine.asked == len(agreed_anew) == 2
-    machine.team.kept.held = machine.plan(LARGE).bytes_on_gpu(0)
+    assert machine.asked == len(decided) == 2
+    machine.hold(machine.plan(LARGE).bytes_on_gpu(0))
     machine.plan(LARGE)
     machine.plan(LARGE)
     assert machine.asked == 3
-    assert len(agreed_anew) == 4
+    assert len(decided) == 4

@@ -1,0 +1,75 @@
+"""A, B and C in host memory before a product: made or reused, and filled by the ranks that own their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
+from hybrid.core.spans import Span
+from hybrid.host.page_memory import result_pool
+from hybrid.host.row_view import RowView
+from hybrid.plan.plan import Plan
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.shared_memory import make_shared_matrices
+from hybrid.ranks.team import Team
+
+# Told what is being done, how much of it is done, and of how much; on every rank.
+Progress = Callable[[str, int, int], None]
+
+
+def host_matrices(
+    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int
+) -> dict[str, RowView]:
+    """The node's shared matrices; or the root's own arrays, where they lie if they can be read there. Every rank calls it."""
+    problem, node = plan.problem, team.node
+    rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
+    columns = {"A": problem.l, "B": problem.m, "C": problem.m}
+    if plan.at_root:
+        return _arrays_of_root(team, plan, a, b, out, threads)
+    there = {key: source.array for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
+    if there and out is not None:
+        there["C"] = out
+    made = {key: span for key, span in rows.items() if key not in there}
+    views = {key: RowView(array, rows[key]) for key, array in there.items()}
+    return views | (make_shared_matrices(team, made, columns, problem.dtype) if made else {})
+
+
+def _arrays_of_root(
+    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int
+) -> dict[str, RowView]:
+    """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
+    problem = plan.problem
+    shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
+    views = {}
+    with team.phase("scatter", timed=False), busy():
+        for key, array in (("A", a.in_place(problem.dtype)), ("B", b.in_place(problem.dtype)), ("C", out)):
+            height, width = shapes[key]
+            if team.rank != plan.root:
+                height, array = 0, np.empty((0, width), problem.dtype)
+            if array is None:
+                array = result_pool.empty(height, width, problem.dtype)
+            views[key] = RowView(array, Span(0, height))
+        for source, key in ((a, "A"), (b, "B")):
+            if team.rank == plan.root and isinstance(source, RootMatrix) and source.in_place(problem.dtype) is None:
+                source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("scatter"))
+    return views
+
+
+def fill(
+    team: Team, plan: Plan, views: dict[str, RowView], a: MatrixSource, b: MatrixSource, threads: int, progress: Progress
+) -> None:
+    """Every rank makes or reads its own rows of the operands that are not the root's arrays."""
+    share = plan.shares[team.rank]
+    parts = [(source, key, rows) for source, key, rows in ((a, "A", share.rows), (b, "B", share.b_rows)) if not source.at_root]
+    if not parts:
+        return
+    with team.phase("fill"):
+        for source, key, rows in parts:
+
+            def filled(done: int, rows: Span = rows) -> None:
+                team.enter("fill")
+                progress("fill", done, len(rows))
+
+            source.rows(rows, views[key][rows], threads, filled)

@@ -1,0 +1,61 @@
+"""What a plan is asked for: the product, the ranks, the device, and where the operands lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+
+
+class OperandLocation(Enum):
+    """Where A, B and C lie in host or device memory while they are multiplied."""
+
+    NODE_SHARED = "node-shared matrices"  # every rank reads and writes its rows in memory that its node's ranks share
+    ROOT_ARRAYS = "the root's arrays"  # private memory of the root, which copies them to and from all devices itself
+    ROW_BLOCKS = "row blocks"  # every rank has its own rows of A and B, and keeps its rows of C
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Which rows each rank has already, in rank order."""
+
+    a: tuple[Span, ...]
+    b: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """All that a plan depends on. Zero for a size lets the plan choose it."""
+
+    problem: Problem
+    topology: Topology
+    root: int = 0
+    device: str = "cpu"  # "cpu", "cuda" or "emulate"
+    staged: bool = False  # also a CPU copies panels into buffers, as a GPU does
+    accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
+    panel_rows: int = 0
+    panel_columns: int = 0
+    slab_rows: int = 0
+    device_memory: int = 0  # bytes that each rank may take on its device; 0: as many as it needs
+    check: bool = False  # the product will be verified
+    row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
+
+    @property
+    def copies_to_buffers(self) -> bool:
+        """A GPU always multiplies copies of the panels; a CPU multiplies the matrices in place unless told otherwise."""
+        return self.staged or self.device != "cpu"
+
+    @property
+    def rows_of_a(self) -> tuple[Span, ...]:
+        """For each rank its rows of A and C."""
+        return self.row_blocks.a if self.row_blocks else self._equal_blocks(self.problem.n)
+
+    @property
+    def rows_of_b(self) -> tuple[Span, ...]:
+        """For each rank the rows of B that it provides."""
+        return self.row_blocks.b if self.row_blocks else self._equal_blocks(self.problem.l)
+
+    def _equal_blocks(self, rows: int) -> tuple[Span, ...]:
+        return tuple(self.topology.rows_of_rank(rank, rows) for rank in range(self.topology.size))

@@ -1,0 +1,116 @@
+"""What a rank tells its supervisor: heartbeats, the phase it is in, and the exit code it ends with.
+
+Each is a line written to a pipe. Without a supervisor (in a user's own program, or with HYBRID_GUARD=0) nothing is written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
+# The lines that are no phase. The first two are followed by an exit code: with AGREED all ranks end with it, with REPORTED
+# this rank alone does and has printed why.
+AGREED, REPORTED, MPI_STARTED = "=", "!", "*"
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl
+
+
+class _State:
+    """The worker's end of the pipe."""
+
+    def __init__(self) -> None:
+        self.pipe: int | None = None  # None without a supervisor
+        self.phase = b""
+        self.written = 0.0  # when the last line was
+        self.asked_to_end = False
+
+
+_state = _State()
+
+
+def connect(pipe: int, supervisor: int) -> None:
+    """From here on this process writes to `pipe` and ends when the process `supervisor` does."""
+    if sys.platform == "linux":  # elsewhere the next write to the broken pipe ends this process
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor:
+        os._exit(1)
+    _state.pipe = pipe
+    heartbeat("start")
+
+
+def heartbeat(phase: str | None = None) -> None:
+    """Show progress, and name the phase when it changes. Cheap enough for any loop."""
+    if _state.pipe is None:
+        return
+    now = time.monotonic()
+    name = _state.phase if phase is None else phase.encode()
+    if name == _state.phase and now - _state.written < INTERVAL:
+        return
+    _state.phase, _state.written = name, now
+    _write(name)
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Within this context another thread sends the heartbeats: for calls of libraries, which may take any time.
+
+    A stopped process (SIGSTOP) is still noticed, since all of its threads are stopped.
+    """
+    if _state.pipe is None:
+        yield
+        return
+    done = threading.Event()
+
+    def send_heartbeats() -> None:
+        while not done.wait(1.0):
+            heartbeat()
+
+    sender = threading.Thread(target=send_heartbeats, daemon=True)
+    sender.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def finish_when_asked() -> None:
+    """From now on a SIGTERM does not end this process: `asked_to_end` tells of it, and the caller ends in an orderly way."""
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        _state.asked_to_end = True
+
+    if threading.current_thread() is threading.main_thread() and _state.pipe is not None:
+        signal.signal(signal.SIGTERM, remember)
+
+
+def asked_to_end() -> bool:
+    return _state.asked_to_end
+
+
+def report_exit_code(code: int, *, agreed: bool = True) -> None:
+    """Tell the supervisor this rank's exit code; there is nothing left for it to print. `agreed`: all ranks end with it."""
+    if agreed:
+        heartbeat("end")
+    if _state.pipe is not None:
+        _write(f"{AGREED if agreed else REPORTED}{code}".encode())
+
+
+def mpi_started() -> None:
+    """Tell the supervisor that MPI has started: from here on the other ranks may wait for this one."""
+    if _state.pipe is not None:
+        _write(MPI_STARTED.encode())
+
+
+def _write(line: bytes) -> None:
+    assert _state.pipe is not None
+    try:
+        os.write(_state.pipe, line + b"\n")
+    except BrokenPipeError:
+        os._exit(1)  # the launcher has ended the supervisor, so it wants this rank to end

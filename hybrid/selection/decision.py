@@ -1,0 +1,222 @@
+"""The decision: from a machine, a product and the settings to device, kernel, plan and transport.
+
+It is a pure function. A run calls it with what its ranks found, `--explain` with an assumed machine. What it would have to
+know and nobody has measured yet it returns as an `Unknown`; it is called again once the ranks have found out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.devices.cuda_gpus import Gpu, choose_gpus
+from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.host.threads import Threads
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, fastest, refusal
+from hybrid.plan.capacity import FreeMemory, shortage
+from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
+from hybrid.selection.inventory import Inventory, kernel_asked_for, threads_of_ranks
+from hybrid.selection.machine import Machine, Test
+from hybrid.selection.transport import choose_transport
+
+_STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
+
+
+@dataclass(frozen=True)
+class ProductRequest:
+    """The product that all ranks want.
+
+    `operands`: where A and B lie. `bytes_there`: bytes of the matrices that the root holds already. `besides[rank]`: host
+    memory that a rank takes for other things.
+    """
+
+    problem: Problem
+    operands: OperandLocation = OperandLocation.NODE_SHARED
+    root: int = 0
+    row_blocks: RowBlocks | None = None
+    bytes_there: int = 0
+    besides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankPlacement:
+    """Where one rank works."""
+
+    rank: int
+    host: str
+    cores: tuple[int, ...]
+    threads: Threads
+    gpu: Gpu | None = None
+    shares_gpu_with: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What all ranks hold to."""
+
+    plan: Plan
+    kernel: Kernel
+    kernel_reason: str
+    device_reason: str
+    transport_reason: str
+    placements: tuple[RankPlacement, ...]
+    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the transport rests
+    shortage: str = ""  # the memory that is missing, where the plan does not fit
+    needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What has to be found out first: the outcome of `test`, or without one the memory that is free now."""
+
+    test: Test | None
+    gpus: tuple[Gpu | None, ...]
+    plan: Plan
+    kernel: Kernel
+
+
+def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Decision | Unknown:
+    """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable where what is asked for cannot be had."""
+    kernel = kernel_asked_for(settings)
+    chosen, device_reason = _choose_device(settings, kernel, machine.ranks)
+    gpus = tuple(chosen) or (None,) * machine.topology.size
+    device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
+    choice = _choose_kernel(kernel, device, request.problem, min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY))
+    plan = _plan_that_fits(machine, request, settings, device, choice.kernel)
+    if _memory_is_unknown(plan, machine, gpus):
+        return Unknown(None, gpus, plan, choice.kernel)
+    needs_reserved = device == "cuda" and plan.has_row_blocks and _c_needs_reserved_memory(plan, machine.memory)
+    transport = choose_transport(plan, gpus, machine, settings)
+    if isinstance(transport, Test):
+        return Unknown(transport, gpus, plan, choice.kernel)
+    plan = plan.with_transport(transport.name)
+    if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
+        plan = replace(plan, operands=request.operands)
+    there = request.bytes_there if plan.operands is request.operands else 0
+    missing = shortage(plan, machine.memory, already_there=there, besides=request.besides)
+    # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
+    if _memory_is_unknown(plan, machine, gpus) or (missing and not machine.free):
+        return Unknown(None, gpus, plan, choice.kernel)
+    placements = _place_ranks(machine, settings, gpus)
+    reasons = choice.reason, device_reason, transport.reason
+    return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved)
+
+
+def _place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
+    processors = [rank.processor for rank in machine.ranks]
+    threads = threads_of_ranks(machine.topology, settings, processors)
+    users: dict[str, list[int]] = {}
+    for rank, gpu in enumerate(gpus):
+        if gpu is not None:
+            users.setdefault(gpu.uuid, []).append(rank)
+    return tuple(
+        RankPlacement(
+            rank,
+            machine.memory[rank].host,
+            processors[rank].cores,
+            threads[rank],
+            gpu,
+            tuple(other for other in users[gpu.uuid] if other != rank) if gpu else (),
+        )
+        for rank, gpu in enumerate(gpus)
+    )
+
+
+def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None]) -> bool:
+    """Whether some rank needs more of its GPU than it holds already, and has not asked how much of it is free.
+
+    So the usual product, which is like the one before, asks no driver, which takes as long as a small product.
+    """
+    if machine.free:
+        return False
+    for rank, (memory, gpu) in enumerate(zip(machine.memory, gpus, strict=True)):
+        if memory.gpu_id != (gpu.uuid if gpu else ""):
+            return True
+        enough = plan.bytes_on_gpu(rank) <= memory.gpu_reserved and _bytes_of_resident_c(plan, rank) <= memory.gpu_pooled
+        if plan.device == "cuda" and not (memory.gpu_queried or enough):
+            return True
+    return False
+
+
+def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Settings, device: str, kernel: Kernel) -> Plan:
+    """Cut to the devices' memory only where it is short: the free amount changes from call to call, and plans are cached."""
+    problem, row_blocks = request.problem, request.row_blocks
+    memory = settings.gpu_memory
+    if device == "cuda":
+        users = Counter(each.gpu_id for each in machine.memory)
+        memory = max(1, min(each.gpu_bytes // users[each.gpu_id] for each in machine.memory))
+        if row_blocks:  # each rank's rows of C lie there as well
+            memory = max(1, memory - problem.bytes(max(map(len, row_blocks.a)), problem.m))
+    asked = PlanRequest(
+        problem,
+        machine.topology,
+        root=request.root,
+        device=device,
+        staged=settings.staged,
+        accumulates=kernel.adds,
+        panel_rows=settings.panel_rows,
+        panel_columns=settings.panel_columns,
+        slab_rows=settings.slab_rows,
+        check=settings.check,
+        row_blocks=row_blocks,
+    )
+    plan = make_plan(asked)
+    if not memory or all(share.layout.bytes <= memory for share in plan.shares):
+        return plan
+    return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
+
+
+def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory]) -> bool:
+    """Whether the ranks' rows of C fit on the GPUs only without the buffers that earlier products left there."""
+    return any(_bytes_of_resident_c(plan, rank) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(free))
+
+
+def _bytes_of_resident_c(plan: Plan, rank: int) -> int:
+    """What the rank's GPU holds beside its buffers."""
+    return plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
+
+
+def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:
+    """Whether the root can copy to and from the buffers of all ranks itself: it is alone, or sees all their GPUs."""
+    if plan.topology.size == 1:
+        return True
+    one_node = len(plan.topology.nodes) == 1
+    return plan.transport == "peers" and one_node and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
+
+
+def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
+    """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
+    if asked_for is None:
+        try:
+            return fastest(device, problem.dtype, problem.m, capability)
+        except LookupError as none:
+            raise UsageError(str(none)) from None
+    refused = refusal(asked_for, problem.dtype, problem.m, capability)
+    if refused:
+        raise UsageError(refused)
+    return Choice(asked_for, "asked for")
+
+
+def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
+    """Every rank's GPU, or none of them for the CPU; and why."""
+    if settings.device == "cpu":
+        return [], "asked for"
+    if settings.device == "emulate":
+        return [], "asked for: the CPU emulates a GPU"
+    if kernel is not None and kernel.device == "cpu":
+        return [], f"kernel {kernel.name} runs there"
+    without = [rank for rank, inventory in enumerate(ranks) if not inventory.gpus]
+    must = settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
+    if len(without) == len(ranks) and not must:
+        return [], ranks[0].why_no_gpu
+    if without:
+        instead = "emulate" if kernel is not None and kernel.source else "cpu"
+        who = "every rank" if len(without) == len(ranks) else f"rank {without[0]}"
+        reason = ranks[without[0]].why_no_gpu
+        raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or use --device {instead}")
+    chosen = choose_gpus([inventory.gpus for inventory in ranks])
+    return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"

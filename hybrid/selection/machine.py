@@ -1,0 +1,76 @@
+"""The machine a decision is made for: found by the ranks of a job, or assumed for `--explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Topology
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
+from hybrid.plan.capacity import FreeMemory
+from hybrid.selection.inventory import Inventory, Processor
+
+_UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
+
+
+class Test(Enum):
+    """What only trying it out can tell. All ranks try together."""
+
+    __test__ = False  # no test of pytest's
+
+    PEERS = "every rank fetches data from the GPUs of its node's other ranks"
+    NCCL = "NCCL brings every rank's data to every other"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is known of all ranks. `ranks[rank]` is a rank's inventory.
+
+    `free[rank]`: its free memory, measured for this product; empty: not measured yet, the inventories tell what is known
+    without asking the GPUs. `outcomes`: of each test made, why it failed; empty where it passed.
+    """
+
+    topology: Topology
+    ranks: tuple[Inventory, ...]
+    free: tuple[FreeMemory, ...] = ()
+    outcomes: Mapping[Test, str] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> Sequence[FreeMemory]:
+        """Each rank's free memory, as far as it is known."""
+        return self.free or [rank.free for rank in self.ranks]
+
+
+def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0) -> Machine:
+    """A machine one has not: memory that the settings do not limit is unlimited, and every test passes.
+
+    `gpus_per_node`: 0 without GPUs, unless the device or the kernel asked for needs one; then there is one for each rank.
+    """
+    topology = Topology.of_equal_nodes(ranks, settings.ranks_per_node or gpus_per_node or ranks)
+    kernel = named(settings.kernel)
+    with_gpus = settings.device in ("auto", "cuda") and (
+        bool(gpus_per_node) or settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
+    )
+    inventories, free = [], []
+    for rank in range(ranks):
+        node = topology.node_of(rank)
+        local_rank = topology.nodes[node].index(rank)
+        count = (gpus_per_node or len(topology.nodes[node])) if with_gpus else 0
+        gpus = tuple(
+            Gpu(index, f"node {node} GPU {index}", "assumed", capability or EMULATED_CAPABILITY) for index in range(count)
+        )
+        memory = FreeMemory(
+            host=f"node {node}",
+            host_bytes=settings.host_memory or _UNLIMITED,
+            shared_bytes=settings.host_memory or _UNLIMITED,
+            gpu_bytes=settings.gpu_memory or _UNLIMITED,
+            gpu_id=gpus[local_rank % count].uuid if count else "",
+        )
+        processor = Processor((local_rank,), None, {})
+        why_no_gpu = "" if count else "no GPU is assumed: --gpus-per-node gives their number"
+        inventories.append(Inventory(processor, gpus, why_no_gpu, memory, 0))
+        free.append(memory)
+    return Machine(topology, tuple(inventories), tuple(free), dict.fromkeys(Test, ""))

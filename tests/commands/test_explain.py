@@ -1,0 +1,101 @@
+"""`--explain`: a decision in words and bytes, for a machine one has not."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybrid.commands.explain import explain
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.errors import DeviceUnavailable, DoesNotFit
+from hybrid.plan.plan import PROCESS_BYTES
+from hybrid.selection.decision import ProductRequest, decide
+from hybrid.selection.machine import assumed_machine
+
+MiB, GiB = 1 << 20, 1 << 30
+
+
+@pytest.fixture
+def explained(capsys):
+    def lines(problem, ranks, gpus_per_node=0, **settings):
+        asked = Settings(**settings)
+        explain(assumed_machine(asked, ranks, gpus_per_node), ProductRequest(problem), asked)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_a_large_machine_is_explained_in_its_bytes(explained):
+    lines = explained(Problem(100_000, 100_000, 100_000), 8, gpus_per_node=8, check=False)
+    assert lines[0].startswith("C (100000×100000) = A (100000×100000) · B (100000×100000)  float64  2e+06 GF")
+    assert lines[0].endswith("matrices 223.5 GiB")
+    assert lines[1].startswith("kernel tensor on cuda: ")
+    assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
+    assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
+    buffers = 8 * (12_500 * 100_000 + 100_000 * (100_000 + 12_500))  # a row block of A, all of B, and the row block of C
+    assert lines[6].startswith("rank 3: rows 37500:50000 in 26 row panel(s), B in 16 k-slab(s), ")
+    assert lines[6].endswith(f"tile(s) of C, {buffers / GiB:.1f} GiB in GPU 3")
+    assert lines[11].startswith("transport peers, if these tests pass at the start: “every rank fetches data")
+    assert lines[11].endswith("else nccl, if it works; else host") or lines[11].endswith("; else host")
+    assert lines[12].startswith("order of arrival on rank 0: ")
+    assert lines[13] == "memory not checked: --host-memory and --gpu-memory give it"
+    assert len(lines) == 14
+
+
+def test_nodes_are_explained_with_what_goes_between_them(explained):
+    text = "\n".join(explained(Problem(4000, 3000, 2000, "float32"), 4, ranks_per_node=2))
+    assert "node 0: ranks 0–1, rows 0:2000 of A, all of B, rows 0:4000 of C" in text
+    assert "node 1: ranks 2–3, rows 2000:4000 of A, all of B, rows 2000:4000 of C" in text
+    assert "rank 2: rows 2000:3000 in 1 row panel(s), B in 1 column panel(s), 1 tile(s) of C, multiplied in place" in text
+    assert f"B to 1 more, {2000 * 2000 * 4 / MiB:.1f} MiB of C back to node 0, in messages of at most 256.0 MiB" in text
+
+
+def test_of_many_ranks_the_first_are_shown(explained):
+    text = "\n".join(explained(Problem(100, 100, 100), 20))
+    assert "rank 15:" in text
+    assert "rank 16:" not in text
+    assert "… and 4 ranks more" in text
+
+
+def test_gpus_of_a_node_are_dealt_to_its_ranks_in_turn(explained):
+    lines = explained(Problem(100, 100, 100), 4, gpus_per_node=2, ranks_per_node=4)
+    assert [line.rsplit(" ", 1)[1] for line in lines if line.startswith("rank ")] == ["0", "1", "0", "1"]
+
+
+def test_with_nccl_nodes_hold_their_own_rows_of_b(explained):
+    text = "\n".join(explained(Problem(4000, 3000, 2000), 4, gpus_per_node=2, transport="nccl"))
+    of_node = (2000 * 3000 + 1500 * 2000 + 2000 * 2000) * 8 / MiB
+    assert f"rows 2000:4000 of A, rows 1500:3000 of B, rows 2000:4000 of C: {of_node:.1f} MiB shared" in text
+    assert "transport nccl, if these tests pass at the start: “NCCL brings every rank's data to every other”" in text
+    assert "between nodes: B from GPU to GPU" in text
+    assert "else the run is refused" in text
+
+
+def test_the_stationary_operand_is_named_where_not_all_fits(explained):
+    problem = Problem(8000, 8000, 8000)
+    text = "\n".join(explained(problem, 1, gpus_per_node=1, gpu_memory=8 * 8000**2))
+    assert "rank 0 cannot hold all: B is stationary, 1 of 2 column panels at a time, while A is streamed past, " in text
+    assert "cannot hold all" not in "\n".join(explained(problem, 1, gpus_per_node=1))
+
+
+def test_nccl_is_explained_where_it_would_be_tried_and_refused_where_it_cannot_be_used(explained):
+    problem = Problem(4000, 3000, 2000)
+    text = "\n".join(explained(problem, 4, gpus_per_node=1))
+    assert "transport nccl, if these tests pass at the start" in text
+    assert text.count("else host") == 1
+    with pytest.raises(DeviceUnavailable, match="peers cannot be used: one rank a node"):
+        explained(problem, 4, gpus_per_node=1, transport="peers")
+    with pytest.raises(DeviceUnavailable, match="nccl cannot be used: ranks 0 and 2 share a GPU"):
+        explained(problem, 4, gpus_per_node=2, ranks_per_node=4, transport="nccl")
+    with pytest.raises(DeviceUnavailable, match="nccl cannot be used: NCCL joins GPUs only"):
+        explained(Problem(40, 30, 20), 4, staged=True, transport="nccl")
+
+
+def test_an_assumed_machine_refuses_what_it_cannot_hold(explained):
+    problem = Problem(100_000, 100_000, 100_000)
+    decision = decide(assumed_machine(Settings(), 4, 4), ProductRequest(problem), Settings())
+    need = decision.plan.bytes_on_gpu(0)
+    assert explained(problem, 4, 4, gpu_memory=need + GiB)[-1] == "it fits"
+    assert "cannot hold all" in "\n".join(explained(problem, 4, 4, gpu_memory=need - GiB))
+    with pytest.raises(DoesNotFit, match=r"needs 2\d\d\.\d GiB of memory on node 0, which has 1\.0 GiB"):
+        explained(problem, 4, 4, host_memory=GiB)

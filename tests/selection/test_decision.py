@@ -1,0 +1,85 @@
+"""One decision: what `--explain` says of a machine is what a run decides there, however little its ranks know at first."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.machines import RanksOn
+
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.core.spans import block
+from hybrid.errors import HybridError
+from hybrid.plan.request import OperandLocation, RowBlocks
+from hybrid.selection import agreement
+from hybrid.selection.agreement import agree
+from hybrid.selection.decision import ProductRequest, decide
+from hybrid.selection.machine import Test, assumed_machine
+
+MiB = 1 << 20
+
+sizes = st.sampled_from([0, 1, 7, 100, 1500, 6000])
+problems = st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "float64"]))
+chosen = st.builds(
+    Settings,
+    device=st.sampled_from(["auto", "auto", "cpu", "cuda", "emulate"]),
+    kernel=st.sampled_from(["auto", "auto", "blas", "loops", "naive", "tensor", "matvec_warp", "cublas"]),
+    transport=st.sampled_from(["auto", "auto", "host", "peers", "nccl"]),
+    staged=st.booleans(),
+    check=st.booleans(),
+    panel_rows=st.sampled_from([0, 0, 33]),
+    panel_columns=st.sampled_from([0, 0, 40]),
+    slab_rows=st.sampled_from([0, 0, 64]),
+    ranks_per_node=st.sampled_from([0, 1, 2, 4]),
+    host_memory=st.sampled_from([0, 300 * MiB, 4096 * MiB]),
+    gpu_memory=st.sampled_from([0, 1 * MiB, 40 * MiB, 900 * MiB]),
+)
+
+
+def outcome(deed):
+    """What came of it: a decision, or the error as a user sees it."""
+    try:
+        return deed()
+    except HybridError as error:
+        return type(error), str(error)
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    problem=problems,
+    asked=chosen,
+    ranks=st.integers(1, 6),
+    gpus_per_node=st.integers(0, 4),
+    capability=st.sampled_from([0, 61, 80, 90]),
+    location=st.sampled_from(OperandLocation),
+    failing=st.sets(st.sampled_from(Test)),
+)
+def test_what_is_explained_is_what_would_run(problem, asked, ranks, gpus_per_node, capability, location, failing):
+    machine = assumed_machine(asked, ranks, gpus_per_node, capability)
+    machine.outcomes.update(dict.fromkeys(failing, "it failed"))
+    blocks = RowBlocks(*(tuple(block(rows, ranks, rank) for rank in range(ranks)) for rows in (problem.n, problem.l)))
+    request = ProductRequest(problem, location, row_blocks=blocks if location is OperandLocation.ROW_BLOCKS else None)
+    session = RanksOn(machine)
+
+    def run():
+        with patch.object(agreement, "free_memory_of"):  # this process has no GPU to ask; the session has the answers
+            return agree(session, request, asked, session.inventories())
+
+    def explained():
+        decision = decide(machine, request, asked)
+        if decision.shortage:
+            raise agreement.DoesNotFit(decision.shortage)
+        decision.plan.refuse_endless()
+        return decision
+
+    assert outcome(run) == outcome(explained)
+    assert len(session.tried) == len(set(session.tried)), "nothing is found out twice"
+
+
+def test_a_machine_that_lacks_nothing_is_decided_at_once():
+    asked = Settings()
+    session = RanksOn(assumed_machine(asked, 2))
+    decision = agree(session, ProductRequest(Problem(10, 10, 10)), asked, session.machine.ranks)
+    assert (decision.plan.device, decision.plan.transport, session.tried) == ("cpu", "in place", [])
