@@ -70,10 +70,10 @@ class Machine:
         """The ranks' model of the machine. UsageError if they have different ones."""
         model = self.ranks[0].model
         for rank, other in enumerate(self.ranks):
-            for name in vars(model) if other.model != model else ():
-                if getattr(other.model, name) != getattr(model, name):
+            for name, value in vars(other.model).items() if other.model != model else ():
+                if value != getattr(model, name):
                     raise UsageError(
-                        f"HYBRID_MACHINE gives {name} {getattr(other.model, name)} on rank {rank}, {getattr(model, name)} on rank 0: "
+                        f"HYBRID_MACHINE gives {name} {value} on rank {rank}, {getattr(model, name)} on rank 0: "
                         "all ranks must have the same numbers"
                     )
         return model
