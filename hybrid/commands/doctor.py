@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_job_options
@@ -32,7 +32,11 @@ exit codes: 0 nothing is wrong, 1 something is, or a failure, 2 wrong usage
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     """Options and settings."""
     parser = Parser(prog="python -m hybrid.doctor", description="Find what keeps a job from running well.", epilog=_MORE)
-    parser.add_argument("--json", metavar="FILE", help="append the findings as a JSON line; - for standard output")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="append the findings, and the machine's numbers for HYBRID_MACHINE, as a JSON line; - for standard output",
+    )
     add_job_options(parser)
     options = parser.parse_args(arguments)
     return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
@@ -50,6 +54,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
+    from hybrid.diagnostics import machine
     from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable
     from hybrid.selection.inventory import settle_threads
@@ -58,19 +63,20 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
         if options.json and options.json != "-":
             refuse_unwritable(options.json)
     examination = examine(team, settle_threads(team, settings), error)
+    measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
     with team.phase("report", timed=False):
         if team.rank == 0:
-            _report(examination, options.json)
+            _report(examination, options.json, machine.as_record(measured) if measured else {})
     return 0 if examination.ok else 1
 
 
-def _report(examination: Examination, json: str | None) -> None:
+def _report(examination: Examination, json: str | None, more: dict[str, Any]) -> None:
     from hybrid.diagnostics.examination import as_record, as_text
     from hybrid.reporting import jsonl
 
     print(as_text(examination.findings), file=sys.stderr if json == "-" else sys.stdout)
     if json:
-        jsonl.write(as_record(examination), json)
+        jsonl.write(as_record(examination) | more, json)
     sys.stdout.flush()
 
 

@@ -28,7 +28,7 @@ def main(argument: str) -> None:
     task = json.loads(argument)
     team = ProxyTeam(task["rank"], Topology(tuple(tuple(node) for node in task["nodes"])))
     try:
-        device = _device(task["index"])
+        device = device_of(task["index"])
         report(stage="links")
         _measure_links(team, device, task)
         if any(len(node) > 1 for node in team.topology.nodes):
@@ -41,7 +41,7 @@ def main(argument: str) -> None:
         report(failed=one_line(error))
 
 
-def _device(index: int | None) -> Any:
+def device_of(index: int | None) -> Any:
     if index is None:
         from hybrid.devices.cpu import CpuDevice
 
