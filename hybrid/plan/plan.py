@@ -44,7 +44,7 @@ class Plan:
 
     def with_transport(self, transport: str) -> Plan:
         """With buffers laid out for the transport: NCCL broadcasts whole rows, so each column panel is a matrix of its own."""
-        shares = _panels_apart(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
+        shares = _with_separate_panels(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
         return replace(self, transport=transport, shares=shares)
 
     def refuse_endless(self) -> None:
@@ -183,12 +183,12 @@ def _refuse_many(problem: Problem, pieces: int) -> None:
 
 
 @lru_cache(maxsize=16)
-def _panels_apart(shares: tuple[RankShare, ...], problem: Problem, device: str) -> tuple[RankShare, ...]:
-    def apart(share: RankShare) -> RankShare:
+def _with_separate_panels(shares: tuple[RankShare, ...], problem: Problem, device: str) -> tuple[RankShare, ...]:
+    def separate(share: RankShare) -> RankShare:
         tiling = replace(share.tiling, separate_panels=True)
         return replace(share, tiling=tiling, layout=layout_of(problem, len(share.rows), tiling, device), slabs=())
 
-    return tuple(map(apart, shares))
+    return tuple(map(separate, shares))
 
 
 @lru_cache(maxsize=16)
