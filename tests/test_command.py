@@ -175,7 +175,7 @@ WRONG = [
     (["8", "8", "8", "--device", "gpu"], "unknown device 'gpu'"),
     (["8", "8", "8", "--device", "cpu", "--kernel", "cublas"], "kernel cublas runs on cuda"),
     (["8", "8", "8", "--repeat", "0"], "too small"),
-    (["8", "8", "8", "--threads", "-1"], "threads must not be negative"),
+    (["8", "8", "8", "--threads", "-1"], "-1 is too small: at least 0"),
     (["8", "8", "8", "--ranks", "4"], "only with --explain"),
     (["8", "8", "8", "--a", "missing.npy"], "missing.npy cannot be read"),
     (["--a", "missing.npy"], "three sizes"),

@@ -222,7 +222,7 @@ def test_with_one_rank_a_node_the_command_finds_that_nccl_works(gpus, monkeypatc
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
     done = run(1501, 1203, 1301, "--repeat", 2, ranks=2)
     assert done.returncode == 0, done.stderr
-    assert "road nccl (one rank a node" in done.stdout
+    assert "transport nccl (one rank a node" in done.stdout
     assert "check ok" in done.stdout
 
 

@@ -15,9 +15,9 @@ from starting import module, start, successful
 from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.diagnostics import bandwidth, compilers, cuda_aware_mpi, gpu_peers, gpus, host_links, limits, mpi, placement, slurm
-from hybrid.diagnostics.examination import Examination, screen
-from hybrid.diagnostics.finding import Finding, Unknown, alike, attempt
-from hybrid.diagnostics.probe_process import Told, ask, ask_program
+from hybrid.diagnostics.examination import Examination, as_text
+from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
+from hybrid.diagnostics.probe_process import ProbeResult, run_command, run_probe
 from hybrid.diagnostics.probes import cuda_aware
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, StartError
@@ -29,7 +29,7 @@ from hybrid.reporting import jsonl
 
 COMMAND = module("hybrid.doctor")
 ROOT = Path(__file__).resolve().parent.parent
-SUBJECTS = ["launcher", "mpi", "places", "threads", "blas", "slurm", "gpus", "page-lock", "gpu links", "gpu peers",
+SUBJECTS = ["launcher", "mpi", "placement", "threads", "blas", "slurm", "gpus", "pinned memory", "gpu links", "gpu peers",
             "cuda-aware MPI", "shared memory", "compiler", "kernel cache"]  # fmt: skip
 LINE = re.compile(r"(ok|note|unknown|WRONG) +(" + "|".join(SUBJECTS) + r")  (.+)")
 
@@ -64,14 +64,16 @@ def test_a_screen_with_one_line_a_finding(ranks):
     findings = found(done.stdout)
     wrong = [subject for subject, (verdict, _) in findings.items() if verdict == "WRONG"]
     assert done.returncode == bool(wrong)
-    assert set(wrong) <= {"gpus", "page-lock", "gpu peers", "compiler", "threads"}, done.stdout  # what a machine may really lack
+    assert set(wrong) <= {"gpus", "pinned memory", "gpu peers", "compiler", "threads"}, (
+        done.stdout
+    )  # what a machine may really lack
     assert findings["mpi"][0] == "ok"
     assert re.search(
         r"standard \d\.\d, mpi4py for .+, threads \w+ \(FUNNELED asked for\), large counts (yes|no)", findings["mpi"][1]
     )
     assert findings["blas"][0] in ("ok", "note")
     count = max(ranks, 1)
-    assert findings["places"][1].startswith(f"{count} rank{'s' * (count > 1)} on 1 host: ")
+    assert findings["placement"][1].startswith(f"{count} rank{'s' * (count > 1)} on 1 host: ")
 
 
 @launcher
@@ -97,7 +99,7 @@ def test_json_is_a_line_of_its_own(tmp_path, ranks):
     assert [finding["subject"] for finding in entry["findings"]] == SUBJECTS
     assert entry["ok"] == all(finding["verdict"] != "wrong" for finding in entry["findings"])
     assert [placement["rank"] for placement in entry["placements"]] == list(range(max(ranks, 1)))
-    assert {type(entry[name]) for name in ("links", "passages")} == {list}
+    assert {type(entry[name]) for name in ("links", "peer_copies")} == {list}
 
 
 def test_json_on_standard_output_is_all_there_is():
@@ -236,11 +238,11 @@ def test_ranks_started_differently_are_named():
 
 PROBE = """\
 import sys
-from hybrid.diagnostics.probes.protocol import begin, say
-begin({limit})
-say(first=1)
+from hybrid.diagnostics.probes.protocol import limit_process, report
+limit_process({limit})
+report(first=1)
 print("a library's word", end="", flush=True)
-say(second=[2])
+report(second=[2])
 {deed}
 """
 
@@ -258,8 +260,8 @@ say(second=[2])
 )
 def test_what_a_process_said_stays_however_it_ends(deed, ended):
     limit = 1 if "sleep" in deed else 30
-    told = ask_program([sys.executable, "-c", PROBE.format(limit=limit, deed=deed)], limit)
-    assert told == Told({"first": 1, "second": [2]}, ended)
+    told = run_command([sys.executable, "-c", PROBE.format(limit=limit, deed=deed)], limit)
+    assert told == ProbeResult({"first": 1, "second": [2]}, ended)
 
 
 class Address:
@@ -274,16 +276,16 @@ import sys
 sys.path.insert(0, {folder!r})
 from test_doctor import Address
 from hybrid.diagnostics.probes import cuda_aware
-from hybrid.diagnostics.probes.protocol import begin
+from hybrid.diagnostics.probes.protocol import limit_process
 import numpy
-begin(30)
+limit_process(30)
 kept = []
 def make(pattern):
     into = numpy.zeros_like(pattern)
     kept.extend((pattern, into))
     source, target = ({source}), ({target})
     return Address(source, pattern.size), Address(target, pattern.size), lambda: into
-cuda_aware.move_host_and(make)
+cuda_aware.send_to_self(make)
 """
 
 
@@ -295,13 +297,13 @@ def test_mpi_is_tried_in_a_process_that_dies_of_an_address_it_cannot_read(tmp_pa
     lines = [
         "import sys",
         "from hybrid.diagnostics import cuda_aware_mpi as aware",
-        "from hybrid.diagnostics.probe_process import ask_program",
+        "from hybrid.diagnostics.probe_process import run_command",
     ]
     if ranks:
         lines += ["from mpi4py import MPI", "if MPI.COMM_WORLD.rank: MPI.COMM_WORLD.Barrier(); sys.exit()"]
     for source, target in (("pattern.ctypes.data", "into.ctypes.data"), ("1 << 40", "1 << 41")):
         program = MOVING.format(folder=str(Path(__file__).parent), source=source, target=target)
-        lines.append(f"print(aware.interpret(ask_program([sys.executable, '-c', {program!r}], 30)), flush=True)")
+        lines.append(f"print(aware.interpret(run_command([sys.executable, '-c', {program!r}], 30)), flush=True)")
     if ranks:
         lines.append("MPI.COMM_WORLD.Barrier()")
     asking.write_text("\n".join(lines))
@@ -312,9 +314,24 @@ def test_mpi_is_tried_in_a_process_that_dies_of_an_address_it_cannot_read(tmp_pa
 
 
 def test_looking_for_gpus_comes_to_a_word_on_any_machine():
-    sight = gpus.look()
-    assert isinstance(sight, gpus.Sight)
+    sight = gpus.inspect()
+    assert isinstance(sight, gpus.VisibleGpus)
     assert sight.usable or sight.absent or sight.trouble
+
+
+def test_probes_of_gpus_are_found_and_run():
+    """On a machine without a GPU they fail, but not because there is no such probe."""
+    gpu = Gpu(99, "GPU-99", "none")
+    assert "hybrid.diagnostics" not in gpus.try_out(gpu).trouble
+    alone = bandwidth.measure(Team(), [gpu])
+    assert alone.failure is None or "hybrid.diagnostics" not in alone.failure.text
+    proxy = bandwidth.run_probe(
+        "all_ranks", json.dumps({"rank": 0, "nodes": [[0]], "measuring": [[0]], "uuids": ["a"], "size": 1 << 20, "index": None})
+    )
+    assert (proxy.report["failed"] if "failed" in proxy.report else proxy.report["stage"], proxy.ended) == (
+        "links",
+        "ended with 1: the rank has ended",
+    )
 
 
 # --- judging, on machines made up
@@ -327,7 +344,7 @@ def verdicts(findings):
 def test_what_fails_is_unknown_with_its_reason():
     assert attempt(lambda: 1) == 1
     assert attempt(lambda: 1 // 0) == Unknown("ZeroDivisionError: integer division or modulo by zero")
-    assert alike("abca") == {"a": [0, 3], "b": [1], "c": [2]}
+    assert ranks_by_value("abca") == {"a": [0, 3], "b": [1], "c": [2]}
     with pytest.raises(AssertionError):
         Finding("x", "wrong", "no remedy")
 
@@ -343,7 +360,7 @@ def test_large_counts_and_families_are_told_from_the_library():
 
 @launcher
 def test_the_family_of_this_environments_mpirun_is_that_of_its_library():
-    assert family_of(mpirun(1)[0]) == mpi.look(started=False).mpi.family
+    assert family_of(mpirun(1)[0]) == mpi.inspect(started=False).mpi.family
 
 
 @pytest.mark.parametrize(
@@ -353,13 +370,13 @@ def test_the_family_of_this_environments_mpirun_is_that_of_its_library():
         (MPICH, ("/usr/bin/mpirun", "Open MPI"), "wrong", "/usr/bin/mpirun is Open MPI's, but mpi4py uses MPICH 5.0.2"),
         (OPEN_MPI, ("/usr/bin/mpirun", "MPICH"), "wrong", "every rank would be 0 of 1"),
         (MPICH, ("/usr/bin/mpirun", ""), "ok", "/usr/bin/mpirun starts several"),
-        (MPICH, None, "note", "no mpirun on the path"),
+        (MPICH, None, "note", "no mpirun on PATH"),
         (MPICH, Unknown("planted"), "unknown", "planted"),
         (Unknown("planted"), ("/usr/bin/mpirun", "MPICH"), "ok", "starts several"),
     ],
 )
 def test_alone_the_mpirun_on_the_path_is_compared(library, found_on_path, verdict, said):
-    finding = mpi.judge([mpi.MpiSeen("", library, found_on_path)], None)[0]
+    finding = mpi.judge([mpi.MpiOfRank("", library, found_on_path)], None)[0]
     assert (finding.verdict, said in finding.text) == (verdict, True), finding
 
 
@@ -368,7 +385,7 @@ def test_alone_the_mpirun_on_the_path_is_compared(library, found_on_path, verdic
     [("srun", MPICH, "--mpi=pmi2"), ("srun", OPEN_MPI, "--mpi=pmix"), ("mpirun", MPICH, "mpirun")],
 )
 def test_processes_that_are_no_ranks_get_what_fits(launcher_name, library, remedy):
-    finding = mpi.judge([mpi.MpiSeen(launcher_name, library)], StartError("planted"))[0]
+    finding = mpi.judge([mpi.MpiOfRank(launcher_name, library)], StartError("planted"))[0]
     assert (finding.verdict, finding.text) == ("wrong", f"planted; mpi4py uses {library.name}")
     assert remedy in finding.remedy
 
@@ -384,12 +401,12 @@ def test_processes_that_are_no_ranks_get_what_fits(launcher_name, library, remed
     ],
 )
 def test_this_environments_mpirun_is_proposed_only_where_it_fits(beside, remedy):
-    finding = mpi.judge([mpi.MpiSeen("mpirun (Open MPI)", MPICH, beside)], StartError("planted"))[0]
+    finding = mpi.judge([mpi.MpiOfRank("mpirun (Open MPI)", MPICH, beside)], StartError("planted"))[0]
     assert finding.remedy == remedy
 
 
 def test_ranks_with_different_libraries_are_wrong():
-    seen = [mpi.MpiSeen("mpirun", library) for library in (MPICH, MPICH, OPEN_MPI)]
+    seen = [mpi.MpiOfRank("mpirun", library) for library in (MPICH, MPICH, OPEN_MPI)]
     finding = mpi.judge(seen, None)[1]
     assert (finding.verdict, finding.text) == (
         "wrong",
@@ -399,12 +416,12 @@ def test_ranks_with_different_libraries_are_wrong():
 
 def test_an_mpi_without_threads_is_wrong():
     single = Library("An MPI", (3, 1), "x", "FUNNELED", "SINGLE", False)
-    assert mpi.judge([mpi.MpiSeen("mpirun", single)] * 2, None)[1].verdict == "wrong"
+    assert mpi.judge([mpi.MpiOfRank("mpirun", single)] * 2, None)[1].verdict == "wrong"
 
 
 def seat(cores, threads=1, pool=None, host="a", quota=None):
-    blas = (placement.Pool("openblas 1", pool or threads),)
-    return placement.Seat(host, tuple(cores), quota, Threads(threads, "--threads"), blas)
+    blas = (placement.BlasLibrary("openblas 1", pool or threads),)
+    return placement.Placement(host, tuple(cores), quota, Threads(threads, "--threads"), blas)
 
 
 def of_nodes(*sizes):
@@ -444,13 +461,13 @@ def test_threads_against_cores(seats, nodes, verdict, said):
 )
 def test_threads_are_lowered_by_what_has_set_them(reason, remedy):
     """OMP_NUM_THREADS changes nothing where SLURM_CPUS_PER_TASK is set."""
-    crowded = [placement.Seat("a", (0, 1, 2, 3), None, Threads(4, reason), ()) for _ in range(2)]
+    crowded = [placement.Placement("a", (0, 1, 2, 3), None, Threads(4, reason), ()) for _ in range(2)]
     assert placement.judge(crowded, of_nodes(2))[1].remedy == remedy
 
 
 def test_ranks_bound_to_a_part_of_the_host_hear_of_the_rest():
     def remedy(cores_of_host, quota=None):
-        seats = [placement.Seat("a", (0,), quota, Threads(1, "--threads"), (), cores_of_host) for _ in range(2)]
+        seats = [placement.Placement("a", (0,), quota, Threads(1, "--threads"), (), cores_of_host) for _ in range(2)]
         return placement.judge(seats, of_nodes(2))[1].remedy
 
     assert (
@@ -462,10 +479,10 @@ def test_ranks_bound_to_a_part_of_the_host_hear_of_the_rest():
 def test_a_blas_that_does_not_keep_to_its_threads_is_wrong():
     assert verdicts(placement.judge([seat(range(4), 2, pool=2)] * 2, of_nodes(2))) == ["ok", "ok", "ok"]
     finding = placement.judge([seat(range(4), 2, pool=2), seat(range(4), 2, pool=4)], of_nodes(2))[2]
-    assert (finding.verdict, finding.text) == ("wrong", "openblas 1 starts 4 threads on rank 1, where 2 were announced")
-    blind = placement.Seat("a", (0,), None, Threads(1, ""), Unknown("planted"))
+    assert (finding.verdict, finding.text) == ("wrong", "openblas 1 starts 4 threads on rank 1, where 2 were set")
+    blind = placement.Placement("a", (0,), None, Threads(1, ""), Unknown("planted"))
     assert placement.judge([blind], of_nodes(1))[2] == Finding("blas", "unknown", "rank 0: planted")
-    none = placement.Seat("a", (0,), None, Threads(1, ""), ())
+    none = placement.Placement("a", (0,), None, Threads(1, ""), ())
     assert placement.judge([none], of_nodes(1))[2].verdict == "note"
 
 
@@ -481,7 +498,7 @@ def test_a_blas_that_does_not_keep_to_its_threads_is_wrong():
     ],
 )
 def test_places_take_one_line(seats, nodes, said):
-    assert placement.judge(seats, of_nodes(*nodes))[0] == Finding("places", "ok", said)
+    assert placement.judge(seats, of_nodes(*nodes))[0] == Finding("placement", "ok", said)
 
 
 H200 = {"index": 0, "uuid": "GPU-a", "name": "NVIDIA H200", "capability": 90}
@@ -509,13 +526,13 @@ def interpreted(said, ended="", loaded=True, **environment):
          "a driver for CUDA 13.2 or newer"),
         ({**GOOD, "driver": 11040}, "too old for it", "a newer driver"),
         ({**GOOD, "gpus": [{**H200, "capability": 70}]}, "compute capability 7.0", "[cuda12]"),
-        ({**GOOD, "gpus": [{**H200, "capability": 35}]}, "past every kernel here", "--device cpu"),
+        ({**GOOD, "gpus": [{**H200, "capability": 35}]}, "less than any kernel here supports", "--device cpu"),
         ({name: GOOD[name] for name in GOOD if name != "gpus"} | {"missing": "planted"}, "planted", "nvidia-smi"),
     ],
 )  # fmt: skip
 def test_gpus_that_are_visible_but_unusable_are_wrong(said, trouble, remedy):
     sight = interpreted(said, "was killed by SIGSEGV")
-    (finding,) = gpus.judge([sight], [None], [None], of_nodes(1), ["a"])
+    (finding,) = gpus.judge([sight], [None], [None], ["a"])
     assert finding.verdict == "wrong"
     assert trouble in finding.text
     assert remedy in finding.remedy
@@ -531,18 +548,18 @@ def test_gpus_that_are_visible_but_unusable_are_wrong(said, trouble, remedy):
 )
 def test_a_missing_gpu_is_not_wrong(said, environment, why):
     sight = interpreted(said, loaded=False, **environment)
-    (finding,) = gpus.judge([sight] * 2, [None] * 2, [None] * 2, of_nodes(2), ["a"] * 2)
+    (finding,) = gpus.judge([sight] * 2, [None] * 2, [None] * 2, ["a"] * 2)
     assert (finding.verdict, why in finding.text) == ("ok", True), finding
 
 
 def sees(*names):
-    return gpus.Sight(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
+    return gpus.VisibleGpus(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
 
 
 def judged(sights, nodes, trial=gpus.Trial(True, "", 64 << 20)):  # noqa: B008 (never changes)
-    topology = of_nodes(*nodes)
+    assert sum(nodes) == len(sights)
     chosen = gpus.choose(sights)
-    return gpus.judge(sights, chosen, [trial if gpu else None for gpu in chosen], topology, ["a"] * len(sights))
+    return gpus.judge(sights, chosen, [trial if gpu else None for gpu in chosen], ["a"] * len(sights))
 
 
 @pytest.mark.parametrize(
@@ -563,8 +580,8 @@ def test_ranks_on_gpus_by_uuid(sights, nodes, verdict, said):
 
 
 def test_ranks_that_differ_are_named():
-    absent = gpus.Sight((), None, "no driver")
-    findings = judged([sees("a"), absent, Unknown("planted"), gpus.Sight((), ("trouble", "do this"))], (1, 1, 1, 1))
+    absent = gpus.VisibleGpus((), None, "no driver")
+    findings = judged([sees("a"), absent, Unknown("planted"), gpus.VisibleGpus((), ("trouble", "do this"))], (1, 1, 1, 1))
     assert [(finding.verdict, finding.text[:7]) for finding in findings] == [
         ("note", "rank 1:"), ("unknown", "rank 2:"), ("wrong", "rank 3:"), ("ok", "1 usabl")
     ]  # fmt: skip
@@ -574,18 +591,17 @@ def test_a_gpu_that_does_not_work_is_wrong():
     broken, fine = judged([sees("a")] * 2, (2,), gpus.Trial(False, "compiling: ended with 1: no nvrtc"))
     assert (broken.verdict, fine.verdict) == ("wrong", "note")
     assert "does not work: compiling: ended with 1: no nvrtc" in broken.text
-    assert judged([sees("a")], (1,), Unknown("planted"))[0] == Finding("gpus", "unknown", "planted")
 
 
 @pytest.mark.parametrize(
     ("told", "answer"),
     [
-        (Told({"stage": "moving", "right": True}, ""), "yes"),
-        (Told({"stage": "moving", "right": True}, "was killed by SIGSEGV"), "yes"),  # at its end, after the answer
-        (Told({"stage": "moving", "right": False}, ""), "what arrived was not what had been sent"),
-        (Told({"stage": "moving"}, "was killed by SIGSEGV"), "the process that tried was killed by SIGSEGV"),
-        (Told({"stage": "host memory moved"}, "ended with 1"), Unknown),
-        (Told({}, "took more than 60 s"), Unknown),
+        (ProbeResult({"stage": "moving", "correct": True}, ""), "yes"),
+        (ProbeResult({"stage": "moving", "correct": True}, "was killed by SIGSEGV"), "yes"),  # at its end, after the answer
+        (ProbeResult({"stage": "moving", "correct": False}, ""), "what arrived was not what had been sent"),
+        (ProbeResult({"stage": "moving"}, "was killed by SIGSEGV"), "the process that tried was killed by SIGSEGV"),
+        (ProbeResult({"stage": "host memory moved"}, "ended with 1"), Unknown),
+        (ProbeResult({}, "took more than 60 s"), Unknown),
     ],
 )
 def test_only_a_death_while_moving_speaks_against_mpi(told, answer):
@@ -614,17 +630,17 @@ def test_shared_memory(free, verdict):
 
 def test_locked_memory_is_judged_by_locking_it_where_there_is_a_gpu():
     little, much = limits.Limits("a", 8 << 20, "", (1, 1)), limits.Limits("b", None, "", (1, 1))
-    assert limits.judge_locked([much], [None]).text.startswith("ulimit -l: unlimited")
-    assert limits.judge_locked([much, little], [None, None]).text.startswith("ulimit -l: 8.0 MiB")
-    assert limits.judge_locked([much, little], [(1 << 28, ""), (1 << 28, "")]).text.startswith("256.0 MiB locked for every rank")
+    assert limits.judge_pinned([much], [None]).text.startswith("ulimit -l: unlimited")
+    assert limits.judge_pinned([much, little], [None, None]).text.startswith("ulimit -l: 8.0 MiB")
+    assert limits.judge_pinned([much, little], [(1 << 28, ""), (1 << 28, "")]).text.startswith("256.0 MiB pinned for every rank")
     for locked, said in ((0, "none at all"), (16 << 20, "16.0 MiB")):
-        finding = limits.judge_locked([much, little], [(1 << 28, ""), (locked, "planted")])
+        finding = limits.judge_pinned([much, little], [(1 << 28, ""), (locked, "planted")])
         assert finding.verdict == "wrong"
         assert finding.text == (
-            f"rank 1 on a cannot lock enough memory for its GPU (planted), but {said}: copies run at a third of the link's speed "
+            f"rank 1 on a cannot pin enough memory for its GPU (planted), but {said}: copies run at a third of the link's speed "
             "or less; ulimit -l: 8.0 MiB"
         )
-    assert limits.judge_locked([limits.Limits("a", Unknown("planted"), "", (1, 1))], [None]).verdict == "unknown"
+    assert limits.judge_pinned([limits.Limits("a", Unknown("planted"), "", (1, 1))], [None]).verdict == "unknown"
 
 
 def proxies(*arguments, ranks=3):
@@ -642,11 +658,11 @@ def proxies(*arguments, ranks=3):
         for link in said["links"]
     ]
     failure = bandwidth.Failure(**said["failure"]) if said["failure"] else None
-    passages = tuple(bandwidth.Passage(**passage) for passage in said["passages"])
-    return bandwidth.Traffic(tuple(rates), passages, failure, said["alone"], tuple(map(tuple, said["nodes"])))
+    copies = tuple(bandwidth.PeerCopy(**copy) for copy in said["peer_copies"])
+    return bandwidth.Measurements(tuple(rates), copies, failure, tuple(map(tuple, said["nodes"])), said["one_process"])
 
 
-SAME = bandwidth.Surroundings((("ipc", "1"), ("pid", "1")), ("GPU-0", "GPU-1", "GPU-2"))
+SAME = bandwidth.Isolation((("ipc", "1"), ("pid", "1")), ("GPU-0", "GPU-1", "GPU-2"))
 THREE = [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(3)]
 
 
@@ -661,7 +677,7 @@ def test_proxies_of_ranks_measure_and_fetch(ranks_per_node, without, measured, t
     assert moved.failure is None
     assert len(moved.links) == measured
     assert len([link for link in moved.links if link.together]) == together
-    assert len({(passage.source, passage.into) for passage in moved.passages}) == len(moved.passages) == passages
+    assert len({(passage.source, passage.target) for passage in moved.peer_copies}) == len(moved.peer_copies) == passages
     assert host_links.judge(moved).verdict in ("ok", "note")
     peer = gpu_peers.judge(moved, THREE, [SAME] * 3)
     assert peer.verdict in ("ok", "note")
@@ -675,12 +691,12 @@ def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
     done = run("--threads", 1, "--json", path, command=program, ranks=2, PYTHONPATH=str(ROOT))
     findings = found(done.stdout)
     assert re.search(r"^2 GPUs, .+ GB/s", findings["gpu links"][1])
-    assert "the road peers works" in findings["gpu peers"][1]
-    assert findings["page-lock"][1].startswith("256.0 MiB locked for every rank's GPU")
+    assert "the transport peers works" in findings["gpu peers"][1]
+    assert findings["pinned memory"][1].startswith("256.0 MiB pinned for every rank's GPU")
     (entry,) = jsonl.read(str(path))
-    assert [(one["rank"], one["uuid"], one["locked"]) for one in entry["links"]] == [(0, "GPU-0", True), (1, "GPU-1", True)]
-    assert all(one["alone"]["into"] > 0 and one["together"]["out"] > 0 for one in entry["links"])
-    assert {(one["source"], one["into"], one["right"]) for one in entry["passages"]} == {
+    assert [(one["rank"], one["uuid"], one["pinned"]) for one in entry["links"]] == [(0, "GPU-0", True), (1, "GPU-1", True)]
+    assert all(one["alone"]["to_gpu"] > 0 and one["together"]["to_host"] > 0 for one in entry["links"])
+    assert {(one["source"], one["target"], one["correct"]) for one in entry["peer_copies"]} == {
         ("GPU-0", "GPU-1", True),
         ("GPU-1", "GPU-0", True),
     }
@@ -693,8 +709,13 @@ def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
         ("kill", True, "wrong", "rank 1 on .+: was killed by SIGSEGV, while .+ → --transport host"),
         ("sleep", True, "wrong", "took more than 8 s, while .+ → --transport host"),
         ("wrong data", False, "wrong", "rank 1 on .+ is not what lies there.+ → switch off ACS"),
-        ("wrong fetch", False, "wrong", "rank 1 on .+ is not what lies there; the road peers is taken.+ → --transport host.+ACS"),
-        ("refuse", False, "note", "rank 1 on .+: planted; the road host is taken: each of 3 ranks loads all of B"),
+        (
+            "wrong fetch",
+            False,
+            "wrong",
+            "rank 1 on .+ is not what lies there; the transport peers is used.+ → --transport host.+ACS",
+        ),
+        ("refuse", False, "note", "rank 1 on .+: planted; the transport host is used: each of 3 ranks loads all of B"),
         ("link", False, "unknown", "not tried, since the links could not be measured"),
     ],
 )
@@ -711,26 +732,26 @@ def test_a_proxy_that_fails_ends_the_others_and_is_named(fault, died, verdict, s
         assert about_links.verdict in ("ok", "note")
 
 
-def link(rank, into, out, together=None, *, locked=True, host="a"):
+def link(rank, into, out, together=None, *, pinned=True, host="a"):
     rates = [bandwidth.Rates(into * 1e9, out * 1e9), bandwidth.Rates(together * 1e9, together * 1e9) if together else None]
-    return bandwidth.Link(f"GPU-{rank}", rank, host, locked, *rates)
+    return bandwidth.Link(f"GPU-{rank}", rank, host, pinned, *rates)
 
 
 @pytest.mark.parametrize(
     ("measured", "verdict", "said"),
     [
-        ([link(0, 50, 49)], "ok", "1 GPU, copies of page-locked memory: host to GPU 50.0 GB/s, GPU to host 49.0 GB/s"),
+        ([link(0, 50, 49)], "ok", "1 GPU, copies of pinned memory: host to GPU 50.0 GB/s, GPU to host 49.0 GB/s"),
         ([link(0, 50, 50, 48), link(1, 52, 50, 48)], "ok",
          "host to GPU 50.0 to 52.0 GB/s, GPU to host 50.0 GB/s alone; all of a node at once 96.0 GB/s and 96.0 GB/s"),
         ([link(0, 50, 50, 25), link(1, 50, 50, 25)], "note",
-         "host to GPU on a that is 50 % only of what each alone adds up to → a PCIe switch, or one NUMA node"),
+         "host to GPU on a: all at once reach only 50 % of the sum of each alone → a PCIe switch, or one NUMA node"),
         ([link(0, 50, 50, 36), link(1, 50, 50, 36)], "ok", "72.0 GB/s"),
         ([link(0, 50, 50, 48), link(1, 12, 50, 12)], "note",
          "GPU-1 of rank 1 on a has 12.0 GB/s host to GPU, less than half of the 50.0 GB/s of the fastest there → its link"),
         ([link(0, 50, 50, 48), link(1, 50, 12, 12), link(2, 12, 12, 12)], "note", "and 2 more such"),
         ([link(0, 50, 50), link(1, 12, 12, host="b")], "ok", ""),  # GPUs of different hosts are not compared
         ([link(0, 26, 50, 26), link(1, 50, 50, 50)], "ok", ""),
-        ([link(0, 8, 8, locked=False)], "note", "copies of memory that could not be page-locked"),
+        ([link(0, 8, 8, pinned=False)], "note", "copies of memory that could not be pinned"),
         ([link(0, 0, 50)], "unknown", "no time"),
         ([link(0, 50, 50), link(1, float("nan"), 50)], "unknown", "no time"),
         ([link(0, float("inf"), 50)], "unknown", "no time"),
@@ -740,30 +761,36 @@ def link(rank, into, out, together=None, *, locked=True, host="a"):
     ],
 )  # fmt: skip
 def test_links_are_compared_with_those_of_their_node(measured, verdict, said):
-    finding = host_links.judge(bandwidth.Traffic(tuple(measured)))
+    finding = host_links.judge(bandwidth.Measurements(tuple(measured)))
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
 
 
 def passage(source, into, rate, **more):
-    return bandwidth.Passage(f"GPU-{source}", f"GPU-{into}", rate * 1e9, **more)
+    return bandwidth.PeerCopy(f"GPU-{source}", f"GPU-{into}", rate * 1e9, **more)
 
 
-REFUSED = bandwidth.Failure("rank 1 on a", "reaching", "cannot be opened", died=False)
-APART = bandwidth.Surroundings((("ipc", "2"), ("pid", "1")), SAME.visible)
-BLIND = bandwidth.Surroundings(SAME.namespaces, ("GPU-1",))
+REFUSED = bandwidth.Failure("rank 1 on a", "opening", "cannot be opened", died=False)
+APART = bandwidth.Isolation((("ipc", "2"), ("pid", "1")), SAME.visible)
+BLIND = bandwidth.Isolation(SAME.namespaces, ("GPU-1",))
 
 
 @pytest.mark.parametrize(
     ("passages", "failure", "around", "verdict", "said"),
     [
-        ([passage(0, 1, 90), passage(1, 0, 80)], None, [SAME] * 2, "ok", "it was right: 80.0 to 90.0 GB/s, all at the same time"),
+        (
+            [passage(0, 1, 90), passage(1, 0, 80)],
+            None,
+            [SAME] * 2,
+            "ok",
+            "it was correct: 80.0 to 90.0 GB/s, all at the same time",
+        ),
         ([passage(0, 1, 90), passage(1, 0, 20)], None, [SAME] * 2, "note", "slowest from GPU-1 to GPU-0"),
         ([], None, [SAME] * 2, "ok", "they share one"),
         ([passage(0, 1, float("nan"))], None, [SAME] * 2, "unknown", "no time"),
         ([passage(0, 1, 0)], None, [SAME] * 2, "unknown", "no time"),
         ([], REFUSED, [SAME] * 2, "note", "each of 2 ranks loads all of B over its GPU's own link, 2 times"),
-        ([], REFUSED, [SAME, APART], "note", "different ipc namespaces); the road host is taken"),
+        ([], REFUSED, [SAME, APART], "note", "different ipc namespaces); the transport host is used"),
         ([], REFUSED, [SAME, APART], "note", "→ start them with --ipc=host"),
         ([], REFUSED, [SAME, BLIND], "note", "→ let every rank see all GPUs"),
         ([], bandwidth.Failure("rank 1 on a", "starting", "planted", died=True), [SAME] * 2, "unknown", "not tried"),
@@ -772,19 +799,19 @@ BLIND = bandwidth.Surroundings(SAME.namespaces, ("GPU-1",))
             bandwidth.Failure("rank 1 on a", "fetching", "no room", died=False),
             [SAME] * 2,
             "unknown",
-            "the road peers is taken",
+            "the transport peers is used",
         ),
     ],
 )
 def test_ranks_that_do_or_do_not_reach_each_other(passages, failure, around, verdict, said):
-    moved = bandwidth.Traffic((link(0, 50, 50, 50), link(1, 50, 50, 50)), tuple(passages), failure, nodes=((0, 1),))
+    moved = bandwidth.Measurements((link(0, 50, 50, 50), link(1, 50, 50, 50)), tuple(passages), failure, nodes=((0, 1),))
     finding = gpu_peers.judge(moved, THREE[:2], around)
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
 
 
 def test_slices_of_mig_are_told():
-    moved = bandwidth.Traffic((link(0, 50, 50),), (), REFUSED, nodes=((0, 1),))
+    moved = bandwidth.Measurements((link(0, 50, 50),), (), REFUSED, nodes=((0, 1),))
     slices = [Gpu(0, f"GPU-{rank}", "NVIDIA H200 MIG 1g.18gb") for rank in range(2)]
     assert "MIG, which cannot open each other's memory" in gpu_peers.judge(moved, slices, [SAME] * 2).text
 
@@ -792,7 +819,7 @@ def test_slices_of_mig_are_told():
 @pytest.mark.parametrize(
     ("told", "verdict", "said"),
     [
-        ({"pairs": [(0, 1, True, True, 100e9), (1, 0, True, True, 90e9)]}, "ok", "2 pairs copied directly, and rightly"),
+        ({"pairs": [(0, 1, True, True, 100e9), (1, 0, True, True, 90e9)]}, "ok", "2 pairs copied directly and correctly"),
         ({"pairs": [(0, 1, False, True, 9e9), (1, 0, True, True, 90e9)]}, "note", "1 of 2 pairs have no peer access"),
         ({"pairs": [(0, 1, True, False, 9e9)]}, "wrong", "what arrived in GPU-1 is not what lies in GPU-0"),
         ({"pairs": [(0, 1, True, True, float("inf"))]}, "unknown", "no time"),
@@ -802,12 +829,15 @@ def test_slices_of_mig_are_told():
     ],
 )  # fmt: skip
 def test_one_process_and_all_the_gpus_it_sees(told, verdict, said):
-    names = ("source", "into", "direct", "right", "rate")
-    both = {"copy in": 50e9, "copy out": 50e9}
-    measured = {"stage": "reaching", "links": [{"uuid": "GPU-0", "locked": True, "alone": both}], "together": [both]}
-    pairs = [dict(zip(names, pair, strict=True)) for pair in told.get("pairs", [])]
-    words = {**measured, "pairs": pairs, **{name: told[name] for name in ("failed",) if name in told}}
-    moved = bandwidth.of_process(Told(words, told.get("ended", "")), THREE, "a")
+    names = ("source", "target", "direct", "correct", "rate")
+    both = {"to_gpu": 50e9, "to_host": 50e9}
+    report = {"stage": "done", "links": [{"uuid": "GPU-0", "pinned": True, "alone": both, "together": both}]}
+    report["peer_copies"] = [
+        dict(zip(names, (f"GPU-{pair[0]}", f"GPU-{pair[1]}", *pair[2:]), strict=True)) for pair in told.get("pairs", [])
+    ]
+    if "pairs" not in told:
+        report |= {"stage": "copying", **{name: told[name] for name in ("failed",) if name in told}}
+    moved = bandwidth.collect([ProbeResult(report, told.get("ended", ""))], ["a"], ((0,),), one_process=True)
     finding = gpu_peers.judge(moved, THREE[:1], [SAME])
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
@@ -815,17 +845,20 @@ def test_one_process_and_all_the_gpus_it_sees(told, verdict, said):
 
 
 def test_a_measurement_that_was_cut_off_is_no_all_clear():
-    both = {"copy in": 50e9, "copy out": 50e9}
-    told = [Told({"stage": "links", "locked": True, "alone": both}, ""), Told({}, "")]
-    moved = bandwidth.of_ranks(told, THREE[:2], ["a", "a"], ((0, 1),))
+    both = {"to_gpu": 50e9, "to_host": 50e9}
+    link = {"uuid": "GPU-0", "pinned": True, "alone": both}
+    results = [ProbeResult({"stage": "links", "links": [link]}, ""), ProbeResult({}, "")]
+    moved = bandwidth.collect(results, ["a", "a"], ((0, 1),))
     assert host_links.judge(moved) == Finding("gpu links", "unknown", "rank 0 on a, links: was ended before it was done")
-    assert bandwidth.of_process(Unknown("planted"), THREE, "a").failure.text == "planted"
-    assert gpu_peers.judge(bandwidth.Traffic(), [None], [SAME]).text == "not tried: no GPU that works"
+    nothing = bandwidth.collect([run_command(["/nowhere/at/all"], 1)], ["a"], ((0,),), one_process=True)
+    assert "could not be started" in nothing.failure.text
+    assert host_links.judge(nothing).verdict == gpu_peers.judge(nothing, THREE[:1], [SAME]).verdict == "unknown"
+    assert gpu_peers.judge(bandwidth.Measurements(), [None], [SAME]).text == "not tried: no GPU that works"
 
 
 def test_gpus_of_several_ranks_are_measured_once():
     shared = [THREE[0], THREE[1], THREE[0], THREE[1], THREE[2]]
-    assert bandwidth._one_a_gpu(((0, 1, 2), (3, 4)), shared) == [[0, 1], [3, 4]]
+    assert bandwidth.first_rank_of_each_gpu(((0, 1, 2), (3, 4)), shared) == [[0, 1], [3, 4]]
 
 
 TOOLS = compilers.Tools("/usr/bin/g++", "", False, (("/cache", ""),))
@@ -851,7 +884,7 @@ STEP = {**JOB, "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
     [
         ([{}] * 2, [4] * 2, [False] * 2, (2,), True, "ok", "not in a job"),
         ([STEP] * 2, [4] * 2, [False] * 2, (2,), True, "ok",
-         "job 7 has 2 tasks, 1 node, an unsaid number of CPUs a task; MPI has 2 ranks on 1 node"),
+         "job 7 has 2 tasks, 1 node, an unknown number of CPUs a task; MPI has 2 ranks on 1 node"),
         ([{**STEP, "CPUS_PER_TASK": "4"}] * 2, [4, 2], [False] * 2, (2,), True, "wrong",
          "rank 1 may use 2 cores only → srun does not take -c"),
         ([{**STEP, "STEP_GPUS": "0,1"}] * 2, [4] * 2, [True, False], (2,), True, "wrong", "rank 1 cannot use any"),
@@ -868,22 +901,22 @@ STEP = {**JOB, "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
     ],
 )  # fmt: skip
 def test_slurms_view_against_the_ranks(seen, cores, with_gpu, nodes, together, verdict, said):
-    finding = slurm.judge(seen, cores, with_gpu, of_nodes(*nodes), together=together)
+    finding = slurm.judge(seen, cores, with_gpu, of_nodes(*nodes), launched=together)
     assert finding.verdict == verdict, finding
     assert said in f"{finding.text} → {finding.remedy}"
 
 
 def test_slurm_is_read_from_the_environment():
-    assert slurm.look({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "", "HOME": "/"}) == {"JOB_ID": "7"}
+    assert slurm.inspect({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "", "HOME": "/"}) == {"JOB_ID": "7"}
 
 
 def test_a_screen_counts_what_is_wrong():
     ok, wrong, unknown = Finding("a", "ok", "x"), Finding("bc", "wrong", "y", "z"), Finding("d", "unknown", "u")
-    assert screen([ok]).splitlines() == ["ok       a  x", "nothing is wrong"]
-    assert screen([wrong, ok]).splitlines() == ["WRONG    bc  y → z", "ok       a   x", "1 finding is wrong"]
-    assert screen([wrong, wrong, unknown]).splitlines()[-1] == "2 findings are wrong, 1 unknown"
-    assert Examination((ok, unknown), (), ()).well
-    assert not Examination((ok, wrong), (), ()).well
+    assert as_text([ok]).splitlines() == ["ok       a  x", "nothing is wrong"]
+    assert as_text([wrong, ok]).splitlines() == ["WRONG    bc  y → z", "ok       a   x", "1 finding is wrong"]
+    assert as_text([wrong, wrong, unknown]).splitlines()[-1] == "2 findings are wrong, 1 unknown"
+    assert Examination((ok, unknown), (), ()).ok
+    assert not Examination((ok, wrong), (), ()).ok
 
 
 # --- with a GPU
@@ -899,19 +932,19 @@ def real_gpus():
 
 @pytest.mark.gpu
 def test_a_real_gpu_is_seen_and_works(real_gpus):
-    sight = gpus.look()
+    sight = gpus.inspect()
     assert sight.usable == tuple(real_gpus)
     assert gpus.try_out(real_gpus[0]) == gpus.Trial(True, "", 256 << 20, "")
 
 
 @pytest.mark.gpu
 def test_one_process_measures_all_gpus_that_it_sees(real_gpus):
-    moved = bandwidth.of_process(ask("pairs", str(bandwidth.SIZE)), real_gpus, "here")
+    moved = bandwidth.collect([run_probe("gpu_pairs", str(bandwidth.SIZE))], ["here"], ((0,),), one_process=True)
     assert moved.failure is None
     assert [link.uuid for link in moved.links] == [gpu.uuid for gpu in real_gpus]
-    assert all(link.locked for link in moved.links)
-    assert len(moved.passages) == len(real_gpus) * (len(real_gpus) - 1)
-    assert all(passage.right for passage in moved.passages)
+    assert all(link.pinned for link in moved.links)
+    assert len(moved.peer_copies) == len(real_gpus) * (len(real_gpus) - 1)
+    assert all(passage.correct for passage in moved.peer_copies)
     assert host_links.judge(moved).verdict in ("ok", "note")
     assert gpu_peers.judge(moved, real_gpus[:1], []).verdict in ("ok", "note")
 
@@ -920,10 +953,10 @@ def test_one_process_measures_all_gpus_that_it_sees(real_gpus):
 @pytest.mark.mpi
 def test_ranks_measure_their_gpus_together(comm, real_gpus):
     team = Team(comm)
-    sights = comm.allgather(gpus.Sight(tuple(real_gpus), None))
+    sights = comm.allgather(gpus.VisibleGpus(tuple(real_gpus), None))
     chosen = gpus.choose(sights)
-    moved = bandwidth.look(team, chosen, [sight.usable for sight in sights])
-    around = comm.allgather(bandwidth.surroundings(real_gpus))
+    moved = bandwidth.measure(team, chosen)
+    around = comm.allgather(bandwidth.isolation(real_gpus))
     assert {link.uuid for link in moved.links} == {gpu.uuid for gpu in chosen}
     assert host_links.judge(moved).verdict in ("ok", "note")
     assert gpu_peers.judge(moved, chosen, around).verdict in ("ok", "note")
@@ -933,8 +966,8 @@ def test_ranks_measure_their_gpus_together(comm, real_gpus):
 @pytest.mark.gpu
 @launcher
 def test_mpi_is_tried_with_a_real_gpu(real_gpus):
-    told = ask("cuda_aware", "0")
-    assert told.said["stage"] == "moving"
+    told = run_probe("cuda_aware", "0")
+    assert told.report["stage"] == "moving"
     assert isinstance(cuda_aware_mpi.interpret(told), str)
     assert cuda_aware.SIZES[0] < cuda_aware.SIZES[1]
 

@@ -139,23 +139,23 @@ def test_question_1_s_matrix():
 
 def test_help_says_that_paths_may_repeat_vertices():
     text = " ".join(good("--help").stdout.split())
-    assert 'A "path" is meant here as in the lecture: a walk, which may come by the same vertex and the same edge again.' in text
+    assert 'A "path" is meant here as in the lecture: a walk, which may pass the same vertex and the same edge' in text
 
 
-# --- the road, and ranks
+# --- the arithmetic, and ranks
 
 
-def test_the_road_is_said():
+def test_standard_error_tells_the_arithmetic():
     lines = good("ten", "--length", 4).stderr.splitlines()
     assert lines == [
         "hybrid.paths: ten: 10 vertices, 17 edges that go both ways",
-        "hybrid.paths: every number stays below 2^53: exact in plain float64; 2 products by the runner",
+        "hybrid.paths: every number stays below 2^53: exact in plain float64; 2 matrix products",
     ]
     (_, line) = good("five", "--length", 200, "--from", "A", "--to", "B").stderr.splitlines()
     assert re.fullmatch(
         r"hybrid\.paths: numbers up to 2\^\d+ outgrow float32 \(2\^24\), float64 \(2\^53\), int64 \(2\^63\); \d of 9 products in "
         r"plain float64, then exact modulo (\d+) primes of 2\d bits in float64, \1 at once, joined by the Chinese "
-        r"remainder theorem; 9 products by the runner", line)  # fmt: skip
+        r"remainder theorem; 9 matrix products", line)  # fmt: skip
 
 
 def python_s(edges, names, length):
@@ -357,13 +357,13 @@ def test_what_is_no_graph_is_refused(tmp_path, name, content, said):
 def test_matrices_that_do_not_fit_are_refused_before_they_are_made(tmp_path):
     for name, text in (("g.txt", EDGES), ("g.csv", "0,1\n1,0\n"), ("g.npy", npy(np.eye(3))),
                        ("g.mtx", MATRIX_MARKET.format("pattern", "general") + "900000 900000 1\n1 2\n")):  # fmt: skip
-        with pytest.raises(DoesNotFit, match="100 B are free: a smaller graph"):
+        with pytest.raises(DoesNotFit, match="100 B are free: use a smaller graph"):
             read(tmp_path, text, name, memory=100)
 
 
 def test_without_scipy_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(UsageError, match=r"takes SciPy: pip install 'hybrid-runner\[graphs\]'"):
+    with pytest.raises(UsageError, match=r"are read by SciPy: pip install 'hybrid-runner\[graphs\]'"):
         read(tmp_path, MATRIX_MARKET.format("pattern", "general") + "1 1 0\n", "g.mtx")
 
 
@@ -428,7 +428,7 @@ WRONG = [
     (["ten", "--length", "4", "--from", "K"], "unknown vertex 'K': one of A, B, C"),
     (["ten", "--length", "4", "--from", "11"], "unknown vertex '11'"),
     (["ten", "--length", "4", "--to", "0"], "unknown vertex '0'"),
-    (["eleven", "--length", "4"], "eleven: there is no such file; the graphs that come along are ten and five"),
+    (["eleven", "--length", "4"], "eleven: there is no such file; the example graphs are ten and five"),
     (["ten", "--length", "4", "--dtype", "float16"], "unknown dtype 'float16'"),
     (["ten", "--length", "4", "--format", "xml"], "unknown format 'xml'"),
     (["ten", "--length", "4", "--directed"], "--directed is for edge lists"),
@@ -522,7 +522,7 @@ def test_a_markov_chain(tmp_path, ranks):
     (tmp_path / "weather.txt").write_text(CHAIN)
     done = good("weather.txt", "--stochastic", "--length", 3, "--from", "sun", "--to", "rain", ranks=ranks, cwd=tmp_path)
     assert float(done.stdout) == pytest.approx(0.1 * (1 + 0.4 + 0.16), rel=1e-14)
-    assert re.search(r"float64, each probability right to \d\.\de-15 of itself; 2 products", done.stderr)
+    assert re.search(r"float64, relative error of each probability at most \d\.\de-15; 2 matrix products", done.stderr)
     done = good("weather.txt", "--stochastic", "--length", 100, "--out", "after.npy", cwd=tmp_path, ranks=ranks)
     assert [line.split() for line in done.stdout.splitlines()[1:]] == [
         ["rain", "0.166667", "0.833333"],

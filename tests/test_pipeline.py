@@ -21,6 +21,7 @@ from hybrid.devices.cpu import CpuDevice, add_by_blas, blas
 from hybrid.execution.pipeline import LOADS_AHEAD, multiply_in_place, run_share
 from hybrid.host.row_view import RowView
 from hybrid.plan import tiling
+from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.plan import make_plan
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.host import HostTransport
@@ -137,14 +138,12 @@ def test_any_chunks_and_panels_give_numpys_product(n, l, m, panel_rows, panel_co
 
 @pytest.fixture(scope="module")
 def gpu_cut_for_small_matrices():
-    """A GPU's cut, with many pieces, as matrices of thousands of rows and columns have it."""
-    small = {"PANEL_ROWS": 3, "SLAB_ROWS": 2, "LINE_COMPUTES": 0.5, "PANEL_ROW_BYTES": 16, "PANEL_BYTES": 200, "PIECE_BYTES": 1}
-    small |= {"KERNEL_TILE": 1}
+    """For a machine on which small matrices have as many panels as those of thousands of rows and columns have on a GPU."""
+    sizes = {"least_panel_rows": 3, "least_slab_rows": 2, "panel_row_overhead_bytes": 4, "least_column_panel_bytes": 200}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in small.items():
-            patch.setattr(tiling, name, value)
+        patch.setattr(tiling, "KERNEL_TILE", 1)
         make_plan.cache_clear()
-        yield
+        yield MachineModel(float64_multiply_adds_per_byte=0.5, least_panel_bytes=1, **sizes)
     make_plan.cache_clear()
 
 
@@ -189,7 +188,8 @@ def test_slabs_need_every_mark(kind):
 @settings(deadline=None, max_examples=200)
 @given(n=sizes, l=sizes, m=st.integers(8, 40), ranks=st.integers(1, 3), seed=st.integers(0, 2**32), adds=st.booleans())
 def test_the_product_is_right_as_a_gpu_cuts_it(gpu_cut_for_small_matrices, n, l, m, ranks, seed, adds):
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, plan_for="cuda", accumulates=adds)
+    how = {"plan_for": "cuda", "accumulates": adds, "model": gpu_cut_for_small_matrices}
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **how)
     np.testing.assert_array_equal(c, a @ b)
 
 

@@ -16,7 +16,7 @@ from hybrid.errors import DoesNotFit, UsageError
 from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.plan import PROCESS_BYTES
-from hybrid.plan.request import RowBlocks
+from hybrid.plan.request import RowBlocks, TilingRequest
 from hybrid.plan.tiling import choose_tiling
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
@@ -273,7 +273,7 @@ def test_what_is_already_there_is_not_counted_on_the_roots_node():
 @given(problem=problems, rows=st.integers(1, 60), memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
 def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, panel_rows, panel_columns):
     asked = {"panel_rows": panel_rows, "panel_columns": panel_columns}
-    tiling = choose_tiling(problem, rows, device=device, nodes=1, links=1, memory=memory, **asked)
+    tiling = choose_tiling(TilingRequest(problem, rows, device, memory=memory, **asked))
     smallest = (tiling.row_panels, tiling.column_panels) == (1, 1) and (tiling.panel_rows, tiling.panel_columns) in (
         (1, 1),
         (panel_rows or 1, panel_columns or 1),
@@ -293,7 +293,7 @@ def test_what_would_come_in_too_many_pieces_is_refused_also_where_the_same_come_
 
 
 def tight(problem, rows, memory):
-    tiling = choose_tiling(problem, rows, device="cuda", nodes=1, links=1, memory=memory, panel_rows=0, panel_columns=0)
+    tiling = choose_tiling(TilingRequest(problem, rows, "cuda", memory=memory))
     assert 0.75 * memory < layout_of(problem, rows, tiling, "cuda").bytes <= memory
     assert tiling.panel_rows % 128 == tiling.panel_columns % 128 == 0
     return tiling
@@ -309,7 +309,7 @@ def test_where_memory_is_short_half_of_b_stays_while_chunks_of_a_pass():
 @pytest.mark.parametrize("memory", [2 << 30, 1 << 29, 3 << 27, 1 << 28])
 def test_pieces_are_no_smaller_than_a_kernels_tiles_and_three_of_what_passes_are_held(memory):
     n = 40_000 if memory > 1 << 30 else 8000  # of 8000, nearly all of B would fit into 512 MiB
-    tiling = choose_tiling(Problem(n, n, n), n, device="cuda", nodes=1, links=1, memory=memory, panel_rows=0, panel_columns=0)
+    tiling = choose_tiling(TilingRequest(Problem(n, n, n), n, "cuda", memory=memory))
     assert min(tiling.panel_rows, tiling.panel_columns) >= 128
     assert (tiling.row_panels if tiling.stationary == "B" else tiling.column_panels) >= 3
 
@@ -326,16 +326,8 @@ def test_where_most_of_b_stays_chunks_of_a_are_still_whole_tiles():
 
 @pytest.mark.parametrize(("rows", "panel_rows"), [(520, 0), (3000, 700), (300, 1000)])
 def test_all_rows_stay_where_they_fit_though_their_chunks_do_not_divide_them(rows, panel_rows):
-    tiling = choose_tiling(
-        Problem(rows, 40_000, 40_000),
-        rows,
-        device="cuda",
-        nodes=1,
-        links=1,
-        memory=8 * 40_000 * (rows + 13_000),
-        panel_rows=panel_rows,
-        panel_columns=0,
-    )
+    problem, memory = Problem(rows, 40_000, 40_000), 8 * 40_000 * (rows + 13_000)
+    tiling = choose_tiling(TilingRequest(problem, rows, "cuda", memory=memory, panel_rows=panel_rows))
     assert tiling.stationary == "A"
     assert tiling.row_panels == -(-rows // tiling.panel_rows)
     assert tiling.panel_rows == panel_rows or not panel_rows
@@ -354,7 +346,7 @@ def test_a_cut_in_very_many_pieces_is_found_in_a_few_steps(monkeypatch):
     looked = []
     monkeypatch.setattr("hybrid.plan.out_of_core.layout_of", lambda *tiling: looked.append(tiling) or layout_of(*tiling))
     sizes = {"panel_rows": 1, "panel_columns": 1}
-    choose_tiling(Problem(100_000, 1, 1), 100_000, device="cuda", nodes=1, links=1, memory=1 << 20, **sizes)
+    choose_tiling(TilingRequest(Problem(100_000, 1, 1), 100_000, "cuda", memory=1 << 20, **sizes))
     assert len(looked) < 10_000
 
 

@@ -15,6 +15,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.build import compiler
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
 from hybrid.plan import tiling
+from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.plan import make_plan
 from hybrid.transport.root_push import RootPushDriver
 
@@ -73,12 +74,15 @@ def test_the_host_road_gives_numpys_product(comm, rng, monkeypatch, taken, dtype
 
 
 @pytest.fixture
-def gpu_cut_for_small_matrices(monkeypatch):
-    """As a GPU cuts matrices of thousands of rows and columns: many chunks, panels and slabs."""
-    small = {"PANEL_ROWS": 4, "SLAB_ROWS": 5, "LINE_COMPUTES": 1, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1}
-    small |= {"KERNEL_TILE": 1}
-    for name, value in small.items():
-        monkeypatch.setattr(tiling, name, value)
+def gpu_cut_for_small_matrices(monkeypatch, comm, tmp_path):
+    """A machine on which small matrices have as many panels and slabs as those of thousands of rows and columns on a GPU."""
+    sizes = {"least_panel_rows": 4, "least_slab_rows": 5, "panel_row_overhead_bytes": 10, "least_column_panel_bytes": 500}
+    path = comm.bcast(str(tmp_path / "machine.json"))
+    if comm.rank == 0:
+        MachineModel(float64_multiply_adds_per_byte=1, least_panel_bytes=1, **sizes).write(path)
+    comm.Barrier()
+    monkeypatch.setenv("HYBRID_MACHINE", path)
+    monkeypatch.setattr(tiling, "KERNEL_TILE", 1)
     make_plan.cache_clear()
     yield
     make_plan.cache_clear()

@@ -29,21 +29,25 @@ def spans(length, size):
     column_panel=few,
     held=st.none() | st.tuples(few, few),
     stationary=operands,
-    apart=st.booleans(),
+    separate_panels=st.booleans(),
 )
-def test_strips_cover_the_block_once_and_read_only_what_is_there(rows, columns, row_panel, column_panel, held, stationary, apart):
+def test_strips_cover_the_block_once_and_read_only_what_is_there(
+    rows, columns, row_panel, column_panel, held, stationary, separate_panels
+):
     row_panels, column_panels = spans(rows, row_panel), spans(columns, column_panel)
     row_panels_held, column_panels_held = held or (max(1, len(row_panels)), max(1, len(column_panels)))
-    apart = apart and held is None
+    separate_panels = separate_panels and held is None
     computed = np.zeros((rows, columns), int)
     there = {}  # rows of A and columns of B by where they lie
     arrived = {"A": [], "B": []}
-    for arrival in arrivals(row_panels, column_panels, row_panels_held, column_panels_held, stationary=stationary, apart=apart):
+    for arrival in arrivals(
+        row_panels, column_panels, row_panels_held, column_panels_held, stationary=stationary, separate_panels=separate_panels
+    ):
         assert arrival.span == {"A": row_panels, "B": column_panels}[arrival.operand][arrival.index]
-        assert arrival.slot == (arrival.index if apart and arrival.operand == "B" else 0)
+        assert arrival.slot == (arrival.index if separate_panels and arrival.operand == "B" else 0)
         arrived[arrival.operand].append(arrival.index)
         of_buffer = there.setdefault((arrival.operand, arrival.slot), {})
-        of_buffer.update(zip(range(*bounds(arrival.held)), range(*bounds(arrival.span)), strict=True))
+        of_buffer.update(zip(range(*bounds(arrival.buffer_span)), range(*bounds(arrival.span)), strict=True))
         for tile in arrival.releases:
             assert len(tile.rows)
             assert len(tile.columns)
@@ -69,7 +73,7 @@ def test_panels_that_stay_may_come_in_slabs(rows, columns, inner, row_panel, col
     computed = np.zeros((rows, columns, inner), int)
     a_there, b_there = {}, {}
     for arrival in arrivals(row_panels, column_panels, *held, stationary="B", slabs=slabs):
-        places = list(zip(range(*bounds(arrival.held)), range(*bounds(arrival.span)), strict=True))
+        places = list(zip(range(*bounds(arrival.buffer_span)), range(*bounds(arrival.span)), strict=True))
         if arrival.operand == "A":
             a_there.update(places)
         else:
@@ -124,10 +128,10 @@ def test_nothing_is_overwritten_before_its_last_use(rows, columns, column_panel,
     for index, (arrival, last) in enumerate(zip(order, last_uses(order), strict=True)):
         assert last < index
         came_before = [earlier for earlier in range(index) if order[earlier].operand == arrival.operand]
-        there = [earlier for earlier in came_before if order[earlier].held.meets(arrival.held)]
+        there = [earlier for earlier in came_before if order[earlier].buffer_span.meets(arrival.buffer_span)]
         for user in range(there[-1] if there else index, index):
             for tile in order[user].releases:
-                if (tile.buffer_rows if arrival.operand == "A" else tile.buffer_columns).meets(arrival.held):
+                if (tile.buffer_rows if arrival.operand == "A" else tile.buffer_columns).meets(arrival.buffer_span):
                     assert user <= last
 
 
@@ -148,7 +152,7 @@ def told(row_panels_held, column_panels_held, **how):
 
 def test_two_chunks_and_three_panels_come_in_turn_and_each_releases_all_it_can():
     assert told(2, 3) == ["A0:2 ", "B0:2 0:2×0:2", "B2:4 0:2×2:4", "A2:4 2:4×0:4", "B4:6 0:4×4:6"]
-    assert told(2, 3, apart=True) == ["A0:2 ", "B0:2 0:2×0:2", "B2:4 0:2×2:4", "A2:4 2:4×0:2 2:4×2:4", "B4:6 0:4×4:6"]
+    assert told(2, 3, separate_panels=True) == ["A0:2 ", "B0:2 0:2×0:2", "B2:4 0:2×2:4", "A2:4 2:4×0:2 2:4×2:4", "B4:6 0:4×4:6"]
 
 
 def test_with_room_for_one_chunk_and_two_panels_b_passes_there_and_back():

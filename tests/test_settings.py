@@ -47,6 +47,7 @@ OTHER = {
     "ranks_per_node": ("2", 2),
     "host_memory": ("64G", 64 << 30),
     "gpu_memory": ("141GiB", 141 << 30),
+    "machine": ("machine.json", "machine.json"),
 }
 
 

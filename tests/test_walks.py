@@ -1,4 +1,4 @@
-"""Exact powers of adjacency matrices: residues, bounds, and the road between plain floating point and many moduli."""
+"""Exact powers of adjacency matrices: remainders, bounds, and the choice between floating point and arithmetic modulo primes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What the commands share: one-line errors, exit codes, the guard, and a job that ends when one of its ranks fails."""
+"""Runs a command: one-line errors, exit codes, and a job that ends when one of its ranks fails."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import signal
@@ -13,64 +12,29 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
-from hybrid.ranks.world import start_world
+from hybrid.ranks.world import abort, start_world
 
-FIRST_WORD = 1.0  # seconds rank 0 gets to report what keeps all ranks from starting, before the others do
-WHOLE_WORD = 15.0  # the same where it has more to say than one line; its end usually ends the job
-PATIENCE = 4.0  # seconds a failed rank waits for the others to hear of it before it ends the job alone
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError, suggests the option that was meant, and prints help on rank 0 only."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-
-    def error(self, message: str) -> NoReturn:
-        unknown = [word for word in message.removeprefix("unrecognized arguments: ").split() if word.startswith("--")]
-        if message.startswith("unrecognized arguments") and unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1, 0.5)
-            message = f"unknown option {unknown[0]}" + (f": did you mean {near[0]}?" if near else "; --help lists them")
-        raise UsageError(message)
-
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        # argparse replaces the text of a ValueError by one that names the conversion function.
-        try:
-            return super()._get_value(action, arg_string)
-        except argparse.ArgumentError as error:
-            if isinstance(error.__context__, UsageError):
-                raise argparse.ArgumentError(action, str(error.__context__)) from None
-            raise
-
-    def print_help(self, file: Any = None) -> None:
-        _open_streams()
-        if rank_by_launcher() == 0:
-            super().print_help(file)
+ERROR_TIME = 1.0  # seconds that rank 0 gets to print an error which keeps all ranks from starting, before the others print theirs
+REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
+PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """An option's type: a whole number of at least this."""
+def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
+    """UsageError on all ranks where a rank was started with other options or settings than rank 0. Every rank calls it."""
+    from hybrid.selection.inventory import same_on_all_ranks
 
-    def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise UsageError(f"{text} is too small: at least {least}")
-        return value
-
-    return number
+    with team.phase("agree", timed=False) as asked:
+        asked.mine = {**vars(options), **settings.as_dict()}
+    same_on_all_ranks(asked.all)
 
 
 def run(
@@ -81,13 +45,14 @@ def run(
     unstarted: Callable[[StartError, Any, Settings], int] | None = None,
     meanwhile: Callable[[Settings], None] = lambda settings: None,
 ) -> int:
-    """Run a command: `parse` its options, `answer` what needs no job (True if that was all), or `work` on every rank.
+    """Run a command and return its exit code. `parse` gives options and settings; `work` is what every rank does.
 
-    `meanwhile`: begins what goes on in the background while MPI starts, and does not fail.
-    `unstarted`: what rank 0 does instead of failing where the ranks were not started together; also where MPI's start ended
-    the process, when it runs in the guard.
-    Returns the exit code. Wrong usage is agreed on by all ranks like any other error, so that a rank started differently
-    keeps nobody waiting; answers come without MPI, the same on every rank and shown by rank 0.
+    `answer`: does what needs no ranks, such as showing a list, and returns True if that was all. It runs without MPI, with the
+    same result on every rank, and rank 0 prints.
+    `unstarted`: what rank 0 does instead of failing where the launcher's processes are no ranks of one job, or where starting
+    MPI ended its process.
+    `meanwhile`: begins what can go on in the background while MPI starts; it must not fail.
+    In a job all ranks agree on wrong usage like on any other error: a rank started with other options keeps no rank waiting.
     """
     _open_streams()
     usage: UsageError | None = None
@@ -96,7 +61,7 @@ def run(
         options, settings = parse()
     except UsageError as error:
         if launched() is None:
-            return _say(name, error)
+            return _print_error(name, error)
         usage = error
     if usage is None:
         try:
@@ -105,21 +70,84 @@ def run(
                 return 0
         except Exception as error:
             return _answer_failed(name, error)
+    command = _Command(name, options, settings, usage, work, unstarted)
 
     def worker() -> int:
         meanwhile(settings)
-        return _work(name, usage, options, settings, work, unstarted)
+        return command.run_as_rank()
 
-    if os.environ.get("HYBRID_GUARD") == "0":  # for debuggers, which want one process
+    if os.environ.get("HYBRID_GUARD") == "0":  # without a supervisor: debuggers want one process
         return worker()
-    instead = partial(_stillborn, name, options, settings, unstarted) if unstarted and usage is None and launched() else None
-    return supervisor.supervised(worker, settings.stall, instead)
+    may_start_fail = unstarted is not None and usage is None and launched() is not None
+    return supervisor.supervised(worker, settings.stall, command.after_failed_start if may_start_fail else None)
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command with its options; `usage`: what is wrong with them."""
+
+    name: str
+    options: Any
+    settings: Settings
+    usage: UsageError | None
+    work: Callable[[Team, Any, Settings], int]
+    unstarted: Callable[[StartError, Any, Settings], int] | None
+
+    def run_as_rank(self) -> int:
+        """Start MPI and do this rank's part; the exit code."""
+        team: Team | None = None
+        try:
+            try:
+                team = start_world(patience=PATIENCE)
+            except StartError as error:
+                code = self._run_unstarted(error)
+            else:
+                heartbeat.mpi_started()
+                with team.phase("start", timed=False):
+                    if self.usage is not None:
+                        raise self.usage
+                code = self.work(team, self.options, self.settings)
+        except BaseException as error:
+            if os.environ.get("HYBRID_DEBUG") == "1":
+                traceback.print_exc()
+            return _fail_before_start(self.name, self.usage or error) if team is None else _fail(self.name, team, error)
+        sys.stdout.flush()
+        heartbeat.report_exit_code(code)
+        return code
+
+    def _run_unstarted(self, error: StartError) -> int:
+        """Where this process is no rank of its launcher's job. Only rank 0, as the launcher counts, has something to do."""
+        if self.usage is not None or self.unstarted is None:
+            raise error
+        if rank_by_launcher() == 0:
+            return self.unstarted(error, self.options, self.settings)
+        if "mpi4py.MPI" in sys.modules:
+            return 0  # MPI has started, with this process as its only rank: nobody waits for it, and rank 0 reports
+        time.sleep(REPORT_TIME)
+        raise error
+
+    def after_failed_start(self, happened: str) -> int | None:
+        """In the supervisor, when the worker has ended while it started MPI; `happened`: how. The exit code, None to go on
+        as for any worker that has ended."""
+        launch = launched()
+        assert launch is not None
+        assert self.unstarted is not None
+        if launch.rank != 0:
+            time.sleep(REPORT_TIME)
+            return None
+        error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
+        try:
+            code = self.unstarted(error, self.options, self.settings)
+            sys.stdout.flush()
+        except Exception as other:
+            return _print_error(self.name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
+        return code
 
 
 def _open_streams() -> None:
-    """Closed streams become silent ones, and characters that the user's locale lacks become question marks."""
+    """Replace closed standard streams by /dev/null, and characters that the user's locale lacks by question marks."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # else the next file opened would take its number, and what C code prints
+        pass  # a file opened later would get the number of the closed stream, and what C code prints would go there
     os.close(descriptor)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -130,110 +158,54 @@ def _open_streams() -> None:
 
 
 def _answer_failed(name: str, error: Exception) -> int:
-    """The exit code. Rank 0 alone fails: the first rank to do so may have the launcher end it before it has spoken."""
+    """The exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and rank 0 must print before."""
     if rank_by_launcher() != 0:
         return 0
-    if isinstance(error, BrokenPipeError):  # the reader has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if os.environ.get("HYBRID_DEBUG") == "1":
         traceback.print_exc()
-    code = _say(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
+    code = _print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
     if launched() is not None:
         supervisor.let_launcher_read()
     return code
 
 
-def _work(
-    name: str,
-    usage: UsageError | None,
-    options: Any,
-    settings: Settings,
-    work: Callable[[Team, Any, Settings], int],
-    unstarted: Callable[[StartError, Any, Settings], int] | None,
-) -> int:
-    team: Team | None = None
-    try:
-        try:
-            team = start_world(patience=PATIENCE)
-        except StartError as error:
-            if usage is not None or unstarted is None:
-                raise
-            if rank_by_launcher() == 0:
-                code = unstarted(error, options, settings)
-            elif "mpi4py.MPI" in sys.modules:
-                code = 0  # an MPI of this process's own has started, so nobody waits for it, and rank 0 speaks
-            else:
-                time.sleep(WHOLE_WORD)
-                raise
-        else:
-            heartbeat.mpi_started()
-            with team.phase("start", timed=False):
-                if usage is not None:
-                    raise usage
-            code = work(team, options, settings)
-    except BaseException as error:
-        if os.environ.get("HYBRID_DEBUG") == "1":
-            traceback.print_exc()
-        return _fail_before_start(name, usage or error) if team is None else _fail(name, team, error)
-    sys.stdout.flush()
-    heartbeat.report_exit_code(code)
-    return code
-
-
-def _stillborn(
-    name: str, options: Any, settings: Settings, unstarted: Callable[[StartError, Any, Settings], int], happened: str
-) -> int | None:
-    launch = launched()
-    assert launch is not None
-    if launch.rank != 0:
-        time.sleep(WHOLE_WORD)
-        return None
-    error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
-    try:
-        code = unstarted(error, options, settings)
-        sys.stdout.flush()
-    except Exception as other:
-        return _say(name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
-    return code
-
-
 def _fail(name: str, team: Team, error: BaseException) -> int:
-    """Report an error once and leave: together with the other ranks if they know of it, else by ending the job."""
+    """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The project's own errors are raised on all ranks alike; anything else happened here alone.
+    # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
     if team.rank == 0 or not agreed:
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
-        _say(name, error)
+        _print_error(name, error)
     if agreed:
-        team.leave_together(PATIENCE)  # not before rank 0 has spoken: the first rank to leave may end the others
+        team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
     heartbeat.report_exit_code(code, agreed=agreed)
     if not agreed:
-        from mpi4py import MPI
-
         supervisor.let_launcher_read()
-        MPI.COMM_WORLD.Abort(code)
+        abort(code)
     return code
 
 
 def _fail_before_start(name: str, error: BaseException) -> int:
-    """MPI did not start, so nothing can be agreed on. Rank 0 speaks first; its end usually ends the job."""
+    """MPI did not start, so the ranks cannot agree on anything. Rank 0 prints first; its end usually ends the job."""
     code = getattr(error, "exit_code", 1)
     if rank_by_launcher() != 0:
-        time.sleep(FIRST_WORD)
+        time.sleep(ERROR_TIME)
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {socket.gethostname()}, start: {one_line(error)}")
-    _say(name, error)
+    _print_error(name, error)
     heartbeat.report_exit_code(code, agreed=False)
     sys.stdout.flush()
     os._exit(code)
 
 
-def _say(name: str, error: BaseException) -> int:
-    with suppress(OSError):  # what cannot be shown must not hide the error itself
+def _print_error(name: str, error: BaseException) -> int:
+    with suppress(OSError):  # output that cannot be written must not hide the error itself
         sys.stdout.flush()
     with suppress(OSError):
         os.write(2, f"{name}: {error}\n".encode())

@@ -1,13 +1,14 @@
-"""The command: python -m hybrid.doctor. Is this machine, this environment, this job fit for the others?"""
+"""The command python -m hybrid.doctor: are this machine, this environment and this job fit for the other commands?"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hybrid.commands.cli import Parser, at_least, run
+from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.parser import Parser, add_job_options
 from hybrid.core.settings import Settings
 from hybrid.errors import StartError
 from hybrid.ranks.team import Team
@@ -23,7 +24,7 @@ examples:
   mpirun -n 2 python -m hybrid.doctor
   srun -N 2 --ntasks-per-node 4 python -m hybrid.doctor --json -
 
-One line a finding: ok, note (not as fast or as able as could be), unknown (and why), or WRONG, with what to do.
+One line a finding: ok, note (it works, but could do better), unknown (and why), or WRONG, with what to do.
 exit codes: 0 nothing is wrong, 1 something is, or a failure, 2 wrong usage
 """
 
@@ -31,30 +32,29 @@ exit codes: 0 nothing is wrong, 1 something is, or a failure, 2 wrong usage
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     """Options and settings."""
     parser = Parser(prog="python -m hybrid.doctor", description="Find what keeps a job from running well.", epilog=_MORE)
-    parser.add_argument("--json", metavar="FILE", help="append the findings as a JSON line; - for standard output")
-    parser.add_argument("--threads", type=at_least(0), metavar="T",
-                        help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
-    parser.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="append the findings, and the machine's numbers for HYBRID_MACHINE, as a JSON line; - for standard output",
+    )
+    add_job_options(parser)
     options = parser.parse_args(arguments)
     return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import same_on_all_ranks
-
-    with team.phase("agree", timed=False) as asking:
-        asking.mine = {**vars(options), **settings.as_dict()}
-    same_on_all_ranks(asking.all)
+    agree_on_options(team, options, settings)
     return _examine(team, options, settings, None)
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:
-    """What is left where the launcher's processes are no ranks of one job: the first one looks at itself."""
+    """For rank 0 where the launcher's processes are no ranks of one job: it examines itself alone."""
     return _examine(Team(), options, settings, error)
 
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
+    from hybrid.diagnostics import machine
     from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable
     from hybrid.selection.inventory import settle_threads
@@ -63,19 +63,20 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
         if options.json and options.json != "-":
             refuse_unwritable(options.json)
     examination = examine(team, settle_threads(team, settings), error)
+    measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
     with team.phase("report", timed=False):
         if team.rank == 0:
-            _report(examination, options.json)
-    return 0 if examination.well else 1
+            _report(examination, options.json, machine.as_record(measured) if measured else {})
+    return 0 if examination.ok else 1
 
 
-def _report(examination: Examination, json: str | None) -> None:
-    from hybrid.diagnostics.examination import as_record, screen
+def _report(examination: Examination, json: str | None, more: dict[str, Any]) -> None:
+    from hybrid.diagnostics.examination import as_record, as_text
     from hybrid.reporting import jsonl
 
-    print(screen(examination.findings), file=sys.stderr if json == "-" else sys.stdout)
+    print(as_text(examination.findings), file=sys.stderr if json == "-" else sys.stdout)
     if json:
-        jsonl.write(as_record(examination), json)
+        jsonl.write(as_record(examination) | more, json)
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""The command: python -m hybrid.hello. Every rank greets from its CPU threads and from its GPU."""
+"""The command python -m hybrid.hello: every rank greets from its CPU threads and from its GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import Parser, at_least, run
+from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.parser import Parser, add_job_options, at_least
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
 from hybrid.devices.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
@@ -32,22 +33,22 @@ examples:
   python -m hybrid.hello --blocks 2 --threads-per-block 32 --threads 1
 
 Standard output holds the greetings and the time, nothing else: ranks · (threads + blocks · threads a block) + 1 lines, and
-with --where one more a rank. What else is to be said goes to standard error: the MPI's thread level, and why a GPU's
-greetings come from the CPU. At most {MOST_LINES} lines a kernel, {MOST_BLOCK} threads a block.
+with --where one more a rank. Standard error tells the MPI's thread level, and why a kernel ran on the CPU instead of a GPU.
+At most {MOST_LINES} lines a kernel, {MOST_BLOCK} threads a block.
 
 exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compiler for the kernel, 2 wrong usage
 """
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank greets from."""
+class RankLocation:
+    """Where a rank runs."""
 
     host: str
     cores: tuple[int, ...]
-    device: str  # of the kernel's greetings
-    lacking: str  # why that is no GPU; "" if it is one
-    greets: bool  # False: neither GPU nor emulation can be had
+    device: str  # that runs the kernel, as --where shows it
+    why_no_gpu: str  # "" if it is a GPU
+    runs_kernel: bool  # False: neither a GPU nor an emulated one can be used
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -57,11 +58,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     )
     parser.add_argument("--blocks", type=at_least(1), default=3, metavar="B", help="blocks of the kernel (3)")
     parser.add_argument("--threads-per-block", type=at_least(1), default=4, metavar="T", help="threads of each (4)")
-    parser.add_argument("--threads", type=at_least(0), metavar="T",
-                        help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
     parser.add_argument("--device", help="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
-    parser.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    add_job_options(parser)
     options = parser.parse_args(arguments)
     if options.threads_per_block > MOST_BLOCK:
         raise UsageError(f"--threads-per-block {options.threads_per_block}: a block has at most {MOST_BLOCK} threads")
@@ -75,11 +74,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import same_on_all_ranks, settle_threads
+    from hybrid.selection.inventory import settle_threads
 
-    with team.phase("agree", timed=False) as asking:
-        asking.mine = {**vars(options), **settings.as_dict()}
-    same_on_all_ranks(asking.all)
+    agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     with team.phase("agree", timed=False) as starting:
         starting.mine = _thread_level()
@@ -90,9 +87,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     gpu = _choose_gpu(team, settings)
     with team.phase("prepare", timed=False) as preparing:
         greeter, preparing.mine = _prepare(team, options, settings, gpu)
-    places: list[Place] = preparing.all
+    locations: list[RankLocation] = preparing.all
     if team.rank == 0:
-        _remark(starting.all[0], places, settings)
+        _print_remarks(starting.all[0], locations, settings)
 
     lines_of_kernel = options.blocks * options.threads_per_block if greeter else 0
     with team.phase("barrier", timed=False):
@@ -101,17 +98,17 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     with team.phase("greet", timed=False) as greeting:
         lines = greet(team.rank, team.size, threads, greeter, lines_of_kernel)
         if options.where:
-            lines.insert(0, _where(team, places[team.rank]))
+            lines.insert(0, _where(team, locations[team.rank]))
         text = "".join(f"{line}\n" for line in lines).encode()
         greeting.mine = len(text)
     seconds = time.perf_counter() - began
     with team.phase("report", timed=False):
         _show(team, text, greeting.all, seconds)
-    return 0 if all(place.greets for place in places) or settings.device == "cpu" else 1
+    return 0 if all(location.runs_kernel for location in locations) or settings.device == "cpu" else 1
 
 
 def _thread_level() -> str:
-    """The thread level asked for and provided, in words. StartError if MPI does not bear other threads beside its own."""
+    """The thread level asked for and provided, in words. StartError if MPI allows no threads beside the one that calls it."""
     if launched() is None:
         return "started alone: no MPI, so no thread level"
     library = library_in_use()
@@ -121,64 +118,64 @@ def _thread_level() -> str:
 
 
 def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
-    """This rank's GPU, or why it has none. Every rank for itself: where one has no GPU, the others still use theirs."""
+    """This rank's GPU, or why it has none. Where one rank has no GPU, the others still use theirs."""
     from hybrid.devices.cuda_gpus import choose_gpus, usable_gpus
 
     if settings.device in ("cpu", "emulate"):
         return "asked for"
-    with team.phase("prepare", timed=False) as looking:
+    with team.phase("prepare", timed=False) as visible:
         try:
-            looking.mine = usable_gpus()
+            visible.mine = usable_gpus()
         except DeviceUnavailable as missing:
             if settings.device == "cuda":
                 raise
-            looking.mine = str(missing)
-    seen = looking.all[team.rank]
-    if isinstance(seen, str):
-        return seen
-    having = [rank for rank in range(team.size) if not isinstance(looking.all[rank], str)]
-    return choose_gpus([looking.all[rank] for rank in having])[having.index(team.rank)]
+            visible.mine = str(missing)
+    mine = visible.all[team.rank]
+    if isinstance(mine, str):
+        return mine
+    with_gpus = [rank for rank in range(team.size) if not isinstance(visible.all[rank], str)]
+    return choose_gpus([visible.all[rank] for rank in with_gpus])[with_gpus.index(team.rank)]
 
 
-def _prepare(team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, Place]:
-    """The kernel, compiled, and where it runs."""
+def _prepare(team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, RankLocation]:
+    """The kernel, compiled, and where this rank runs it."""
     cores = usable_cores()
     if settings.device == "cpu":
-        return None, Place(team.host, cores, "no kernel", "asked for", False)
+        return None, RankLocation(team.host, cores, "no kernel", "asked for", False)
     if not isinstance(gpu, str):
         return (
             GpuGreeter(gpu, options.blocks, options.threads_per_block),
-            Place(team.host, cores, f"{gpu.uuid} ({gpu.name})", "", True),
+            RankLocation(team.host, cores, f"{gpu.uuid} ({gpu.name})", "", True),
         )
     try:
         greeter = EmulatedGreeter(options.blocks, options.threads_per_block)
     except HybridError as cannot:
         if settings.device == "emulate":
             raise
-        return None, Place(team.host, cores, "no GPU", f"{gpu}; {cannot}", False)
-    return greeter, Place(team.host, cores, "no GPU (emulated)", gpu, True)
+        return None, RankLocation(team.host, cores, "no GPU", f"{gpu}; {cannot}", False)
+    return greeter, RankLocation(team.host, cores, "no GPU (emulated)", gpu, True)
 
 
-def _remark(thread_level: str, places: list[Place], settings: Settings) -> None:
-    """To standard error: the lines on standard output are counted."""
+def _print_remarks(thread_level: str, locations: list[RankLocation], settings: Settings) -> None:
+    """To standard error, since the number of lines on standard output is fixed."""
     print(f"{NAME}: {thread_level}", file=sys.stderr)
     ranks_of: dict[tuple[bool, str], list[int]] = {}
-    for rank, place in enumerate(places):
-        if place.lacking and settings.device != "cpu":
-            ranks_of.setdefault((place.greets, place.lacking), []).append(rank)
-    for (greets, why), ranks in ranks_of.items():
-        what = "the GPU's greetings come from the CPU, emulated" if greets else "no greetings from a GPU"
-        who = "" if len(ranks) == len(places) else f"rank {ranges(ranks)}: "
+    for rank, location in enumerate(locations):
+        if location.why_no_gpu and settings.device != "cpu":
+            ranks_of.setdefault((location.runs_kernel, location.why_no_gpu), []).append(rank)
+    for (runs_kernel, why), ranks in ranks_of.items():
+        what = "the GPU's greetings come from the CPU, emulated" if runs_kernel else "no greetings from a GPU"
+        who = "" if len(ranks) == len(locations) else f"rank {ranges(ranks)}: "
         print(f"{NAME}: {who}{what}: {why}", file=sys.stderr)
     sys.stderr.flush()
 
 
-def _where(team: Team, place: Place) -> str:
-    return f"Process {team.rank}/{team.size} is on {place.host}, cores {ranges(place.cores)}, {place.device}"
+def _where(team: Team, location: RankLocation) -> str:
+    return f"Process {team.rank}/{team.size} is on {location.host}, cores {ranges(location.cores)}, {location.device}"
 
 
 def _show(team: Team, text: bytes, sizes: list[int], seconds: float) -> None:
-    """Rank 0 prints for all, rank by rank: what ranks print themselves, a launcher may cut and mix."""
+    """Rank 0 prints for all, rank by rank: a launcher may cut and mix what several ranks print."""
     if team.rank != 0:
         team.messages.send(text, 0)
         return

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from hybrid.arrays.fill import FILLS
-from hybrid.commands.cli import Parser, at_least
+from hybrid.commands.parser import Parser, add_job_options, at_least
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
@@ -56,15 +56,10 @@ def build_parser() -> Parser:
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
     how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
-    how.add_argument(
-        "--threads", type=int, help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
-    )
+    add_job_options(how)
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
     how.add_argument("--no-check", dest="check", action="store_false", default=None, help="do not verify the product")
-    how.add_argument(
-        "--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60; 0: never)"
-    )
     how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
     shown = parser.add_argument_group("what is shown")

@@ -1,4 +1,4 @@
-"""The command: python -m hybrid.paths GRAPH --length L. How many walks of a length lead from where to where?"""
+"""The command python -m hybrid.paths GRAPH --length L: how many walks of a length lead from where to where?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hybrid.commands.cli import run
+from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.paths_options import parse
 from hybrid.core.settings import Settings
+from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit
 from hybrid.ranks.team import Team
+from hybrid.ranks.world import world_communicator
 from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
@@ -27,52 +29,50 @@ NAME = "hybrid.paths"
 
 @dataclass(frozen=True)
 class Task:
-    """What rank 0 read and decided, as far as all ranks need it."""
+    """What all ranks need of what rank 0 read and decided."""
 
-    way: Arithmetic | Chain
+    computation: Arithmetic | Chain
     rows: list[int]
     columns: list[int]
 
 
 @dataclass
-class Residency:
+class RootData:
     """What only rank 0 has."""
 
     graph: Graph
-    matrix: np.ndarray
-    remarks: list[str] = field(default_factory=list)
+    matrix: np.ndarray  # to be multiplied
+    remarks: list[str] = field(default_factory=list)  # for standard error
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """One rank's part of the command. Rank 0 reads, and shows; all multiply."""
-    from hybrid.selection.inventory import same_on_all_ranks, settle_threads
+    """One rank's part of the command. Rank 0 reads the graph and reports the result; all ranks multiply."""
+    from hybrid.selection.inventory import settle_threads
 
-    with team.phase("agree", timed=False) as asking:
-        asking.mine = {**vars(options), **settings.as_dict()}
-    same_on_all_ranks(asking.all)
+    agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
-    # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.
     from hybrid.ranks.heartbeat import busy
 
-    held: Residency | None = None
+    root: RootData | None = None
     with team.phase("read", timed=False) as reading, busy():
         if team.rank == 0:
-            held, reading.mine = _prepare(options, settings)
+            root, reading.mine = _prepare(options, settings)
     task: Task = reading.all[0]
-    if held is not None:
-        for remark in held.remarks:
+    if root is not None:
+        for remark in root.remarks:
             print(f"{NAME}: {remark}", file=sys.stderr, flush=True)
     began = time.perf_counter()
-    found = _multiply(team, task, held, settings)
+    result = _multiply(team, task, root, settings)
     with team.phase("report", timed=False), busy():
-        if held is not None:
-            assert found is not None
-            _report(options, task, held, found, {"ranks": team.size, "settings": settings.as_dict()}, began)
+        if root is not None:
+            assert result is not None
+            _report(options, task, root, result, {"ranks": team.size, "settings": settings.as_dict()}, began)
     return 0
 
 
-def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Residency, Task]:
+def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData, Task]:
     from hybrid.graphs.count_output import refuse_ending
     from hybrid.graphs.graph import EXAMPLES, read_graph
     from hybrid.graphs.markov import choose_chain
@@ -93,28 +93,27 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Residency
         probabilities=options.stochastic,
         memory=settings.host_memory,
     )
-    held = Residency(graph, graph.adjacency, [f"{options.graph}: {graph}"])
-    rows, columns = (_wanted(graph, name, options) for name in (options.tail, options.head))
-    way: Arithmetic | Chain
+    root = RootData(graph, graph.adjacency, [f"{options.graph}: {graph}"])
+    rows, columns = (_vertices_asked_for(graph, name, options) for name in (options.tail, options.head))
+    computation: Arithmetic | Chain
     if options.stochastic:
-        way, held.matrix, off = choose_chain(graph.adjacency, graph.names, options.length, options.dtype)
+        computation, root.matrix, off = choose_chain(graph.adjacency, graph.names, options.length, options.dtype)
         if off > 1e-12:
-            held.remarks.append(f"rows whose sums were off by up to {off:.1e} are scaled to 1")
+            root.remarks.append(f"rows whose sums were off by up to {off:.1e} are scaled to 1")
     else:
-        way = choose_arithmetic(graph.adjacency, options.length, options.dtype)
-        _refuse_too_much(way, len(rows) * len(columns), settings)
-    held.remarks.append(f"{way}; {way.products} {'product' if way.products == 1 else 'products'} by the runner")
-    return held, Task(way, rows, columns)
+        computation = choose_arithmetic(graph.adjacency, options.length, options.dtype)
+        _refuse_too_much(computation, len(rows) * len(columns), settings)
+    root.remarks.append(f"{computation}; {counted(computation.products, 'matrix product')}")
+    return root, Task(computation, rows, columns)
 
 
-def _wanted(graph: Graph, name: str | None, options: argparse.Namespace) -> list[int]:
+def _vertices_asked_for(graph: Graph, name: str | None, options: argparse.Namespace) -> list[int]:
     if name is not None:
         return [graph.vertex(name)]
     return list(range(len(graph.names) if options.out else min(options.printed, len(graph.names))))
 
 
 def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -> None:
-    from hybrid.core.text import readable
     from hybrid.host.memory import available_host_bytes
 
     need, free = arithmetic.bytes_for(entries), settings.host_memory or available_host_bytes()
@@ -125,17 +124,13 @@ def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -
         )
 
 
-def _multiply(team: Team, task: Task, held: Residency | None, settings: Settings) -> np.ndarray | None:
-    """Every rank calls it; the rows and columns asked for at rank 0, None on the others."""
+def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings) -> np.ndarray | None:
+    """The rows and columns asked for at rank 0, None on the others. Every rank calls it."""
     from hybrid.api import multiply
     from hybrid.graphs import markov, walks
     from hybrid.reporting.progress import Progress
 
-    comm: Any = None
-    if team.size > 1:
-        from mpi4py import MPI
-
-        comm = MPI.COMM_WORLD
+    comm = world_communicator(team)
     device, kernel, threads = settings.device, settings.kernel, settings.threads
 
     def product(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
@@ -147,52 +142,62 @@ def _multiply(team: Team, task: Task, held: Residency | None, settings: Settings
         if bar is not None:
             bar("multiply", done, of)
 
-    matrix = held.matrix if held is not None else None
-    if isinstance(task.way, walks.Arithmetic):
-        found = walks.carry_out(task.way, matrix, task.rows, task.columns, product, progress)
+    matrix = root.matrix if root is not None else None
+    if isinstance(task.computation, walks.Arithmetic):
+        result = walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress)
     else:
-        found = markov.carry_out(task.way, matrix, product, progress)
+        result = markov.carry_out(task.computation, matrix, product, progress)
     if bar is not None:
         bar.close()
-    return found
+    return result
 
 
 def _report(
-    options: argparse.Namespace, task: Task, held: Residency, found: np.ndarray, about: dict[str, Any], began: float
+    options: argparse.Namespace, task: Task, root: RootData, result: np.ndarray, job: dict[str, Any], began: float
 ) -> None:
     import numpy as np
 
     from hybrid.graphs import count_output, markov, walks
     from hybrid.reporting import jsonl
 
-    way, names = task.way, held.graph.names
-    if isinstance(way, walks.Arithmetic):
-        numbers = walks.as_integers(way, found)
+    if isinstance(task.computation, walks.Arithmetic):
+        numbers = walks.as_integers(task.computation, result)
     else:
-        markov.confirm(way, found)
-        numbers = found[np.ix_(task.rows, task.columns)]
+        markov.confirm(task.computation, result)
+        numbers = result[np.ix_(task.rows, task.columns)]
     seconds = time.perf_counter() - began
-    single = options.tail is not None and options.head is not None
-    rows, columns = ([names[index] for index in part] for part in (task.rows, task.columns))
+    names = root.graph.names
+    rows, columns = ([names[index] for index in indices] for indices in (task.rows, task.columns))
     if options.out:
         count_output.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
         rows, columns = rows[: options.printed], columns[: options.printed]
+    shown = numbers[: len(rows), : len(columns)]
+    single = count_output.text(numbers[0, 0]) if options.tail is not None and options.head is not None else None
     stream = sys.stderr if options.json == "-" else sys.stdout
-    print(
-        count_output.text(numbers[0, 0]) if single else count_output.table(numbers[: len(rows), : len(columns)], rows, columns),
-        file=stream,
-    )
-    left_out = max(len(names) - options.printed, 0)
-    if left_out and not single:
+    print(count_output.table(shown, rows, columns) if single is None else single, file=stream)
+    if len(names) > options.printed and single is None:
         more = options.out or "--out FILE writes all, --print K shows more"
         print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)
     if options.json:
-        asked = {"graph": options.graph, "length": options.length, "from": options.tail, "to": options.head}
-        shown = {"vertices": len(names), "stochastic": options.stochastic, "dtype": options.dtype, "arithmetic": str(way)}
-        result = {"products": way.products, "seconds": seconds, "result": count_output.text(numbers[0, 0]) if single else None}
-        corner = [list(map(count_output.shortened, line)) for line in numbers[: len(rows), : len(columns)]]
-        matrix = {"arguments": sys.argv[1:], "rows": rows, "columns": columns, "numbers": corner}
-        jsonl.write({"command": "paths", **asked, **shown, **result, **matrix, **about}, options.json)
+        record = {
+            "command": "paths",
+            "graph": options.graph,
+            "length": options.length,
+            "from": options.tail,
+            "to": options.head,
+            "vertices": len(names),
+            "stochastic": options.stochastic,
+            "dtype": options.dtype,
+            "arithmetic": str(task.computation),
+            "products": task.computation.products,
+            "seconds": seconds,
+            "result": single,
+            "arguments": sys.argv[1:],
+            "rows": rows,
+            "columns": columns,
+            "numbers": [list(map(count_output.shortened, line)) for line in shown],
+        }
+        jsonl.write({**record, **job}, options.json)
     sys.stdout.flush()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hybrid.commands.cli import Parser, at_least
+from hybrid.commands.parser import Parser, add_job_options, at_least
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import UsageError
@@ -14,11 +14,11 @@ PRINTED = 10  # rows and columns of the matrix that are shown
 FORMATS = ("edges", "csv", "mtx", "npy")
 
 _MORE = """\
-A "path" is meant here as in the lecture: a walk, which may come by the same vertex and the same edge again. Its length is
-the number of its edges.
+A "path" is meant here as in the lecture: a walk, which may pass the same vertex and the same edge several times. Its length
+is the number of its edges.
 
-GRAPH is a file, or one of the graphs that come along: ten (Figure 1.1) and five (question 1). Its name's ending says how it
-is read, --format if that says something else:
+GRAPH is a file, or one of the lecture's graphs: ten (Figure 1.1) and five (question 1). The ending of its name gives the
+format, unless --format does:
   .csv .tsv   the adjacency matrix, with or without the vertices' names above and before it
   .mtx        Matrix Market, read by SciPy: pip install 'hybrid-runner[graphs]'
   .npy        the adjacency matrix
@@ -31,7 +31,7 @@ examples:
   mpirun -n 2 python -m hybrid.paths five --length 10000 --from A --to B
   python -m hybrid.paths chain.csv --stochastic --length 50 --out after50.csv
 
-Standard output holds the number, or the matrix; how it was computed exactly goes to standard error.
+Standard output holds the number, or the matrix; standard error tells the arithmetic that made it exact.
 exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 a product or the result failed its check
 """
 
@@ -46,15 +46,13 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (everywhere)")
     parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (everywhere)")
     parser.add_argument("--stochastic", action="store_true", help="a Markov chain: probabilities after L steps")
-    parser.add_argument("--format", metavar="F", help="edges, csv, mtx or npy (by the name's ending)")
+    parser.add_argument("--format", metavar="F", help="edges, csv, mtx or npy (by the ending of the name)")
     parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
     how = parser.add_argument_group("how")
     how.add_argument("--dtype", default="float64", help="of the products, float32 or float64: exact in both (float64)")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
-    how.add_argument("--threads", type=at_least(0), metavar="T",
-                     help="CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)")  # fmt: skip
-    how.add_argument("--stall", type=float, metavar="S", help="end the job when a rank shows no progress for S seconds (60)")
+    add_job_options(how)
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K",
                        help=f"at most K rows and columns ({PRINTED})")  # fmt: skip

@@ -33,6 +33,7 @@ class Settings:
     ranks_per_node: int = 0  # treat so many ranks each as a node of their own; 0: the real nodes
     host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
     gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
+    machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod
     def gather(cls, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:

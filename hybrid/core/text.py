@@ -25,5 +25,6 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def plural(word: str, count: int) -> str:
-    return word if count == 1 else word + "s"
+def counted(number: int | str, word: str) -> str:
+    """1 rank, 2 ranks"""
+    return f"{number} {word}{'' if str(number) == '1' else 's'}"

@@ -21,14 +21,16 @@ class Buffers:
         self._a = device.matrix(memory, 0, layout.rows, problem.l, dtype)
 
         def matrices(region: Region, rows: int) -> list[Any]:
-            return [device.matrix(memory, region.begin_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
+            return [device.matrix(memory, region.offset_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
 
         self._b, self._c = matrices(layout.b, problem.l), matrices(layout.c, layout.rows)
         self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # cached: slicing a CuPy array takes microseconds
 
     def destination(self, arrival: Arrival) -> Any:
         """Where a panel is copied to. A k-slab is copied to the same rows of it as it has in B."""
-        return self._a[arrival.held.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.held.slice]
+        return (
+            self._a[arrival.buffer_span.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.buffer_span.slice]
+        )
 
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:
         """The parts of A, B and C of one multiplication."""

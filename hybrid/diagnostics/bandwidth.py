@@ -1,4 +1,4 @@
-"""Data between GPUs and the host, and from GPU to GPU: moved, by processes that may die, and compared."""
+"""Bandwidths between GPUs and host memory, and from GPU to GPU, measured by child processes, which may die of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.diagnostics.finding import Unknown, attempt
-from hybrid.diagnostics.probe_process import Told, ask, program
-from hybrid.diagnostics.proxy_ranks import send
+from hybrid.diagnostics.probe_process import ProbeResult, probe_command, run_probe
+from hybrid.diagnostics.proxy_ranks import run_proxies
 from hybrid.ranks.team import Team
 
 SIZE = 64 << 20  # bytes of a copy
@@ -21,85 +20,104 @@ _LIMIT = 45  # seconds for all copies
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes a second, from the host to a GPU and back."""
+    """Bytes per second of copies from host memory to a GPU and back."""
 
-    into: float
-    out: float
+    to_gpu: float
+    to_host: float
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of one GPU to its host. `together`: while the node's other GPUs do the same; None where there are none."""
+    """A GPU's link to its host. `together`: the rates while the node's other GPUs copy, too; None where there are none.
+
+    `pinned`: the host memory could be pinned.
+    """
 
     uuid: str
     rank: int
     host: str
-    locked: bool
+    pinned: bool
     alone: Rates
     together: Rates | None = None
 
 
 @dataclass(frozen=True)
-class Passage:
-    """From one GPU to another, by their UUIDs. `direct`: not through the host's memory."""
+class PeerCopy:
+    """From one GPU to another, by their UUIDs. `direct`: not through host memory; `correct`: the data arrived unchanged."""
 
     source: str
-    into: str
+    target: str
     rate: float
     direct: bool = True
-    right: bool = True
+    correct: bool = True
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What kept a measurement from its end. `died`: it took the process with it. `stage`: the one that was not finished."""
+    """What ended a measurement early, in its stage `stage`. `died`: it ended the process that measured."""
 
-    who: str
+    rank: str
     stage: str
     text: str
     died: bool
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What decides whether a rank can open what another offers."""
+class Isolation:
+    """What decides whether a rank can open memory of another rank's GPU."""
 
-    namespaces: tuple[tuple[str, str], ...]  # of the kernel, by their kinds
-    visible: tuple[str, ...]  # UUIDs
+    namespaces: tuple[tuple[str, str], ...]  # of the kernel, by their kinds: containers have their own
+    visible: tuple[str, ...]  # UUIDs of the GPUs that the rank sees
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """All that was measured. `alone`: by one process, for all GPUs it sees."""
+class Measurements:
+    """All that was measured. `one_process`: by this process alone, for all GPUs it sees."""
 
     links: tuple[Link, ...] = ()
-    passages: tuple[Passage, ...] = ()
+    peer_copies: tuple[PeerCopy, ...] = ()
     failure: Failure | None = None
-    alone: bool = False
-    nodes: tuple[tuple[int, ...], ...] = ()  # the ranks of each that took part
+    nodes: tuple[tuple[int, ...], ...] = ()  # of each node the ranks that took part
+    one_process: bool = False
+
+    @property
+    def without_links(self) -> bool:
+        """A failure came before the end of the first stage, which measures the links."""
+        return self.failure is not None and self.failure.stage in ("starting", "links")
+
+    @property
+    def links_by_host(self) -> list[list[Link]]:
+        hosts: dict[str, list[Link]] = {}
+        for link in self.links:
+            hosts.setdefault(link.host, []).append(link)
+        return list(hosts.values())
 
 
-def look(team: Team, chosen: Sequence[Gpu | None], visible: Sequence[Sequence[Gpu]]) -> Traffic:
-    """`chosen[rank]`: the rank's GPU, where it works; `visible[rank]`: all that it sees. Every rank calls it."""
-    if team.size == 1:
-        told = attempt(lambda: ask("pairs", str(SIZE), limit=_LIMIT)) if chosen[0] else None
-        return Traffic() if told is None else of_process(told, visible[0], team.host)
+def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
+    """`chosen[rank]`: the rank's GPU, where it works. Every rank calls it."""
     nodes = tuple(ranks for node in team.topology.nodes if (ranks := tuple(rank for rank in node if chosen[rank])))
     if not nodes:
-        return Traffic()
-    with team.phase("hosts", timed=False) as naming:
-        naming.mine = team.host
-    mine = chosen[team.rank]
-    task = {"rank": team.rank, "nodes": nodes, "measuring": _one_a_gpu(nodes, chosen), "size": SIZE}
-    command = program("together", _LIMIT, json.dumps({**task, "index": mine.index})) if mine else None
-    told_here = send(team, command, _LIMIT)
-    with team.phase("gpus together", timed=False) as telling:
-        telling.mine = told_here
-    return of_ranks(telling.all, chosen, naming.all, nodes)
+        return Measurements()
+    if team.size == 1:
+        return collect([run_probe("gpu_pairs", str(SIZE), limit=_LIMIT)], [team.host], nodes, one_process=True)
+    gpu = chosen[team.rank]
+    task = {
+        "rank": team.rank,
+        "nodes": nodes,
+        "measuring": first_rank_of_each_gpu(nodes, chosen),
+        "uuids": [None if gpu is None else gpu.uuid for gpu in chosen],
+        "size": SIZE,
+    }
+    command = probe_command("all_ranks", _LIMIT, json.dumps({**task, "index": gpu.index})) if gpu else None
+    result = run_proxies(team, command, _LIMIT)
+    with team.phase("bandwidths", timed=False) as exchange:
+        exchange.mine = (result, team.host)
+    results, hosts = zip(*exchange.all, strict=True)
+    return collect(results, hosts, nodes)
 
 
-def _one_a_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu | None]) -> list[list[int]]:
-    """Of each node the first rank on each GPU."""
+def first_rank_of_each_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu | None]) -> list[list[int]]:
+    """For each node: ranks may share a GPU, and its link is measured once."""
     measuring = []
     for node in nodes:
         first: dict[str, int] = {}
@@ -110,76 +128,40 @@ def _one_a_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu | None]) -> 
     return measuring
 
 
-def of_ranks(
-    told: Sequence[Told | None], chosen: Sequence[Gpu | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...]
-) -> Traffic:
-    """What the ranks' deputies said, `told[rank]`."""
-    links, passages = [], []
-    for rank, one in enumerate(told):
-        gpu = chosen[rank]
-        if one is None or gpu is None:
-            continue
-        if "alone" in one.said:
-            links.append(_link(gpu.uuid, rank, hosts[rank], one.said, one.said.get("together")))
-        for other, rate in one.said.get("fetched", {}).items():
-            theirs = chosen[int(other)]
-            if theirs is not None and theirs.uuid != gpu.uuid:
-                passages.append(Passage(theirs.uuid, gpu.uuid, rate))
-    return Traffic(tuple(links), tuple(passages), _first_failure(told, hosts), nodes=nodes)
+def collect(
+    results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...], *, one_process: bool = False
+) -> Measurements:
+    """What the probes reported, `results[rank]`."""
+    ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
+    links = [_link(rank, hosts[rank], link) for rank, result in ran for link in result.report.get("links", [])]
+    copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
+    return Measurements(tuple(links), tuple(copies), _first_failure(ran, hosts), nodes, one_process)
 
 
-def _first_failure(told: Sequence[Told | None], hosts: Sequence[str]) -> Failure | None:
-    """The others' deputies were ended because of it, so they say nothing of their end."""
-    sent = [(f"rank {rank} on {hosts[rank]}", one) for rank, one in enumerate(told) if one is not None]
-    for who, one in sent:
-        if one.ended or "failed" in one.said:
-            return _failure(who, one)
-    for who, one in sent:
-        if one.said.get("stage") != "done":
-            return Failure(who, str(one.said.get("stage", "starting")), "was ended before it was done", died=False)
+def _link(rank: int, host: str, link: Mapping[str, Any]) -> Link:
+    together = link.get("together")
+    return Link(link["uuid"], rank, host, link["pinned"], Rates(**link["alone"]), Rates(**together) if together else None)
+
+
+def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Failure | None:
+    """Of a probe that failed by itself, if there is one: the others were killed because of it."""
+    for rank, result in ran:
+        if result.ended or "failed" in result.report:
+            return _failure(rank, hosts, result, result.ended or str(result.report["failed"]))
+    for rank, result in ran:
+        if result.report.get("stage") != "done":
+            return _failure(rank, hosts, result, "was ended before it was done")
     return None
 
 
-def of_process(told: Told | Unknown, visible: Sequence[Gpu], host: str) -> Traffic:
-    """What one process said, which looked at all its GPUs."""
-    if isinstance(told, Unknown):
-        return Traffic(failure=Failure("the process", "", told.reason, died=False), alone=True)
-    said = told.said
-    measured = said.get("links", [])
-    together = said.get("together", [None] * len(measured))
-    links = [_link(one["uuid"], 0, host, one, at_once) for one, at_once in zip(measured, together, strict=True)]
-    uuid = {gpu.index: gpu.uuid for gpu in visible}
-    passages = [
-        Passage(uuid[pair["source"]], uuid[pair["into"]], pair["rate"], pair["direct"], pair["right"])
-        for pair in said.get("pairs", [])
-    ]
-    failed = bool(told.ended) or "failed" in said
-    return Traffic(tuple(links), tuple(passages), _failure("the process", told) if failed else None, alone=True)
+def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) -> Failure:
+    return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended))
 
 
-def _failure(who: str, told: Told) -> Failure:
-    return Failure(who, str(told.said.get("stage", "starting")), told.ended or str(told.said["failed"]), bool(told.ended))
-
-
-def _link(uuid: str, rank: int, host: str, said: Mapping[str, Any], together: Mapping[str, float] | None) -> Link:
-    return Link(uuid, rank, host, said["locked"], _rates(said["alone"]), _rates(together) if together else None)
-
-
-def _rates(said: Mapping[str, float]) -> Rates:
-    return Rates(said["copy in"], said["copy out"])
-
-
-def surroundings(visible: Sequence[Gpu]) -> Surroundings:
+def isolation(visible: Sequence[Gpu]) -> Isolation:
+    """Of this process, which sees these GPUs."""
     namespaces = []
     for kind in ("ipc", "pid"):
-        with suppress(OSError):  # not Linux: nothing is known of it
+        with suppress(OSError):  # only Linux has them
             namespaces.append((kind, os.readlink(f"/proc/self/ns/{kind}")))
-    return Surroundings(tuple(namespaces), tuple(gpu.uuid for gpu in visible))
-
-
-def nodes_of(traffic: Traffic) -> list[list[Link]]:
-    """Links by the host they lead to."""
-    hosts: dict[str, list[Link]] = {}
-    for link in traffic.links:
-        hosts.setdefault(link.host, []).append(link)
-    return list(hosts.values())
+    return Isolation(tuple(namespaces), tuple(gpu.uuid for gpu in visible))

@@ -1,4 +1,4 @@
-"""What compiles kernels, and where they are kept."""
+"""The C++ compiler of the emulated GPU, and the folders where compiled kernels are cached."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from importlib import util
 from pathlib import Path
 
 from hybrid.core.text import ranges
-from hybrid.diagnostics.finding import Finding, Unknown, alike, attempt
+from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
 from hybrid.emulation.build import cache_folder, compiler
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.ranks.heartbeat import busy
 
-_LIMIT = 30  # seconds for a small program
+_LIMIT = 30  # seconds to compile a small program
 _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"
 
 
 @dataclass(frozen=True)
 class Tools:
-    """Of one host. Each a path, or what is wrong with it."""
+    """Of one host."""
 
-    compiler: str
-    compiler_trouble: str
+    compiler: str  # its path
+    compiler_trouble: str  # what is wrong with it
     compiler_absent: bool
-    caches: tuple[tuple[str, str], ...]  # a folder, and why nothing can be kept there
+    caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there
 
 
-def look() -> Tools | Unknown:
-    return attempt(_look)
+def inspect() -> Tools | Unknown:
+    return attempt(_inspect)
 
 
-def _look() -> Tools:
+def _inspect() -> Tools:
     path, trouble, absent = "", "", False
     try:
         path = compiler()
         trouble = _try_compiler(path)
     except DeviceUnavailable as missing:
         trouble, absent = str(missing), "CXX" not in os.environ
-    caches = [_try_emulations_cache()]
+    caches = [_try_emulation_cache()]
     cupy = util.find_spec("cupy")
-    if cupy is not None and cupy.origin:  # not just a folder of that name
+    if cupy is not None and cupy.origin:  # a package, not just a folder of that name
         folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
         caches.append((folder, _try_folder(Path(folder), "CUPY_CACHE_DIR")))
     return Tools(path, trouble, absent, tuple(caches))
@@ -65,7 +65,7 @@ def _try_compiler(path: str) -> str:
     return next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
 
 
-def _try_emulations_cache() -> tuple[str, str]:
+def _try_emulation_cache() -> tuple[str, str]:
     try:
         folder = cache_folder()
     except HybridError as error:
@@ -79,14 +79,14 @@ def _try_folder(folder: Path, variable: str) -> str:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x" * 4096)
     except OSError as error:
-        return f"compiled kernels cannot be kept in {folder} ({one_line(error)}): set {variable}"
+        return f"compiled kernels cannot be written to {folder} ({one_line(error)}): set {variable}"
     return ""
 
 
-def judge(seen: Sequence[Tools | Unknown | None], hosts: Sequence[str], *, gpus: bool) -> list[Finding]:
-    """`seen`: of one rank a host, None for the others. `gpus`: some rank has a usable one, so nothing needs emulation."""
+def judge(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str], *, gpus: bool) -> list[Finding]:
+    """`tools_of_ranks`: of one rank for each host, None for the others. `gpus`: some rank's GPU works, so none is emulated."""
     findings = []
-    groups = {tools: ranks for tools, ranks in alike(seen).items() if tools is not None}
+    groups = {tools: ranks for tools, ranks in ranks_by_value(tools_of_ranks).items() if tools is not None}
     for tools, ranks in groups.items():
         who = "" if len(groups) == 1 else f"{hosts[ranks[0]]} (rank {ranges(ranks)}): "
         if isinstance(tools, Unknown):

@@ -1,32 +1,31 @@
-"""Does MPI move memory of a GPU? Seen by doing it, in a process that may die: what a build was configured for says little."""
+"""Does MPI move memory of a GPU? Found out by trying it in a child process: how a build was configured proves little."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybrid.diagnostics.finding import Finding, Unknown, alike, attempt
-from hybrid.diagnostics.probe_process import Told, ask
+from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
+from hybrid.diagnostics.probe_process import ProbeResult, run_probe
 
 
-def look(index: int) -> str | Unknown:
+def inspect(index: int) -> str | Unknown:
     """ "yes", or why not. `index`: of the GPU in this process's numbering."""
-    told = attempt(lambda: ask("cuda_aware", str(index)))
-    return told if isinstance(told, Unknown) else interpret(told)
+    return interpret(run_probe("cuda_aware", str(index)))
 
 
-def interpret(told: Told) -> str | Unknown:
-    if told.said.get("right"):
+def interpret(result: ProbeResult) -> str | Unknown:
+    if result.report.get("correct"):
         return "yes"
-    if told.said.get("right") is False:
+    if result.report.get("correct") is False:
         return "what arrived was not what had been sent"
-    if told.said.get("stage") == "moving":
-        return f"the process that tried {told.ended or 'said nothing'}"
-    return Unknown(f"the process that was to try it {told.ended or 'said nothing'} before it came to it")
+    if result.report.get("stage") == "moving":
+        return f"the process that tried {result.ended or 'reported nothing'}"
+    return Unknown(f"the process that should try it {result.ended or 'reported nothing'} before it could")
 
 
 def judge(answers: Sequence[str | Unknown | None]) -> Finding:
-    """`answers`: of one rank a host, None for all others and where there is no GPU."""
-    tried = [answer for answer in alike(answers) if answer is not None]
+    """`answers[rank]`: of one rank for each host, None for all others and where there is no GPU."""
+    tried = [answer for answer in ranks_by_value(answers) if answer is not None]
     if not tried:
         return Finding("cuda-aware MPI", "ok", "not tried: no GPU")
     for answer in tried:

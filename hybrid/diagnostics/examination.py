@@ -1,10 +1,10 @@
-"""The doctor's way through all subjects: every rank looks, all of them judge, each finding is one line."""
+"""The doctor's examination: every rank inspects each subject, all of them judge what all found, each finding is one line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu
@@ -14,7 +14,8 @@ from hybrid.errors import StartError
 from hybrid.host.threads import Threads
 from hybrid.ranks.team import Team
 
-_WORDS = {"ok": "ok", "note": "note", "unknown": "unknown", "wrong": "WRONG"}
+_VERDICTS = {"ok": "ok", "note": "note", "unknown": "unknown", "wrong": "WRONG"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -22,109 +23,106 @@ class Examination:
     """All findings, and what is known of each rank."""
 
     findings: tuple[Finding, ...]
-    seats: tuple[placement.Seat, ...]
+    placements: tuple[placement.Placement, ...]
     gpus: tuple[Gpu | None, ...]
-    traffic: bandwidth.Traffic = bandwidth.Traffic()  # noqa: RUF009 (never changes)
+    measured: bandwidth.Measurements = bandwidth.Measurements()  # noqa: RUF009 (never changes)
 
     @property
-    def well(self) -> bool:
+    def ok(self) -> bool:
         return all(finding.verdict != "wrong" for finding in self.findings)
 
 
 def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
     """Every rank calls it and gets the same. `unstarted`: why this process is no rank of its launcher's job."""
-    with team.phase("places", timed=False) as sitting:
-        sitting.mine = placement.look(team.host, threads[team.rank])
-    with team.phase("mpi", timed=False) as asking:
-        asking.mine = mpi.look(started=unstarted is None)
-    with team.phase("tools", timed=False) as building:
-        building.mine = compilers.look() if team.leads_node else None
-    with team.phase("limits", timed=False) as measuring:
-        measuring.mine = (limits.look(team.host), slurm.look())
-    seats: list[placement.Seat] = sitting.all
-    hosts = [seat.host for seat in seats]
-    bounds = [bound for bound, _ in measuring.all]
-    work = _gpus_at_work(team)
-    trials = work.trials
-    working = [isinstance(trial, gpus.Trial) and trial.works for trial in trials]
-    together = unstarted is None and bool(asking.all[0].launcher)
+    placements = _of_all(team, "placement", lambda: placement.inspect(team.host, threads[team.rank]))
+    mpi_of_ranks = _of_all(team, "mpi", lambda: mpi.inspect(started=unstarted is None))
+    tools = _of_all(team, "tools", lambda: compilers.inspect() if team.leads_node else None)
+    limits_of_ranks = _of_all(team, "limits", lambda: limits.inspect(team.host))
+    slurm_variables = _of_all(team, "slurm", slurm.inspect)
+    found = _examine_gpus(team)
+    hosts = [rank.host for rank in placements]
+    working = [trial is not None and trial.works for trial in found.trials]
+    pinned = [(trial.pinned, trial.pin_trouble) if trial is not None and trial.works else None for trial in found.trials]
+    launched = unstarted is None and bool(mpi_of_ranks[0].launcher)
     findings = [
-        *mpi.judge(asking.all, unstarted),
-        *placement.judge(seats, team.topology),
-        slurm.judge([word for _, word in measuring.all], [len(seat.cores) for seat in seats], working, team.topology,
-                    together=together),
-        *gpus.judge(work.sights, work.chosen, trials, team.topology, hosts),
-        limits.judge_locked(bounds, [(trial.locked, trial.lock_trouble) if isinstance(trial, gpus.Trial) and trial.works else None
-                                     for trial in trials]),
-        host_links.judge(work.moved),
-        gpu_peers.judge(work.moved, work.chosen, work.around),
-        cuda_aware_mpi.judge(work.answers),
-        limits.judge_shared(bounds),
-        *compilers.judge(building.all, hosts, gpus=any(working)),
-    ]  # fmt: skip
-    return Examination(tuple(findings), tuple(seats), tuple(work.chosen), work.moved)
+        *mpi.judge(mpi_of_ranks, unstarted),
+        *placement.judge(placements, team.topology),
+        slurm.judge(slurm_variables, [len(rank.cores) for rank in placements], working, team.topology, launched=launched),
+        *gpus.judge(found.visible, found.chosen, found.trials, hosts),
+        limits.judge_pinned(limits_of_ranks, pinned),
+        host_links.judge(found.measured),
+        gpu_peers.judge(found.measured, found.chosen, found.isolation),
+        cuda_aware_mpi.judge(found.cuda_aware),
+        limits.judge_shared(limits_of_ranks),
+        *compilers.judge(tools, hosts, gpus=any(working)),
+    ]
+    return Examination(tuple(findings), tuple(placements), tuple(found.chosen), found.measured)
+
+
+def _of_all(team: Team, name: str, inspect: Callable[[], T]) -> list[T]:
+    """What each rank inspects."""
+    with team.phase(name, timed=False) as phase:
+        phase.mine = inspect()
+    return phase.all
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What all ranks know of their GPUs."""
+class _GpusOfRanks:
+    """Of each rank, but for `measured`."""
 
-    sights: list[gpus.Sight | Unknown]
+    visible: list[gpus.VisibleGpus | Unknown]
     chosen: list[Gpu | None]
-    trials: list[gpus.Trial | Unknown | None]
-    around: list[bandwidth.Surroundings]
-    moved: bandwidth.Traffic
-    answers: list[str | Unknown | None]
+    trials: list[gpus.Trial | None]
+    isolation: list[bandwidth.Isolation]
+    cuda_aware: list[str | Unknown | None]
+    measured: bandwidth.Measurements
 
 
-def _gpus_at_work(team: Team) -> _Work:
-    with team.phase("gpus", timed=False) as seeing:
-        seeing.mine = gpus.look()
-    chosen = gpus.choose(seeing.all)
+def _examine_gpus(team: Team) -> _GpusOfRanks:
+    visible = _of_all(team, "gpus", gpus.inspect)
+    chosen = gpus.choose(visible)
     mine = chosen[team.rank]
-    with team.phase("gpus at work", timed=False) as working:
-        working.mine = gpus.try_out(mine) if mine is not None else None
-    visible = [sight.usable if isinstance(sight, gpus.Sight) else () for sight in seeing.all]
-    with team.phase("gpus together", timed=False) as placing:
-        placing.mine = bandwidth.surroundings(visible[team.rank])
-    sound = [isinstance(trial, gpus.Trial) and trial.works for trial in working.all]
-    moved = bandwidth.look(team, [gpu if works else None for gpu, works in zip(chosen, sound, strict=True)], visible)
-    with team.phase("gpus and mpi", timed=False) as moving:
-        moving.mine = cuda_aware_mpi.look(mine.index) if mine is not None and team.leads_node else None
-    return _Work(seeing.all, chosen, working.all, placing.all, moved, moving.all)
+    trials = _of_all(team, "gpu trials", lambda: gpus.try_out(mine) if mine is not None else None)
+    isolation = _of_all(team, "isolation", lambda: bandwidth.isolation(gpus.usable_of(visible[team.rank])))
+    working = [gpu if trial is not None and trial.works else None for gpu, trial in zip(chosen, trials, strict=True)]
+    measured = bandwidth.measure(team, working)
+    cuda_aware = _of_all(
+        team, "gpus and mpi", lambda: cuda_aware_mpi.inspect(mine.index) if mine is not None and team.leads_node else None
+    )
+    return _GpusOfRanks(visible, chosen, trials, isolation, cuda_aware, measured)
 
 
-def screen(findings: Sequence[Finding]) -> str:
-    """One line a finding, and a last one."""
+def as_text(findings: Sequence[Finding]) -> str:
+    """One line a finding, and a last one that counts what is wrong."""
     width = max(len(finding.subject) for finding in findings)
     lines = []
     for finding in findings:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
-        lines.append(f"{_WORDS[finding.verdict]:<7}  {finding.subject:<{width}}  {finding.text}{remedy}")
+        lines.append(f"{_VERDICTS[finding.verdict]:<7}  {finding.subject:<{width}}  {finding.text}{remedy}")
     wrong = sum(finding.verdict == "wrong" for finding in findings)
     unknown = sum(finding.verdict == "unknown" for finding in findings)
-    said = "nothing is wrong" if not wrong else "1 finding is wrong" if wrong == 1 else f"{wrong} findings are wrong"
-    return "\n".join([*lines, said + (f", {unknown} unknown" if unknown else "")])
+    last = "nothing is wrong" if not wrong else "1 finding is wrong" if wrong == 1 else f"{wrong} findings are wrong"
+    return "\n".join([*lines, last + (f", {unknown} unknown" if unknown else "")])
 
 
 def as_record(examination: Examination) -> dict[str, Any]:
     """What `--json` writes."""
     return {
         "command": "doctor",
-        "ranks": len(examination.seats),
-        "ok": examination.well,
+        "ranks": len(examination.placements),
+        "ok": examination.ok,
         "findings": [vars(finding) for finding in examination.findings],
         "placements": [
             {
                 "rank": rank,
-                "host": seat.host,
-                "cores": ranges(seat.cores),
-                "threads": seat.threads.count,
+                "host": found.host,
+                "cores": ranges(found.cores),
+                "threads": found.threads.count,
                 "gpu": gpu.name if gpu else None,
                 "uuid": gpu.uuid if gpu else None,
             }
-            for rank, (seat, gpu) in enumerate(zip(examination.seats, examination.gpus, strict=True))
+            for rank, (found, gpu) in enumerate(zip(examination.placements, examination.gpus, strict=True))
         ],
-        "links": [asdict(link) for link in examination.traffic.links],
-        "passages": [asdict(passage) for passage in examination.traffic.passages],
+        "links": [asdict(link) for link in examination.measured.links],
+        "peer_copies": [asdict(copy) for copy in examination.measured.peer_copies],
     }

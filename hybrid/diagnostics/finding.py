@@ -1,7 +1,7 @@
-"""What the doctor looks at, a module a subject: `look` on every rank, `judge` what all ranks saw.
+"""What the doctor's checks have in common. Each subject has a module: `inspect` runs on every rank, `judge` makes findings of it.
 
-Looking needs the machine and never fails: what cannot be determined is Unknown. Judging is plain arithmetic on what was
-seen, the same on every rank.
+`inspect` needs the machine and never fails: what cannot be determined is Unknown. `judge` computes from what all ranks found
+and gives the same on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ H = TypeVar("H", bound=Hashable)
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's. `verdict`: "ok", "note", "unknown" or "wrong"; what is wrong says what to do, its `remedy`."""
+    """One line of the doctor's output. `verdict`: "ok", "note", "unknown" or "wrong"; what is wrong has a `remedy`."""
 
     subject: str
     verdict: str
@@ -37,21 +37,16 @@ class Unknown:
     reason: str
 
 
-def attempt(look: Callable[[], T]) -> T | Unknown:
-    """What `look` returns; Unknown, with the reason, if it cannot."""
+def attempt(determine: Callable[[], T]) -> T | Unknown:
+    """What `determine` returns; Unknown, with the reason, if it raises."""
     try:
-        return look()
+        return determine()
     except Exception as error:
         return Unknown(one_line(error))
 
 
-def counted(number: int | str, word: str) -> str:
-    """1 rank, 2 ranks"""
-    return f"{number} {word}{'' if str(number) == '1' else 's'}"
-
-
-def alike(values: Iterable[H]) -> dict[H, list[int]]:
-    """Which ranks hold the same value. `values[rank]`, in order."""
+def ranks_by_value(values: Iterable[H]) -> dict[H, list[int]]:
+    """Which ranks have the same value. `values[rank]`, in the order of the ranks."""
     ranks: dict[H, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid.core.spans import Topology
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
-from hybrid.diagnostics.finding import Finding, Unknown, alike, attempt
-from hybrid.diagnostics.probe_process import ask
+from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
+from hybrid.diagnostics.probe_process import run_probe
 from hybrid.kernels.catalogue import LEAST_CAPABILITY
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-_LEAST_OF_CUDA = {12: 50, 13: 75}  # compute capability, times ten, that its compiler still knows
+_LEAST_OF_CUDA = {12: 50, 13: 75}  # the least compute capability, times ten, that its compiler supports
 _SHOWN = 4
-_LEAST_DRIVER = 12000  # for any CUDA of hybrid-runner's
+_LEAST_DRIVER = 12000  # the oldest CUDA that hybrid-runner can be installed for
+_TRY_NVIDIA_SMI = "see whether nvidia-smi answers; reload the driver, or reboot"
 _NEWER_DRIVER = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 needs 580"
 _OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver", "cudaErrorUnsupportedPtxVersion")
 
 
 @dataclass(frozen=True)
-class Sight:
+class VisibleGpus:
     """What one rank sees."""
 
     usable: tuple[Gpu, ...]
@@ -35,150 +35,173 @@ class Sight:
 
 @dataclass(frozen=True)
 class Trial:
-    """How a rank's GPU did at work."""
+    """How a rank's GPU did when it was tried. `pinned`: bytes of host memory that could be pinned for it."""
 
     works: bool
     trouble: str = ""
-    locked: int = 0  # bytes
-    lock_trouble: str = ""
+    pinned: int = 0
+    pin_trouble: str = ""
 
 
-def look() -> Sight | Unknown:
-    told = attempt(lambda: ask("gpus"))
-    if isinstance(told, Unknown):
-        return told
-    if told.ended and "visible" not in told.said and "driver" in told.said and told.said["driver"] is not None:
-        return Sight(
-            (), (f"asking the driver for GPUs {told.ended}", "see whether nvidia-smi answers; reload the driver, or reboot")
+def inspect() -> VisibleGpus | Unknown:
+    result = run_probe("gpus")
+    report, ended = result.report, result.ended
+    if "driver" not in report:
+        return Unknown(f"the process that looks for GPUs {ended or 'reported nothing'}")
+    if ended and "visible" not in report and report["driver"] is not None:
+        return _unusable(f"asking the driver for GPUs {ended}", _TRY_NVIDIA_SMI)
+    return interpret(report, ended, driver_loaded=Path("/proc/driver/nvidia/version").exists(), environment=os.environ)
+
+
+def interpret(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> VisibleGpus:
+    """What the probe's report means. `ended`: how the probe ended; `driver_loaded`: the kernel has NVIDIA's driver."""
+    return (
+        _driver_trouble(report, driver_loaded, environment)
+        or _cupy_trouble(report, ended)
+        or _usable(report, f"{_driver(report)}, {_cupy(report)}")
+    )
+
+
+def _driver_trouble(report: Mapping[str, Any], driver_loaded: bool, environment: Mapping[str, str]) -> VisibleGpus | None:
+    """No driver, a driver that fails, or no GPU; None where the driver shows some."""
+    if report["driver"] is None:
+        if not driver_loaded:
+            return VisibleGpus((), None, "no NVIDIA driver (libcuda.so.1) on this machine")
+        return _unusable(
+            "the machine has NVIDIA's driver, but libcuda.so.1 is not to be found",
+            "start the container with --gpus all (docker) or --nv (apptainer); outside of one install the driver's library",
         )
-    if "driver" not in told.said:
-        return Unknown(f"the process that looks for GPUs {told.ended or 'said nothing'}")
-    return interpret(told.said, told.ended, driver_loaded=Path("/proc/driver/nvidia/version").exists(), environment=os.environ)
-
-
-def interpret(said: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> Sight:
-    """What the probe's words mean. `driver_loaded`: the kernel has NVIDIA's driver."""
-    if said["driver"] is None:
-        if driver_loaded:
-            remedy = (
-                "start the container with --gpus all (docker) or --nv (apptainer); outside of one install the driver's library"
-            )
-            return Sight((), ("the machine has NVIDIA's driver, but libcuda.so.1 is not to be found", remedy))
-        return Sight((), None, "no NVIDIA driver (libcuda.so.1) on this machine")
-    driver = f"driver for CUDA {_dotted(said['driver'])}"
-    if said["status"] == _NO_DEVICE or (said["status"] == 0 and said["visible"] == 0):
+    if report["status"] == _NO_DEVICE or (report["status"] == 0 and report["visible"] == 0):
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})"
-        return Sight((), None, f"{driver}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1")
-    if said["status"]:
-        return Sight(
-            (), (f"{driver} fails: {said['status_name']}", "see whether nvidia-smi answers; reload the driver, or reboot")
-        )
-    count = f"{said['visible']} visible, {driver}"
-    fitting = "cuda13" if said["driver"] >= 13000 else "cuda12"
-    packages = said.get("packages", ())
+        absent = f"{_driver(report)}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1"
+        return VisibleGpus((), None, absent)
+    if report["status"]:
+        return _unusable(f"{_driver(report)} fails: {report['status_name']}", _TRY_NVIDIA_SMI)
+    return None
+
+
+def _cupy_trouble(report: Mapping[str, Any], ended: str) -> VisibleGpus | None:
+    """What keeps CuPy from using the GPUs that the driver shows; None where it sees them."""
+    count = f"{report['visible']} visible"
+    packages = report.get("packages", ())
+    install = f"pip install 'hybrid-runner[{'cuda13' if report['driver'] >= 13000 else 'cuda12'}]'"
+    driver_is_enough = report["driver"] >= _LEAST_DRIVER
     if len(packages) > 1:
-        remedy = f"pip uninstall {' '.join(packages)}, then pip install 'hybrid-runner[{fitting}]'"
-        return Sight((), (f"{count}, but {', '.join(packages)} are installed together, each over the other's files", remedy))
-    if "cupy" not in said:
-        why = said.get("cupy_error") or f"importing it {ended}"
-        install = f"pip install 'hybrid-runner[{fitting}]'"
-        remedy = install if said["driver"] >= _LEAST_DRIVER else f"{_NEWER_DRIVER}; then {install}"
-        return Sight((), (f"{count}, but CuPy cannot be used: {why}", remedy))
-    about = f"{driver}, CuPy {said['cupy']} for CUDA {_dotted(said['runtime'])}"
-    if said["runtime"] // 1000 > said["driver"] // 1000:
-        remedy = _NEWER_DRIVER
-        if said["driver"] >= _LEAST_DRIVER:
-            remedy = (
-                f"pip uninstall {' '.join(packages) or 'the cupy-cuda package'}, then pip install 'hybrid-runner[{fitting}]'; "
-            )
-            remedy += "or a newer driver"
-        return Sight((), (f"{said['visible']} visible, but the {about}: too old for it", remedy))
-    if "gpus" not in said:
-        why = said.get("missing") or f"the process that looks at them {ended}"
-        remedy = f"pip install 'hybrid-runner[{fitting}]', or see whether nvidia-smi answers"
+        text = f"{count}, {_driver(report)}, but {', '.join(packages)} are installed together, each over the other's files"
+        return _unusable(text, f"pip uninstall {' '.join(packages)}, then {install}")
+    if "cupy" not in report:
+        why = report.get("cupy_error") or f"importing it {ended}"
+        remedy = install if driver_is_enough else f"{_NEWER_DRIVER}; then {install}"
+        return _unusable(f"{count}, {_driver(report)}, but CuPy cannot be used: {why}", remedy)
+    about = f"{_driver(report)}, {_cupy(report)}"
+    if report["runtime"] // 1000 > report["driver"] // 1000:
+        uninstall = f"pip uninstall {' '.join(packages) or 'the cupy-cuda package'}"
+        remedy = f"{uninstall}, then {install}; or a newer driver" if driver_is_enough else _NEWER_DRIVER
+        return _unusable(f"{count}, but the {about}: too old for it", remedy)
+    if "gpus" not in report:
+        why = report.get("missing") or f"the process that looks at them {ended}"
+        remedy = f"{install}, or see whether nvidia-smi answers"
         if any(error in why for error in _OLD_DRIVER):
-            remedy = f"a driver for CUDA {_dotted(said['runtime'])} or newer, or a CuPy for an older CUDA"
-        return Sight((), (f"{said['visible']} visible, {about}: {why}", remedy))
-    gpus = tuple(Gpu(**{name: known[name] for name in ("index", "uuid", "name", "capability")}) for known in said["gpus"])
-    least = max(LEAST_CAPABILITY, _LEAST_OF_CUDA.get(said["runtime"] // 1000, 0))
-    old = [gpu for gpu in gpus if gpu.capability < least]
-    if old:
-        has = f"{old[0].name} has compute capability {old[0].capability // 10}.{old[0].capability % 10}, {about}"
-        if old[0].capability >= LEAST_CAPABILITY:
-            return Sight(
-                (), (f"{has}, which is past it", "pip uninstall the cupy-cuda package, then pip install 'hybrid-runner[cuda12]'")
-            )
-        return Sight((), (f"{has}: past every kernel here", "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"))
-    return Sight(gpus, None, about=about)
+            remedy = f"a driver for CUDA {_dotted(report['runtime'])} or newer, or a CuPy for an older CUDA"
+        return _unusable(f"{count}, {about}: {why}", remedy)
+    return None
 
 
-def choose(sights: Sequence[Sight | Unknown]) -> list[Gpu | None]:
-    """Each rank's GPU, as the other commands take it."""
-    seen = {rank: sight.usable for rank, sight in enumerate(sights) if isinstance(sight, Sight) and sight.usable}
-    chosen = dict(zip(seen, choose_gpus(list(seen.values())), strict=True))
-    return [chosen.get(rank) for rank in range(len(sights))]
+def _usable(report: Mapping[str, Any], about: str) -> VisibleGpus:
+    gpus = tuple(Gpu(**{name: gpu[name] for name in ("index", "uuid", "name", "capability")}) for gpu in report["gpus"])
+    least = max(LEAST_CAPABILITY, _LEAST_OF_CUDA.get(report["runtime"] // 1000, 0))
+    old = next((gpu for gpu in gpus if gpu.capability < least), None)
+    if old is None:
+        return VisibleGpus(gpus, None, about=about)
+    has = f"{old.name} has compute capability {old.capability // 10}.{old.capability % 10}"
+    if old.capability < LEAST_CAPABILITY:
+        return _unusable(
+            f"{has}, less than any kernel here supports", "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"
+        )
+    remedy = "pip uninstall the cupy-cuda package, then pip install 'hybrid-runner[cuda12]'"
+    return _unusable(f"{has}, which this CUDA no longer supports ({about})", remedy)
 
 
-def try_out(gpu: Gpu) -> Trial | Unknown:
-    """Let it work, in a process that may die."""
-    told = attempt(lambda: ask("trial", str(gpu.index)))
-    if isinstance(told, Unknown):
-        return told
-    said = told.said
-    if not said.get("works"):
-        return Trial(False, f"{said.get('stage', 'starting')}: {told.ended or 'the result is wrong'}")
-    return Trial(True, "", said.get("locked", 0), said.get("lock_error") or told.ended)
+def _unusable(trouble: str, remedy: str) -> VisibleGpus:
+    return VisibleGpus((), (trouble, remedy))
+
+
+def _driver(report: Mapping[str, Any]) -> str:
+    return f"driver for CUDA {_dotted(report['driver'])}"
+
+
+def _cupy(report: Mapping[str, Any]) -> str:
+    return f"CuPy {report['cupy']} for CUDA {_dotted(report['runtime'])}"
+
+
+def choose(visible: Sequence[VisibleGpus | Unknown]) -> list[Gpu | None]:
+    """Each rank's GPU, chosen as the other commands do it. `visible[rank]`."""
+    usable = {rank: gpus for rank, gpus in enumerate(map(usable_of, visible)) if gpus}
+    chosen = dict(zip(usable, choose_gpus(list(usable.values())), strict=True))
+    return [chosen.get(rank) for rank in range(len(visible))]
+
+
+def usable_of(visible: VisibleGpus | Unknown) -> tuple[Gpu, ...]:
+    return visible.usable if isinstance(visible, VisibleGpus) else ()
+
+
+def try_out(gpu: Gpu) -> Trial:
+    """Compile and run a kernel, copy, and pin memory, in a child process."""
+    result = run_probe("gpu_trial", str(gpu.index))
+    report = result.report
+    if not report.get("works"):
+        return Trial(False, f"{report.get('stage', 'starting')}: {result.ended or 'the result is wrong'}")
+    return Trial(True, "", report.get("pinned", 0), report.get("pin_error") or result.ended)
 
 
 def judge(
-    sights: Sequence[Sight | Unknown], chosen: Sequence[Gpu | None], trials: Sequence[Trial | Unknown | None],
-    topology: Topology, hosts: Sequence[str],
+    visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None], trials: Sequence[Trial | None],
+    hosts: Sequence[str],
 ) -> list[Finding]:  # fmt: skip
+    """`visible[rank]`, `chosen[rank]`, the trial of the rank's chosen GPU, and the rank's host."""
     findings = []
-    for sight, ranks in alike(sights).items():
-        who = _who(ranks, len(sights))
-        if isinstance(sight, Unknown):
-            findings.append(Finding("gpus", "unknown", f"{who}{sight.reason}"))
-        elif sight.trouble:
-            findings.append(Finding("gpus", "wrong", f"{who}{sight.trouble[0]}", sight.trouble[1]))
-        elif not sight.usable:
-            findings.append(Finding("gpus", "ok" if len(ranks) == len(sights) else "note", f"{who}none: {sight.absent}"))
-    for trial, ranks in alike(trials).items():
-        who = _who(ranks, len(sights))
-        if isinstance(trial, Unknown):
-            findings.append(Finding("gpus", "unknown", f"{who}{trial.reason}"))
-        elif trial is not None and not trial.works:
+    for seen, ranks in ranks_by_value(visible).items():
+        who = _who(ranks, len(visible))
+        if isinstance(seen, Unknown):
+            findings.append(Finding("gpus", "unknown", f"{who}{seen.reason}"))
+        elif seen.trouble:
+            findings.append(Finding("gpus", "wrong", f"{who}{seen.trouble[0]}", seen.trouble[1]))
+        elif not seen.usable:
+            findings.append(Finding("gpus", "ok" if len(ranks) == len(visible) else "note", f"{who}none: {seen.absent}"))
+    for trial, ranks in ranks_by_value(trials).items():
+        who = _who(ranks, len(visible))
+        if trial is not None and not trial.works:
             remedy = "pip install 'hybrid-runner[cuda13]' (or cuda12) completes CuPy with its compiler; else see nvidia-smi -q"
             findings.append(Finding("gpus", "wrong", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy))
     if any(chosen):
-        findings.append(_used(sights, chosen, topology, hosts))
+        findings.append(_used(visible, chosen, hosts))
     return findings
 
 
-def _used(sights: Sequence[Sight | Unknown], chosen: Sequence[Gpu | None], topology: Topology, hosts: Sequence[str]) -> Finding:
-    """Which ranks are on which GPU, by UUID; doubles, and GPUs that nobody uses."""
+def _used(visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> Finding:
+    """Which ranks are on which GPU, by UUID; GPUs that several ranks share, and GPUs that none uses."""
     users: dict[str, list[int]] = {}
     for rank, gpu in enumerate(chosen):
         if gpu is not None:
             users.setdefault(gpu.uuid, []).append(rank)
-    by_uuid = {gpu.uuid: gpu for sight in sights if isinstance(sight, Sight) for gpu in sight.usable}
+    by_uuid = {gpu.uuid: gpu for seen in visible for gpu in usable_of(seen)}
     idle = sorted(set(by_uuid) - set(users))
     shown = [
         f"rank {ranges(ranks)} on {hosts[ranks[0]]}: {uuid} {by_uuid[uuid].name}" for uuid, ranks in list(users.items())[:_SHOWN]
     ]
     if len(users) > _SHOWN:
         shown.append(f"{len(users) - _SHOWN} more (--json lists them)")
-    about = next(sight.about for sight in sights if isinstance(sight, Sight) and sight.usable)
+    about = next(seen.about for seen in visible if isinstance(seen, VisibleGpus) and seen.usable)
     text = f"{len(by_uuid)} usable, {about}; {'; '.join(shown)}"
-    doubles = [ranks for ranks in users.values() if len(ranks) > 1]
-    if doubles and idle:  # only where ranks see different GPUs
+    shared = [ranks for ranks in users.values() if len(ranks) > 1]
+    if shared and idle:  # only where ranks see different GPUs
         return Finding(
-            "gpus", "wrong", f"{text}; rank {ranges(doubles[0])} share a GPU, and {idle[0]} is idle",
+            "gpus", "wrong", f"{text}; rank {ranges(shared[0])} share a GPU, and {idle[0]} is idle",
             "let every rank see all GPUs of its host: srun --gpu-bind=none, the same CUDA_VISIBLE_DEVICES for all",
         )  # fmt: skip
-    if doubles:
-        return Finding("gpus", "note", f"{text}; rank {ranges(doubles[0])} share a GPU: one rank a GPU is faster")
+    if shared:
+        return Finding("gpus", "note", f"{text}; rank {ranges(shared[0])} share a GPU: one rank a GPU is faster")
     if idle:
         return Finding("gpus", "note", f"{text}; {len(idle)} idle: start as many ranks as GPUs")
     return Finding("gpus", "ok", text)

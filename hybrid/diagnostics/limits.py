@@ -1,4 +1,4 @@
-"""What the system sets limits to: locked pages and shared memory."""
+"""Limits that the system sets: how much memory may be pinned, and how much node-shared memory there is."""
 
 from __future__ import annotations
 
@@ -14,28 +14,24 @@ from hybrid.host.memory import shared_bytes
 from hybrid.ranks.shared_memory import shared_memory_folder
 
 _LITTLE_SHARED = 1 << 30
-_TOO_LITTLE_SHARED = 16 << 20  # MPI itself keeps some MiB of it
+_TOO_LITTLE_SHARED = 16 << 20  # MPI itself uses some MiB of it
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one rank's process. `lockable`: bytes, None without a limit."""
+    """Of one rank's process."""
 
     host: str
-    lockable: int | Unknown | None
-    folder: str | Unknown
+    lockable: int | Unknown | None  # bytes of memory that it may page-lock; None: without a limit
+    folder: str | Unknown  # of node-shared memory
     shared: tuple[int, int] | Unknown  # free and all bytes of the folder
 
 
-def look(host: str) -> Limits:
+def inspect(host: str) -> Limits:
     folder = attempt(shared_memory_folder)
-    return Limits(
-        host, attempt(_lockable), _text(folder), folder if isinstance(folder, Unknown) else attempt(lambda: _room(folder))
-    )
-
-
-def _text(folder: Path | Unknown) -> str | Unknown:
-    return folder if isinstance(folder, Unknown) else str(folder)
+    if isinstance(folder, Unknown):
+        return Limits(host, attempt(_lockable), folder, folder)
+    return Limits(host, attempt(_lockable), str(folder), attempt(lambda: _free_and_all(folder)))
 
 
 def _lockable() -> int | None:
@@ -43,22 +39,21 @@ def _lockable() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _room(folder: Path) -> tuple[int, int]:
+def _free_and_all(folder: Path) -> tuple[int, int]:
     status = os.statvfs(folder)
     return shared_bytes(folder), status.f_blocks * status.f_frsize
 
 
-def judge_shared(seen: Sequence[Limits]) -> Finding:
-    """The host with the least of it."""
+def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:
+    """Judges the host with the least free node-shared memory."""
     measured = []
-    for limits in seen:
+    for limits in limits_of_ranks:
         if isinstance(limits.shared, Unknown):
             return Finding("shared memory", "unknown", f"{limits.host}: {limits.shared.reason}")
         measured.append((limits.shared, limits.host, str(limits.folder)))
     (free, whole), host, folder = min(measured)
-    text = f"{folder}: {readable(free)} of {readable(whole)} free" + (
-        f" on {host}" if len({at for _, at, _ in measured}) > 1 else ""
-    )
+    where = f" on {host}" if len({host for _, host, _ in measured}) > 1 else ""
+    text = f"{folder}: {readable(free)} of {readable(whole)} free{where}"
     remedy = "enlarge it (mount -o remount,size=…; in a container --shm-size=…), or delete what ended programs left there"
     if free < _TOO_LITTLE_SHARED:
         return Finding("shared memory", "wrong", f"{text}: too little for ranks that share matrices", remedy)
@@ -67,29 +62,30 @@ def judge_shared(seen: Sequence[Limits]) -> Finding:
     return Finding("shared memory", "ok", text)
 
 
-def judge_locked(seen: Sequence[Limits], trials: Sequence[tuple[int, str] | None]) -> Finding:
-    """`trials[rank]`: bytes locked for the rank's GPU, and why not more; None where none was tried."""
-    for rank, trial in enumerate(trials):
+def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, str] | None]) -> Finding:
+    """`pinned[rank]`: bytes pinned for the rank's GPU, and why not more; None where it was not tried."""
+    for rank, trial in enumerate(pinned):
         if trial is not None and trial[1]:
+            limits = limits_of_ranks[rank]
             much = readable(trial[0]) if trial[0] else "none at all"
             return Finding(
-                "page-lock",
+                "pinned memory",
                 "wrong",
-                f"rank {rank} on {seen[rank].host} cannot lock enough memory for its GPU ({trial[1]}), but {much}: copies run "
-                f"at a third of the link's speed or less; ulimit -l: {_words(seen[rank].lockable)}",
+                f"rank {rank} on {limits.host} cannot pin enough memory for its GPU ({trial[1]}), but {much}: copies run at a "
+                f"third of the link's speed or less; ulimit -l: {_as_text(limits.lockable)}",
                 "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
             )
-    least = min(seen, key=lambda limits: limits.lockable if isinstance(limits.lockable, int) else 1 << 62)
-    text = f"ulimit -l: {_words(least.lockable)}"
-    tried = [trial[0] for trial in trials if trial is not None]
-    if tried:
-        return Finding("page-lock", "ok", f"{readable(min(tried))} locked for every rank's GPU; {text}")
+    least = min(limits_of_ranks, key=lambda limits: limits.lockable if isinstance(limits.lockable, int) else 1 << 62)
+    text = f"ulimit -l: {_as_text(least.lockable)}"
+    sizes = [trial[0] for trial in pinned if trial is not None]
+    if sizes:
+        return Finding("pinned memory", "ok", f"{readable(min(sizes))} pinned for every rank's GPU; {text}")
     if isinstance(least.lockable, Unknown):
-        return Finding("page-lock", "unknown", least.lockable.reason)
-    return Finding("page-lock", "ok", f"{text} (nothing here locks memory without a GPU)")
+        return Finding("pinned memory", "unknown", least.lockable.reason)
+    return Finding("pinned memory", "ok", f"{text} (without a GPU no memory is pinned)")
 
 
-def _words(lockable: int | Unknown | None) -> str:
+def _as_text(lockable: int | Unknown | None) -> str:
     if isinstance(lockable, Unknown):
         return f"unknown ({lockable.reason})"
     return "unlimited" if lockable is None else readable(lockable)

@@ -1,4 +1,4 @@
-"""Launcher and MPI library: do they fit, and what do they provide?"""
+"""Launcher and MPI library: do they belong together, and what do they provide?"""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.core.text import ranges
-from hybrid.diagnostics.finding import Finding, Unknown, alike, attempt
-from hybrid.diagnostics.probe_process import ask
+from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
+from hybrid.diagnostics.probe_process import run_probe
 from hybrid.errors import StartError
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import family_of, launched
@@ -20,31 +20,32 @@ _LIMIT = 30  # seconds for MPI to start alone
 
 
 @dataclass(frozen=True)
-class MpiSeen:
-    """By one rank. `mpirun`: one to start ranks with and its family, looked for where none has done so: that on the path, or
-    this environment's where another has failed."""
+class MpiOfRank:
+    """What one rank finds."""
 
-    launcher: str
+    launcher: str  # "" for a process started alone
     mpi: Library | Unknown
+    # An mpirun to propose, with its family, where no launcher has started the ranks together: the one on PATH for a process
+    # started alone, the one of this Python environment where another launcher has failed.
     mpirun: tuple[str, str] | Unknown | None = None
 
 
-def look(*, started: bool) -> MpiSeen:
-    """Where MPI has not been started together with a launcher's others, it is tried in a process of its own."""
+def inspect(*, started: bool) -> MpiOfRank:
+    """`started`: this process runs MPI, or needs none. Where it does not, a child process tries whether MPI starts at all."""
     launch = launched()
     if launch is None:
-        return MpiSeen("", attempt(_library_alone), attempt(_mpirun_on_path))
+        return MpiOfRank("", attempt(_library_of_child), attempt(_mpirun_on_path))
     if started:
-        return MpiSeen(launch.name, attempt(library_in_use))
-    return MpiSeen(launch.name, attempt(_library_alone), attempt(_mpirun_beside))
+        return MpiOfRank(launch.name, attempt(library_in_use))
+    return MpiOfRank(launch.name, attempt(_library_of_child), attempt(_mpirun_of_environment))
 
 
-def _library_alone() -> Library | Unknown:
-    told = ask("mpi", limit=_LIMIT)
-    if "library" not in told.said:
-        return Unknown(f"MPI does not start in a process alone, which {told.ended or 'said nothing'}")
-    known = told.said["library"]
-    return Library(**{**known, "standard": tuple(known["standard"])})
+def _library_of_child() -> Library | Unknown:
+    result = run_probe("mpi", limit=_LIMIT)
+    if "library" not in result.report:
+        return Unknown(f"MPI does not start in a process alone, which {result.ended or 'reported nothing'}")
+    library = result.report["library"]
+    return Library(**{**library, "standard": tuple(library["standard"])})
 
 
 def _mpirun_on_path() -> tuple[str, str] | None:
@@ -53,60 +54,60 @@ def _mpirun_on_path() -> tuple[str, str] | None:
         return (path, family_of(path)) if path else None
 
 
-def _mpirun_beside() -> tuple[str, str] | None:
+def _mpirun_of_environment() -> tuple[str, str] | None:
+    path = _environments_mpirun()
     with busy():
-        return (str(_beside()), family_of(str(_beside()))) if _beside().exists() else None
+        return (str(path), family_of(str(path))) if path.exists() else None
 
 
-def judge(seen: Sequence[MpiSeen], unstarted: StartError | None) -> list[Finding]:
+def judge(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
     """`unstarted`: why the launcher's processes are no ranks of one job."""
-    first = seen[0]
-    return [_launcher(first, len(seen), unstarted), *_libraries([rank.mpi for rank in seen])]
+    return [_launcher(mpi_of_ranks[0], len(mpi_of_ranks), unstarted), *_libraries([rank.mpi for rank in mpi_of_ranks])]
 
 
-def _launcher(seen: MpiSeen, size: int, unstarted: StartError | None) -> Finding:
+def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Finding:
     if unstarted is not None:
         text = str(unstarted)
-        if isinstance(seen.mpi, Library) and seen.mpi.name not in text:
-            text += f"; mpi4py uses {seen.mpi.name}"
-        return Finding("launcher", "wrong", text, _what_fits(seen))
-    if seen.launcher:
-        return Finding("launcher", "ok", f"{seen.launcher} started {size}, and MPI sees as many")
-    if isinstance(seen.mpirun, Unknown):
-        return Finding("launcher", "unknown", f"the mpirun on the path: {seen.mpirun.reason}")
-    if seen.mpirun is None:
-        here = str(_beside()) if _beside().exists() else "pip install mpich brings one"
-        return Finding("launcher", "note", f"started alone; no mpirun on the path: {here}")
-    path, family = seen.mpirun
-    if isinstance(seen.mpi, Library) and family and family != seen.mpi.family:
+        if isinstance(first.mpi, Library) and first.mpi.name not in text:
+            text += f"; mpi4py uses {first.mpi.name}"
+        return Finding("launcher", "wrong", text, _fitting_launcher(first))
+    if first.launcher:
+        return Finding("launcher", "ok", f"{first.launcher} started {size}, and MPI sees as many")
+    if isinstance(first.mpirun, Unknown):
+        return Finding("launcher", "unknown", f"the mpirun on PATH: {first.mpirun.reason}")
+    if first.mpirun is None:
+        own = str(_environments_mpirun()) if _environments_mpirun().exists() else "pip install mpich brings one"
+        return Finding("launcher", "note", f"started alone; no mpirun on PATH: {own}")
+    path, family = first.mpirun
+    if isinstance(first.mpi, Library) and family and family != first.mpi.family:
         return Finding(
             "launcher",
             "wrong",
-            f"{path} is {family}'s, but mpi4py uses {seen.mpi.name}: every rank would be 0 of 1",
+            f"{path} is {family}'s, but mpi4py uses {first.mpi.name}: every rank would be 0 of 1",
             "put the mpirun of mpi4py's MPI first on PATH (that of a pip-installed MPI is in the environment's bin folder)",
         )
     return Finding("launcher", "ok", f"started alone; {path}{f' ({family})' if family else ''} starts several")
 
 
-def _beside() -> Path:
-    """Where this environment would have its own mpirun."""
+def _environments_mpirun() -> Path:
+    """Where a pip-installed MPI puts it."""
     return Path(sys.executable).with_name("mpirun")
 
 
-def _what_fits(seen: MpiSeen) -> str:
-    """What to start ranks with, as far as that is known here."""
-    if not isinstance(seen.mpi, Library):
+def _fitting_launcher(first: MpiOfRank) -> str:
+    """What to start ranks with, as far as it is known."""
+    if not isinstance(first.mpi, Library):
         return "then use its mpirun"
-    if seen.launcher == "srun":
-        kind = "pmix" if seen.mpi.family == "Open MPI" else "pmi2"
+    if first.launcher == "srun":
+        kind = "pmix" if first.mpi.family == "Open MPI" else "pmi2"
         return f"try srun --mpi={kind} (srun --mpi=list shows which there are)"
-    if isinstance(seen.mpirun, tuple) and seen.mpirun[1] in ("", seen.mpi.family):
-        return f"try {seen.mpirun[0]}"
-    return f"try the mpirun that came with {seen.mpi.name}"
+    if isinstance(first.mpirun, tuple) and first.mpirun[1] in ("", first.mpi.family):
+        return f"try {first.mpirun[0]}"
+    return f"try the mpirun that came with {first.mpi.name}"
 
 
 def _libraries(libraries: Sequence[Library | Unknown]) -> list[Finding]:
-    groups = alike(libraries)
+    groups = ranks_by_value(libraries)
     if len({library.name for library in libraries if isinstance(library, Library)}) > 1:
         different = "; ".join(
             f"rank {ranges(ranks)}: {library.name if isinstance(library, Library) else library.reason}"

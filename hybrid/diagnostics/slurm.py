@@ -1,4 +1,4 @@
-"""What Slurm gave the job, beside what the ranks have of it."""
+"""What Slurm gave the job, against what the ranks have of it."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ import os
 from collections.abc import Mapping, Sequence
 
 from hybrid.core.spans import Topology
-from hybrid.diagnostics.finding import Finding, counted
+from hybrid.core.text import counted
+from hybrid.diagnostics.finding import Finding
 
 _READ = ("JOB_ID", "JOB_NUM_NODES", "NTASKS", "STEP_NUM_TASKS", "STEP_NUM_NODES", "CPUS_PER_TASK", "GPUS_ON_NODE", "STEP_GPUS",
          "JOB_GPUS")  # fmt: skip
 
 
-def look(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Slurm's words on this process; empty outside of a job."""
+def inspect(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Slurm's variables of this process without their prefix SLURM_; empty outside of a job."""
     return {name: environment[f"SLURM_{name}"] for name in _READ if environment.get(f"SLURM_{name}")}
 
 
 def judge(
-    seen: Sequence[Mapping[str, str]], cores: Sequence[int], gpus: Sequence[bool], topology: Topology, *, together: bool
+    variables: Sequence[Mapping[str, str]], cores: Sequence[int], gpus: Sequence[bool], topology: Topology, *, launched: bool
 ) -> Finding:
-    """`cores[rank]`: how many it may use. `gpus[rank]`: it has one. `together`: a launcher started the ranks, and MPI agrees."""
-    job = seen[0]
+    """`variables[rank]` as inspected, `cores[rank]`: how many it may use, `gpus[rank]`: it has one that works.
+
+    `launched`: a launcher started the ranks, and MPI sees as many.
+    """
+    job = variables[0]
     if "JOB_ID" not in job:
         return Finding("slurm", "ok", "not in a job")
-    ranks, nodes = len(seen), len(topology.nodes)
+    ranks, nodes = len(variables), len(topology.nodes)
     given = [
-        counted(_of(job, name), word) for name, word in (("NTASKS", "task"), ("JOB_NUM_NODES", "node"), ("CPUS_PER_TASK", "CPU"))
+        counted(job.get(name, "an unknown number of"), word)
+        for name, word in (("NTASKS", "task"), ("JOB_NUM_NODES", "node"), ("CPUS_PER_TASK", "CPU"))
     ]
     text = f"job {job['JOB_ID']} has {', '.join(given)} a task; MPI has {counted(ranks, 'rank')} on {counted(nodes, 'node')}"
-    few = [rank for rank in range(ranks) if 0 < cores[rank] < _number(seen[rank], "CPUS_PER_TASK")]
+    few = [rank for rank in range(ranks) if 0 < cores[rank] < _number(variables[rank], "CPUS_PER_TASK")]
     if few:
         return Finding(
             "slurm", "wrong", f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only",
             f"srun does not take -c from sbatch: srun -c {job['CPUS_PER_TASK']}; for mpirun leave binding out (--bind-to none)",
         )  # fmt: skip
-    without = [rank for rank in range(ranks) if _has_gpus(seen[rank]) and not gpus[rank]]
+    without = [rank for rank in range(ranks) if _has_gpus(variables[rank]) and not gpus[rank]]
     if without:
         return Finding(
             "slurm", "wrong", f"{text}; the job has GPUs, and rank {without[0]} cannot use any",
             "see the line on gpus; or give the step its GPUs: srun --gpus-per-task=1, or --gpu-bind=none for all of a node",
         )  # fmt: skip
     tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
-    if tasks > ranks and not together:
+    if tasks > ranks and not launched:
         return Finding("slurm", "note", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks")
     remarks = []
     if tasks > ranks:
@@ -57,10 +62,6 @@ def judge(
 def _number(job: Mapping[str, str], name: str) -> int:
     text = job.get(name, "")
     return int(text) if text.isdecimal() else 0
-
-
-def _of(job: Mapping[str, str], name: str) -> str:
-    return job.get(name, "an unsaid number of")
 
 
 def _has_gpus(job: Mapping[str, str]) -> bool:

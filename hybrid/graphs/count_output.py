@@ -1,4 +1,4 @@
-"""Exact counts and probabilities as users read them: a table, whole files, and integers of any length as text."""
+"""Exact counts and probabilities for the user: a table, whole files, and integers of any length as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END = 8
 
 @contextmanager
 def digits_unlimited() -> Iterator[None]:
-    """Python refuses to write integers of more than 4300 digits, for the sake of servers."""
+    """Lift Python's limit on converting integers to text, 4300 digits, which protects servers from long inputs."""
     if not hasattr(sys, "set_int_max_str_digits"):
         yield
         return
@@ -34,13 +34,13 @@ def digits_unlimited() -> Iterator[None]:
 
 
 def text(number: Any) -> str:
-    """All digits."""
+    """With all digits."""
     with digits_unlimited():
         return repr(float(number)) if isinstance(number, (float, np.floating)) else str(number)
 
 
 def shortened(number: Any) -> str:
-    """For a table: 30 digits or less, else the first and the last ones and how many there are."""
+    """For a table: of more than 30 digits the first and the last eight, and how many there are."""
     if isinstance(number, (float, np.floating)):
         return f"{number:.6f}"
     whole = text(number)
@@ -48,14 +48,14 @@ def shortened(number: Any) -> str:
 
 
 def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
-    """Aligned, the vertices' names above and before it."""
+    """In aligned columns, with the vertices' names above and before it."""
     cells = [["from\\to", *columns], *([name, *map(shortened, line)] for name, line in zip(rows, numbers, strict=True))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells)
 
 
 def refuse_ending(path: str) -> None:
-    """UsageError for a file that could not be written later for its name."""
+    """UsageError for a file name whose ending is none of the formats: known before anything is computed."""
     if not path.endswith(OUT_FORMATS):
         raise UsageError(f"--out {path}: the name must end in {', '.join(OUT_FORMATS)}")
 

@@ -1,4 +1,4 @@
-"""A graph: its adjacency matrix and the names of its vertices, from a file or one of those that come along."""
+"""A graph: its adjacency matrix and the names of its vertices, from a file or from an example of this package."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_NAMED = 20  # vertices that an error lists
 
 @dataclass(frozen=True)
 class Graph:
-    """`adjacency[i, j]`: the number of edges from i to j, int64; of a Markov chain the probability, float64."""
+    """`adjacency[i, j]`: the number of edges from i to j, int64; for a Markov chain the probability, float64."""
 
     adjacency: np.ndarray
     names: list[str]
 
     def vertex(self, name: str) -> int:
-        """Its row, by its name; where no name is a number also by its number, from 1 as in the lecture's P(i, j)."""
+        """Its row, by its name; if no name is a number also by its number, from 1 as in the lecture's P(i, j)."""
         if name in self.names:
             return self.names.index(name)
         count, numbered = len(self.names), any(known.isdecimal() for known in self.names)
@@ -53,10 +53,10 @@ def _total(numbers: np.ndarray) -> int:
 
 
 def read_graph(source: str, form: str | None, *, directed: bool, probabilities: bool, memory: int = 0) -> Graph:
-    """The graph of a file, or the one of that name that comes along. UsageError, or DoesNotFit, with the file's name.
+    """The graph of a file, or the example of that name. UsageError, or DoesNotFit, with the file's name.
 
-    `form`: edges, csv, mtx or npy; None: by the name's ending, an edge list where that says nothing. `directed`: the lines of an
-    edge list count one way only, as probabilities always do. `memory`: bytes that may be used; 0: what is available.
+    `form`: edges, csv, mtx or npy; None: by the name's ending, an edge list for any other. `directed`: the lines of an edge list
+    count one way only, as probabilities always do. `memory`: bytes that may be used; 0: what is available.
     """
     path = Path(__file__).parent / "examples" / EXAMPLES[source] if source in EXAMPLES else Path(source)
     form = form or _BY_ENDING.get(path.suffix.lower(), "edges")
@@ -64,7 +64,7 @@ def read_graph(source: str, form: str | None, *, directed: bool, probabilities: 
     try:
         if not path.is_file():
             lacking = "not a regular file" if path.exists() else "there is no such file"
-            raise UsageError(f"{lacking}; the graphs that come along are {' and '.join(EXAMPLES)}")
+            raise UsageError(f"{lacking}; the example graphs are {' and '.join(EXAMPLES)}")
         if directed and form != "edges":
             raise UsageError("--directed is for edge lists; a matrix says itself which way its edges go")
         matrix, names = _read(path, form, kind, directed or probabilities, memory)
@@ -84,7 +84,7 @@ def _read(path: Path, form: str, kind: type, directed: bool, memory: int) -> Rea
 
 
 def _as_adjacency(matrix: np.ndarray, kind: type) -> np.ndarray:
-    """As int64 without a change of any number, or as float64."""
+    """As int64, every number unchanged, or as float64 for probabilities."""
     if matrix.shape[0] != matrix.shape[1]:
         raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, matrix.shape))}")
     if not matrix.size:

@@ -1,4 +1,4 @@
-"""What stands in a graph's file: an edge list, a CSV matrix, Matrix Market or .npy; as a matrix, and names where it has some."""
+"""Readers of graph files: edge list, CSV matrix, Matrix Market, .npy. Each returns a matrix, and the vertices' names if any."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hybrid.host.memory import available_host_bytes
 Read = tuple[np.ndarray, "list[str] | None"]
 
 LARGEST = 2**63 - 1
-_COPIES = 4  # of the matrix, while it is read and multiplied
+_COPIES = 4  # of the matrix that exist at a time while it is read and multiplied
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def as_number(text: str, kind: type) -> int | float:
-    """A number of edges (int) or a probability (float); UsageError for what is neither."""
+    """A number of edges (`kind` int) or a probability (`kind` float); UsageError for anything else."""
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         raise UsageError(f"{text[:40]!r} is not a number")
@@ -43,13 +43,16 @@ def refuse_too_many(vertices: int, memory: int) -> None:
     need, free = _COPIES * 8 * vertices**2, memory or available_host_bytes()
     if need > free:
         raise DoesNotFit(
-            f"a matrix of {vertices}×{vertices} takes {readable(need)} with what is made of it, {readable(free)} are free: "
-            "a smaller graph, or a machine with more memory"
+            f"a matrix of {vertices}×{vertices} and its copies take {readable(need)}, {readable(free)} are free: "
+            "use a smaller graph, or a machine with more memory"
         )
 
 
 def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
-    """Lines of FROM TO [NUMBER]; a name alone is a vertex, # begins a comment. Numbers as names are sorted as numbers."""
+    """Lines of FROM TO [NUMBER]; a name alone is a vertex without edges, # begins a comment.
+
+    Vertices are sorted by name, by number if all names are numbers.
+    """
     edges: dict[tuple[str, str], tuple[int | float, int]] = {}
     names: set[str] = set()
     with open(path, encoding="utf-8-sig") as lines:
@@ -76,24 +79,29 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
     refuse_too_many(len(names), memory)
     numbers = all(name.isdecimal() for name in names)
     order = sorted(names, key=lambda name: (int(name) if numbers else 0, name))
-    at = {name: row for row, name in enumerate(order)}
+    row_of = {name: row for row, name in enumerate(order)}
     matrix = np.zeros((len(order), len(order)), np.float64 if kind is float else np.int64)
     for (tail, head), (value, _) in edges.items():
-        matrix[at[tail], at[head]] = value
+        matrix[row_of[tail], row_of[head]] = value
         if not directed:
-            matrix[at[head], at[tail]] = value
+            matrix[row_of[head], row_of[tail]] = value
     return matrix, order
 
 
 def from_csv(path: Path, kind: type, memory: int) -> Read:
-    """A matrix; or with a row of names above it, a column of names before it, or both. Its shape tells which."""
+    """A matrix, perhaps with a row of names above it, a column of names before it, or both.
+
+    The shape tells which there are, since the matrix is square. A first row of numbers alone belongs to the matrix, and so does
+    a first column, unless the first row holds names. Where both are names the first row may lack its corner cell.
+    """
     rows = list(_cells(path))
     refuse_too_many(len(rows), memory)
     height, width = len(rows), max((len(row) for _, row in rows), default=0)
-    framed = height == width > 1 and not _all_numbers(rows[0][1])
-    named_above = framed or (height == width + 1 and not _all_numbers(rows[0][1]))
-    named_before = framed or (height + 1 == width and not _all_numbers([row[0] for _, row in rows]))
-    corner = int(framed and len(rows[0][1]) == width)
+    names_in_first_row = bool(rows) and not _all_numbers(rows[0][1])
+    named_on_both = height == width > 1 and names_in_first_row
+    named_above = named_on_both or (height == width + 1 and names_in_first_row)
+    named_before = named_on_both or (height + 1 == width and not _all_numbers([row[0] for _, row in rows]))
+    corner = int(named_on_both and len(rows[0][1]) == width)
     above = [name.strip() for name in rows.pop(0)[1][corner:]] if named_above else None
     before = [row[0].strip() for _, row in rows] if named_before else None
     rows = [(number, row[int(named_before) :]) for number, row in rows]
@@ -115,7 +123,7 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
 
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with their lines' numbers; empty lines are left out."""
+    """Rows with their line numbers, without empty lines; the delimiter is the one that the first line has most of."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         first = file.readline()
         file.seek(0)
@@ -130,11 +138,11 @@ def _all_numbers(cells: list[str]) -> bool:
 
 
 def from_matrix_market(path: Path, memory: int) -> Read:
-    """By SciPy's reader."""
+    """Read by SciPy."""
     try:
         from scipy.io import mminfo, mmread
     except ImportError:
-        raise UsageError("Matrix Market takes SciPy: pip install 'hybrid-runner[graphs]'") from None
+        raise UsageError("Matrix Market files are read by SciPy: pip install 'hybrid-runner[graphs]'") from None
     try:
         rows, columns, _, _, field, _ = mminfo(path)
         if rows != columns:
@@ -152,12 +160,12 @@ def from_matrix_market(path: Path, memory: int) -> Read:
         return matrix, None
     matrix = matrix.tocoo()
     if len(set(zip(matrix.row.tolist(), matrix.col.tolist(), strict=True))) < matrix.nnz:
-        raise UsageError("it names the same element twice; symmetric files hold one triangle only")
+        raise UsageError("it names the same element twice; a symmetric file must hold one triangle only")
     return matrix.toarray(), None
 
 
 def from_npy(path: Path, memory: int) -> Read:
-    """Without pickles, which could run anything."""
+    """Pickled objects are refused: reading them could run any code."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a malformed header raises whatever its contents lead to

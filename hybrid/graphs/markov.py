@@ -1,4 +1,4 @@
-"""Markov chains: the probabilities after so many steps, by repeated squaring, with a bound on their rounding."""
+"""Markov chains: the probabilities after a number of steps, by repeated squaring, with a bound on the rounding errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.walks import SQUARE, Multiply, Progress, further_steps
 
-_OFF = 1e-5  # from 1 that a row's sum may be: of some numbers of six decimals
-_MOST_ERROR = 1e-3  # relative; what may be further off is refused
-_SECOND_ORDER = 1.01  # products of errors, while their sum stays below _MOST_ERROR
+_OFF = 1e-5  # how far a row's sum may be from 1, since files give probabilities with some six decimals
+_MOST_ERROR = 1e-3  # relative; a chain whose rounding errors may be larger is refused
+_SECOND_ORDER = 1.01  # factor that covers products of errors, as long as their sum stays below _MOST_ERROR
 
 
 @dataclass(frozen=True)
 class Chain:
-    """How many steps of which chain. The same on every rank."""
+    """What is computed: `length` steps of a chain with so many states. The same on every rank."""
 
     states: int
     length: int
@@ -27,19 +27,20 @@ class Chain:
         return len(further_steps(self.length))
 
     def error(self, length: int) -> float:
-        """Of any probability after so many steps, relative to it, for every order of summation.
+        """A bound on the relative rounding error of any probability after so many steps, for every order of summation.
 
-        No number is negative, so errors only add up: (l+2)·u for the rows scaled to 1, l·u for each product of two powers.
+        No number is negative, so relative errors only add up: with u half the machine epsilon and l states, (l+2)·u for
+        scaling the rows to 1 and l·u for each product of two powers.
         """
         unit = float(np.finfo(self.dtype).eps) / 2
         return _SECOND_ORDER * unit * (length * (self.states + 2) + max(0, length - 1) * self.states)
 
     def __str__(self) -> str:
-        return f"{self.dtype}, each probability right to {self.error(self.length):.1e} of itself"
+        return f"{self.dtype}, relative error of each probability at most {self.error(self.length):.1e}"
 
 
 def choose_chain(probabilities: np.ndarray, names: list[str], length: int, dtype: str) -> tuple[Chain, np.ndarray, float]:
-    """The chain, its rows scaled to 1, and how far the sums were off. UsageError for what is no chain, or too long a way."""
+    """The chain, its matrix with rows scaled to 1, and how far their sums were off. UsageError if it is no chain, or too long."""
     sums = probabilities.sum(axis=1)
     off = np.abs(sums - 1)
     worst = int(off.argmax())

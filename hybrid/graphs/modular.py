@@ -15,17 +15,17 @@ import numpy as np
 
 from hybrid.errors import UsageError
 
-EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are held exactly, and so are sums that stay below
+EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are exact, and so are sums that stay below
 _SEGMENT = 1 << 18  # numbers sieved at once
 
 
 def largest_modulus(terms: int, dtype: str) -> int:
-    """The largest p whose balanced remainders give exact sums of so many products."""
+    """The largest p for which sums of so many products of balanced remainders are exact."""
     return 2 * math.isqrt((1 << EXACT_BITS[dtype]) // max(1, terms)) + 1
 
 
 def primes_below(limit: int) -> Iterator[int]:
-    """The odd primes up to and with `limit`, the largest first."""
+    """The odd primes up to `limit`, including it, the largest first."""
     small = _sieve(math.isqrt(limit) + 1)
     high = limit + 1
     while high > 3:
@@ -47,17 +47,17 @@ def _sieve(limit: int) -> list[int]:
 
 
 def bits_within_reach(terms: int, dtype: str) -> int:
-    """More bits than this the primes' product cannot have: Σ log p < 1.017·x over all primes p ≤ x (Rosser, Schoenfeld)."""
+    """No product of usable primes has more bits: Σ log p < 1.017·x over all primes p ≤ x (Rosser, Schoenfeld)."""
     return math.ceil(1.017 * largest_modulus(terms, dtype) / math.log(2))
 
 
 def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
     """The fewest of the largest primes whose product exceeds 2^bits, and one more.
 
-    The last one is a proof: an error in any remainder makes the result exceed the bound, but for one chance in about p.
+    The last one serves as a check: with an error in any remainder the result exceeds 2^bits, but for one chance in about p.
     UsageError where there are not so many primes.
     """
-    chosen, reached = [], 0.0
+    chosen, reached = [], 0.0  # `reached`: bits of the product of all chosen primes
     if bits <= bits_within_reach(terms, dtype):
         for prime in primes_below(largest_modulus(terms, dtype)):
             chosen.append(prime)
@@ -72,13 +72,13 @@ def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
 
 
 def balanced(numbers: np.ndarray, moduli: np.ndarray) -> np.ndarray:
-    """Remainders from -(p-1)/2 to (p-1)/2, as int64. Whole numbers of any type in; the moduli are broadcast."""
+    """Remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type; the moduli are broadcast."""
     remainders = np.remainder(numbers.astype(np.int64, copy=False), moduli)
     return np.where(remainders > moduli // 2, remainders - moduli, remainders)
 
 
 class Reconstruction:
-    """From remainders modulo all primes to the number below their product."""
+    """From remainders modulo all primes to the number below their product, by the Chinese remainder theorem."""
 
     def __init__(self, primes: Sequence[int]) -> None:
         self._primes = np.array(primes, np.int64)
@@ -93,11 +93,11 @@ class Reconstruction:
         return np.remainder(self._sum(scaled.astype(object)), self._products[-1][0])
 
     def _derivative(self) -> int:
-        """Σ M/p: modulo each p, M/p alone is left of it."""
+        """Σ M/p, with M the product of all primes: modulo each p it is M/p, the other terms being multiples of p."""
         return int(self._sum(np.ones(len(self._primes), object)))
 
     def _sum(self, numbers: np.ndarray) -> np.ndarray:
-        """Σ numbers[p]·M/p, halves first: then both factors of a multiplication are of like length."""
+        """Σ numbers[p]·M/p in a binary tree, so that the two factors of each multiplication have about the same length."""
         for products in self._products[:-1]:
             odd = numbers[-1:] if len(products) % 2 else numbers[:0]
             pairs = len(products) // 2
@@ -108,7 +108,7 @@ class Reconstruction:
 
 
 def _products(numbers: list[int]) -> list[list[int]]:
-    """The numbers, their products two by two, and so on up to the product of all."""
+    """A tree of products: the numbers, the products of each two, and so on up to the product of all."""
     levels = [numbers]
     while len(levels[-1]) > 1:
         below = levels[-1]
@@ -117,8 +117,8 @@ def _products(numbers: list[int]) -> list[list[int]]:
 
 
 def _remainders(number: int, products: list[list[int]]) -> list[int]:
-    """`number` modulo each of the numbers at the bottom."""
-    left = [number % products[-1][0]]
+    """`number` modulo each of the numbers at the bottom of the tree."""
+    remainders = [number % products[-1][0]]
     for level in reversed(products[:-1]):
-        left = [left[at // 2] % modulus for at, modulus in enumerate(level)]
-    return left
+        remainders = [remainders[at // 2] % modulus for at, modulus in enumerate(level)]
+    return remainders

@@ -1,9 +1,9 @@
 """Walks of a given length between all vertices: powers of the adjacency matrix by repeated squaring, exact at any length.
 
-Which numbers can occur is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the norm of
-the largest row sum and in that of the largest column sum. While every sum stays below 2^53 (2^24 in float32), floating point
-is exact and used plainly; from the first product on that might not be, the work goes on modulo primes (residues.py).
-Small matrices go through the runner many moduli at once: [X Y …] · diag(X, Y, …) = [X² Y² …].
+How large the numbers can become is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the
+norm of the largest row sum and in that of the largest column sum. This decides the arithmetic. As long as every sum stays below
+2^53 (2^24 in float32), floating point is exact and used directly; from the first product on whose sums might exceed that, all
+is computed modulo primes (modular.py). For small matrices one product serves many primes: [X Y …] · diag(X, Y, …) = [X² Y² …].
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ import numpy as np
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.modular import EXACT_BITS, Reconstruction, balanced, bits_within_reach, enough_primes
 
-# The product of two matrices of rank 0; the other ranks hand in None and get None.
+# The product of two matrices that rank 0 has, called on all ranks together; the other ranks pass None and get None.
 Multiply = Callable[[np.ndarray | None, np.ndarray | None], np.ndarray | None]
-# Told how many products are done, and of how many.
+# Called with the number of products that are done and the number of all.
 Progress = Callable[[int, int], None]
 
 SQUARE, TIMES_A = "square", "times A"
 INT64_BITS = 63
-_SIDE = 512  # of the matrices that several moduli are put together to
-_MOST_NORMS = 64  # short lengths whose norms are computed, to bound those of long ones
-_SLACK = 1e-9  # far more than the rounding of the logarithms that are compared
-_ZERO = -math.inf  # the logarithm of zero
+_SIDE = 512  # rows that a product for several primes at once has at most
+_MOST_NORMS = 64  # small powers whose norms are computed, to bound those of large ones
+_SLACK = 1e-9  # a tolerance far larger than the rounding of the logarithms that are compared
+_LOG_OF_ZERO = -math.inf
 
 
 class Bounds:
-    """Upper bounds, as base-2 logarithms, of the entries of a matrix's powers; it has no negative entries."""
+    """Upper bounds, as base-2 logarithms, of the entries of the powers of a matrix without negative entries."""
 
     def __init__(self, adjacency: np.ndarray) -> None:
         self._largest = _log2(int(adjacency.max()))
-        self._norms = [_short_norms(matrix) for matrix in (adjacency, adjacency.T)]
+        self._norms = [_norms_of_powers(matrix) for matrix in (adjacency, adjacency.T)]
 
     def entry(self, power: int) -> float:
-        """Of any entry of A^power; -inf where all are zero, inf where no number can tell."""
+        """Of any entry of A^power; -inf where all are zero, inf where the bound is too large for a float."""
         if power == 0:
             return 0.0
         return min(min(_norm(norms, power), _norm(norms, power - 1) + self._largest) for norms in self._norms)
 
     def bits(self, power: int) -> int:
-        """Every entry of A^power is below 2 to this. UsageError where that is beyond all reach."""
+        """Every entry of A^power is below 2 to this. UsageError where no memory could hold such numbers."""
         bound = self.entry(power)
         if bound > 1e15:
             raise UsageError(f"the numbers at length {_shown(power)} may have more than 10^15 bits: make it shorter")
-        return 0 if bound == _ZERO else math.floor(bound * (1 + _SLACK)) + 1
+        return 0 if bound == _LOG_OF_ZERO else math.floor(bound * (1 + _SLACK)) + 1
 
 
-def _short_norms(adjacency: np.ndarray) -> list[float]:
-    """Logarithms of the largest row sum of A^0, A^1 and on, as far as float64 is exact."""
+def _norms_of_powers(adjacency: np.ndarray) -> list[float]:
+    """Logarithms of the largest row sum of A^0, A^1, A^2, … as far as float64 is exact."""
     sums_fit = int(adjacency.max()) * len(adjacency) < 2**INT64_BITS
     sums = (adjacency if sums_fit else adjacency.astype(object)).sum(axis=1)
     first = int(sums.max())
     norms = [0.0, _log2(first)]
     matrix = adjacency.astype(np.float64)
-    while norms[-1] != _ZERO and len(norms) <= _MOST_NORMS and int(sums.max()) * first <= 2 ** EXACT_BITS["float64"]:
+    while norms[-1] != _LOG_OF_ZERO and len(norms) <= _MOST_NORMS and int(sums.max()) * first <= 2 ** EXACT_BITS["float64"]:
         sums = matrix @ sums.astype(np.float64)
         norms.append(_log2(int(sums.max())))
     return norms
@@ -67,9 +67,9 @@ def _short_norms(adjacency: np.ndarray) -> list[float]:
 def _norm(norms: list[float], power: int) -> float:
     if power < len(norms):
         return norms[power]
-    if norms[-1] == _ZERO:
-        return _ZERO
-    return min(_times(power // few, norms[few]) + norms[power % few] for few in range(1, len(norms)))
+    if norms[-1] == _LOG_OF_ZERO:
+        return _LOG_OF_ZERO
+    return min(_times(power // small, norms[small]) + norms[power % small] for small in range(1, len(norms)))
 
 
 def _times(count: int, logarithm: float) -> float:
@@ -80,7 +80,7 @@ def _times(count: int, logarithm: float) -> float:
 
 
 def _log2(number: int) -> float:
-    return math.log2(number) if number else _ZERO
+    return math.log2(number) if number else _LOG_OF_ZERO
 
 
 def _shown(number: int) -> str:
@@ -88,41 +88,41 @@ def _shown(number: int) -> str:
 
 
 def further_steps(length: int) -> list[str]:
-    """From A^1 on: square for each further binary digit of the length, and times A where it is 1."""
+    """From A^1 to A^length: for each binary digit of the length but the first a squaring, and times A where the digit is 1."""
     digits = format(length, "b")[1:] if length else ""
     return [step for digit in digits for step in ((SQUARE, TIMES_A) if digit == "1" else (SQUARE,))]
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How A^length is come by. The same on every rank."""
+    """How A^length is computed exactly. The same on every rank."""
 
     vertices: int
     length: int
     dtype: str  # of the products
     bits: int  # every entry of the result is below 2 to this
-    plain: int  # so many of the steps are exact as they are
-    primes: tuple[int, ...] = ()  # for the others
-    at_once: int = 1  # moduli in a product
+    plain: int  # so many of the first steps are exact in floating point
+    primes: tuple[int, ...] = ()  # moduli of the other steps
+    at_once: int = 1  # primes that share a product
 
     @property
     def products(self) -> int:
-        """Carried out by the runner."""
+        """The number of matrix products."""
         return self.plain + -(-len(self.primes) // self.at_once) * (len(further_steps(self.length)) - self.plain)
 
     def bytes_for(self, entries: int) -> int:
-        """Host memory at rank 0 for so many entries of the result: remainders, halves of their sum, the products of primes."""
+        """Host memory at rank 0 for so many entries of the result: operands, remainders, partial sums, products of primes."""
         operands = 8 * (4 * (self.at_once * self.vertices) ** 2 + 3 * self.vertices**2)
         levels = max(1, len(self.primes).bit_length())
         return operands + entries * (100 * len(self.primes) + self.bits // 2) + levels * (self.bits // 4)
 
     def __str__(self) -> str:
-        held = {**EXACT_BITS, "int64": INT64_BITS}
+        exact_bits = {**EXACT_BITS, "int64": INT64_BITS}
         if not self.products:
             return "nothing is multiplied"
         if not self.primes:
-            return f"every number stays below 2^{held[self.dtype]}: exact in plain {self.dtype}"
-        outgrown = [f"{name} (2^{bits})" for name, bits in held.items() if bits < self.bits]
+            return f"every number stays below 2^{exact_bits[self.dtype]}: exact in plain {self.dtype}"
+        outgrown = [f"{name} (2^{bits})" for name, bits in exact_bits.items() if bits < self.bits]
         beyond = f"numbers up to 2^{self.bits}" + (f" outgrow {', '.join(outgrown)}" if outgrown else "")
         start = f"{self.plain} of {len(further_steps(self.length))} products in plain {self.dtype}, then " if self.plain else ""
         return (
@@ -132,13 +132,13 @@ class Arithmetic:
 
 
 def choose_arithmetic(adjacency: np.ndarray, length: int, dtype: str) -> Arithmetic:
-    """Decide, before anything is multiplied, how the power is computed exactly. UsageError where nothing of it can be."""
+    """Decide, before anything is multiplied, how the power is computed exactly. UsageError where it cannot be."""
     bounds, vertices = Bounds(adjacency), len(adjacency)
     bits = bounds.bits(length)
     steps, plain, power = further_steps(length), 0, 1
     for step in steps:
         factors = (bounds.entry(power), bounds.entry(power if step == SQUARE else 1))
-        # The runner's exact check asks for as much: l·max|A|·max|B| ≤ 2^53.
+        # hybrid.multiply's check is exact under the same condition: l·max|A|·max|B| ≤ 2^53.
         if math.log2(vertices) + sum(max(0.0, factor) for factor in factors) > EXACT_BITS[dtype] - _SLACK:
             break
         plain, power = plain + 1, power * 2 if step == SQUARE else power + 1
@@ -146,7 +146,7 @@ def choose_arithmetic(adjacency: np.ndarray, length: int, dtype: str) -> Arithme
         return Arithmetic(vertices, length, dtype, bits, plain)
     at_once = max(1, _SIDE // vertices)
     while at_once > 1 and bits > bits_within_reach(at_once * vertices, dtype):
-        at_once //= 2  # shorter sums leave room for larger primes
+        at_once //= 2  # with shorter sums larger primes are exact
     primes = enough_primes(bits, at_once * vertices, dtype)
     return Arithmetic(vertices, length, dtype, bits, plain, tuple(primes), min(at_once, len(primes)))
 
@@ -159,9 +159,9 @@ def carry_out(
     multiply: Multiply,
     progress: Progress,
 ) -> np.ndarray | None:
-    """These rows and columns of A^length for `as_integers`, at rank 0; None on the others, which hand in None.
+    """These rows and columns of A^length for `as_integers`, at rank 0; None on the others, which pass None as adjacency.
 
-    Every rank calls it with the same road: `multiply` is called equally often on all. Only `multiply` raises HybridErrors.
+    Every rank calls it with the same arithmetic, so that all call `multiply` equally often. Only `multiply` raises HybridErrors.
     """
     steps, done = further_steps(arithmetic.length), 0
     power = base = adjacency
@@ -176,26 +176,28 @@ def carry_out(
         return None if power is None else power[np.ix_(rows, columns)]
     remainders = []
     for moduli in _groups(arithmetic):
-        group = None if power is None or adjacency is None else _Group(arithmetic, moduli, power, adjacency)
+        group = None if power is None or adjacency is None else _PrimeGroup(arithmetic, moduli, power, adjacency)
         for step in steps[arithmetic.plain :]:
             progress(done, arithmetic.products)
             left, right = group.factors(step) if group else (None, None)
             product, done = multiply(left, right), done + 1
             if group and product is not None:
-                group.take(product)
+                group.accept(product)
         if group:
-            remainders.append(group.at(rows, columns))
+            remainders.append(group.remainders(rows, columns))
     return np.concatenate(remainders) if remainders else None
 
 
 def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
-    """What `carry_out` found as Python integers.
+    """What `carry_out` returned as Python integers.
 
-    CheckFailed for a number that was proved impossible: one modulus more than is needed brings wrong remainders to light.
+    CheckFailed for a number beyond the bound: there is one prime more than needed, so wrong remainders give such a number.
     """
     numbers = Reconstruction(arithmetic.primes)(found) if arithmetic.primes else found.astype(np.int64).astype(object)
     if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):
-        raise CheckFailed(f"a count exceeds 2^{arithmetic.bits}, which none can: some product, or what was made of it, is wrong")
+        raise CheckFailed(
+            f"a count exceeds 2^{arithmetic.bits}, which none can: a product, or what was computed from it, is wrong"
+        )
     return numbers
 
 
@@ -204,8 +206,8 @@ def _groups(arithmetic: Arithmetic) -> Iterator[np.ndarray]:
         yield np.array(arithmetic.primes[at : at + arithmetic.at_once], np.int64)
 
 
-class _Group:
-    """Some power of A modulo some primes, side by side."""
+class _PrimeGroup:
+    """A power of A modulo some primes: the remainders of all primes side by side, [X Y …]."""
 
     def __init__(self, arithmetic: Arithmetic, moduli: np.ndarray, power: np.ndarray, adjacency: np.ndarray) -> None:
         self._size, self._count, self._dtype = arithmetic.vertices, len(moduli), arithmetic.dtype
@@ -214,16 +216,18 @@ class _Group:
         self._diagonal = np.zeros((self._count * self._size,) * 2, self._dtype)
 
     def factors(self, step: str) -> tuple[np.ndarray, np.ndarray]:
+        """What to multiply for this step: [X Y …] and diag(X, Y, …), or diag(A, A, …)."""
         right = self._state if step == SQUARE else self._base
         for at in range(0, len(self._moduli), self._size):
             block = slice(at, at + self._size)
             self._diagonal[block, block] = right[:, block]
         return self._state.astype(self._dtype), self._diagonal
 
-    def take(self, product: np.ndarray) -> None:
+    def accept(self, product: np.ndarray) -> None:
+        """The product of `factors` is the next power, once it is reduced."""
         self._state = balanced(product, self._moduli)
 
-    def at(self, rows: list[int], columns: list[int]) -> np.ndarray:
+    def remainders(self, rows: list[int], columns: list[int]) -> np.ndarray:
         """[prime, row, column]"""
         cube = self._state.reshape(self._size, self._count, self._size).transpose(1, 0, 2)
         return cube[:, rows][:, :, columns]

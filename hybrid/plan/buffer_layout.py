@@ -1,4 +1,4 @@
-"""How a device's memory is laid out for a cut: a chunk of A beside the other, panels of B, and the part of C where they meet."""
+"""How a rank's product is tiled, and where its row panels, column panels and part of C lie in a block of device memory."""
 
 from __future__ import annotations
 
@@ -7,62 +7,62 @@ from dataclasses import dataclass
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, even_pieces, pieces
 
-KERNEL_TILE = 128  # panels and chunks for a GPU are multiples of it where they can be: kernels work in such tiles
+KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
 ALIGNMENT = 256  # bytes; as CUDA's own allocations
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """The same on every rank. `chunks` and `panels` are held at a time; the pieces of a dimension may be fewer."""
+    """The same on every rank. `row_panels` and `column_panels` are resident at a time; a rank may have fewer or more of them."""
 
     panel_rows: int
     panel_columns: int
     row_panels: int
     column_panels: int
-    apart: bool = False  # every panel is a matrix of its own: then its rows follow each other; all are held
-    stationary: str = "A"  # or "B": what does not pass by, where not all is held
-    slab_rows: int = 0  # of B, where it comes in slabs; or where panels that stay come in these
-    interleaved: int = 0  # chunks that come in turn with the slabs, where all are held
-    last_rows: int = 0  # of the last two chunks, where these are smaller: little is left to do when all is there
+    separate_panels: bool = False  # each column panel is a matrix of its own, its rows without gaps; then all are resident
+    stationary: str = "A"  # or "B": the stationary operand, where not all fits on the device
+    slab_rows: int = 0  # rows of a k-slab, in which all of B comes, or each panel of a stationary B; 0: no slabs
+    interleaved: int = 0  # row panels that come in turn with the k-slabs; 0 where B comes in column panels
+    last_rows: int = 0  # of the last two row panels, where they are smaller: little is left to do when the last one is there
 
     def row_panels_of(self, rows: int, device: str) -> tuple[Span, ...]:
+        """The row panels of a row block of so many rows."""
         even = device == "cpu" and self.row_panels * self.panel_rows >= rows
         small = self.last_rows if rows > self.panel_rows + 2 * self.last_rows else 0
-        large = _pieces(Span(0, rows - 2 * small), self.panel_rows, even=even)
+        large = _panels(Span(0, rows - 2 * small), self.panel_rows, even=even)
         return large + tuple(pieces(Span(rows - 2 * small, rows), small or 1))
 
     def column_panels_in(self, columns: int) -> int:
         return -(-columns // self.panel_columns)
 
-    def loads(self, rows: int, columns: int) -> int:
-        """How many chunks and panels come, those that come again counted again."""
-        a, b = (-(-rows // self.panel_rows), self.row_panels), (self.column_panels_in(columns), self.column_panels)
-        (stays, stay_held), (passes, pass_held) = (a, b) if self.stationary == "A" else (b, a)
-        turns = max(0, -(-stays // stay_held) - 1)
-        return stays + passes + turns * max(0, passes - pass_held)
-
     def column_panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
-        return _pieces(
-            Span(0, columns), self.panel_columns, even=device == "cpu" and self.column_panels * self.panel_columns >= columns
-        )
+        even = device == "cpu" and self.column_panels * self.panel_columns >= columns
+        return _panels(Span(0, columns), self.panel_columns, even=even)
+
+    def loads(self, rows: int, columns: int) -> int:
+        """How many panels are copied to the device; one that is copied twice counts twice."""
+        a, b = (-(-rows // self.panel_rows), self.row_panels), (self.column_panels_in(columns), self.column_panels)
+        (stationary, stationary_resident), (streamed, streamed_resident) = (a, b) if self.stationary == "A" else (b, a)
+        reversals = max(0, -(-stationary // stationary_resident) - 1)
+        return stationary + streamed + reversals * max(0, streamed - streamed_resident)
 
 
 @dataclass(frozen=True)
 class Region:
-    """Matrices that follow each other in a block of memory."""
+    """Matrices of equal size that follow each other in a block of memory, one in each slot."""
 
-    start: int  # bytes, as all here
-    each: int
+    offset: int  # bytes, as all here
+    slot_bytes: int
 
-    def begin_of(self, slot: int) -> int:
-        return self.start + slot * self.each
+    def offset_of(self, slot: int) -> int:
+        return self.offset + slot * self.slot_bytes
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a share's buffers lie in one block of memory: A (rows×l), then B (l×width), then C (rows×width).
+    """How a rank's buffers lie in one block of memory: A (rows × l), then B (l × width), then C (rows × width).
 
-    Where every panel is a matrix of its own, each has its slot in B and, for the part of C below it, in C.
+    With separate panels, each column panel has its slot in B and, for the part of C below it, in C.
     """
 
     rows: int
@@ -74,24 +74,24 @@ class Layout:
 
 
 def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layout:
-    """For a row-block of `rows` rows; nothing where there are none."""
+    """For a row block of `rows` rows; nothing where there are none."""
     if not rows:
         return Layout(0, 0, 0, Region(0, 0), Region(0, 0), 0)
     height = min(rows, tiling.panel_rows * tiling.row_panels)
-    slots, side_by_side = (tiling.column_panels_in(problem.m), 1) if tiling.apart else (1, tiling.column_panels)
+    slots, side_by_side = (tiling.column_panels_in(problem.m), 1) if tiling.separate_panels else (1, tiling.column_panels)
     width = min(problem.m, tiling.panel_columns * side_by_side)
 
     def size(height: int, columns: int) -> int:
         return _aligned(problem.bytes(height, columns if device == "cpu" else padded(columns, problem.item_size)))
 
     b = Region(size(height, problem.l), size(problem.l, width))
-    c = Region(b.begin_of(slots), size(height, width))
-    return Layout(height, slots, width, b, c, c.begin_of(slots))
+    c = Region(b.offset_of(slots), size(height, width))
+    return Layout(height, slots, width, b, c, c.offset_of(slots))
 
 
-def _pieces(span: Span, size: int, *, even: bool) -> tuple[Span, ...]:
-    """As equal as can be; or all of one size but the last, so that a GPU's kernels meet few broken tiles, and those that
-    take each other's place fit there."""
+def _panels(span: Span, size: int, *, even: bool) -> tuple[Span, ...]:
+    """As equal as can be. Or all of one size but the last: then a GPU's kernels get few incomplete thread-block tiles, and a
+    panel fits where another one was."""
     return even_pieces(span, size) if even else tuple(pieces(span, size))
 
 

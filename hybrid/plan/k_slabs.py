@@ -1,8 +1,9 @@
-"""B in slabs, each some of its rows: their order on a device that holds all of A and B, and what each arrival releases.
+"""B in k-slabs, some of its rows each: their order on a device that holds all of A and B, and what each arrival releases.
 
-Whole rows cross a link faster than parts of them, and a slab can be multiplied as soon as it is there; but it only adds to C,
-which cannot go home before the last slab. So the first chunks, the foundation, come in turn with the slabs, and gather what
-these add. When all of B is there each further chunk's rows of C are computed at once.
+Whole rows cross a link faster than parts of them, and a slab can be multiplied as soon as it is there. But it only adds to C,
+whose rows are complete, and can be copied back, after the last slab. So the first row panels, the interleaved ones, arrive in
+turn with the slabs, and their tiles are added up slab by slab. The other row panels follow when all of B is there, and each
+releases its rows of C at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hybrid.plan.schedule import Arrival, Tile
 
 Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
 
-ALIGNED = 16  # rows of B: columns of A from a multiple of it on can be copied at full width
+ALIGNED = 16  # rows of B: from such a multiple on, the kernels can copy A's columns at full width
 
 
 def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
@@ -34,8 +35,8 @@ def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
 def slab_arrivals(
     row_panels: Sequence[Span], slabs: Sequence[Slab], columns: Span, interleaved: int, own: int
 ) -> Iterator[Arrival]:
-    """Every chunk and every slab once. `foundation`: chunks that come in turn with the slabs, at least one: what can be
-    multiplied grows the fastest while as much of A crosses a link as of B.
+    """Every row panel and every slab once. `interleaved`: row panels that arrive in turn with the slabs, at least one, as many
+    bytes of A as of B: so what can be multiplied grows the fastest.
 
     `own`: the link whose rows of a slab are multiplied first, since they are there first.
     """
@@ -48,19 +49,19 @@ def slab_arrivals(
         here = Span(row_panels[0].lo, row_panels[row_panels_here - 1].hi) if row_panels_here else Span(0, 0)
         if slabs_here == len(slabs):
             row_panel = row_panels[row_panels_here]
-            yield _row_panel(row_panel, row_panels_here, _tiles_of(row_panel, all_of_b, columns, completed=[row_panel]))
+            yield _row_panel(row_panel, row_panels_here, _tiles(row_panel, all_of_b, columns, completed=[row_panel]))
             row_panels_here += 1
         elif row_panels_here < interleaved and len(here) * len(all_of_b[0]) <= b_loaded * len(columns):
             row_panel = row_panels[row_panels_here]
             arrived = zip(slabs[0], slabs[slabs_here - 1], strict=True) if slabs_here else ()
-            parts = _from(own, [Span(first.lo, last.hi) for first, last in arrived])
-            yield _row_panel(row_panel, row_panels_here, _tiles_of(row_panel, parts, columns))
+            parts = _own_first(own, [Span(first.lo, last.hi) for first, last in arrived])
+            yield _row_panel(row_panel, row_panels_here, _tiles(row_panel, parts, columns))
             row_panels_here += 1
         else:
             slab, is_last = slabs[slabs_here], slabs_here == len(slabs) - 1
-            # At last chunk by chunk, so that C's rows begin to go home.
+            # The last slab's tiles are row panels, so that the first rows of C can be copied back before the others are complete.
             completed = row_panels[:row_panels_here] if is_last else ()
-            releases = _tiles_of(here, _from(own, slab), columns, adds=slabs_here > 0, completed=completed)
+            releases = _tiles(here, _own_first(own, slab), columns, adds=slabs_here > 0, completed=completed)
             yield Arrival("B", slabs_here, columns, columns, 0, tuple(releases), slab)
             slabs_here += 1
             b_loaded += len(slab[own])
@@ -70,17 +71,18 @@ def _row_panel(rows: Span, index: int, releases: Iterator[Tile]) -> Arrival:
     return Arrival("A", index, rows, rows, 0, tuple(releases))
 
 
-def _from(own: int, parts: Sequence[Span]) -> list[Span]:
+def _own_first(own: int, parts: Sequence[Span]) -> list[Span]:
     """Those that have rows, the own one first."""
     return [part for part in (*parts[own:], *parts[:own]) if len(part)]
 
 
-def _tiles_of(
+def _tiles(
     rows: Span, parts: Sequence[Span], columns: Span, *, adds: bool = False, completed: Sequence[Span] = ()
 ) -> Iterator[Tile]:
-    """One part of B after the other adds to these rows of C, the first one only if it `adds`. `completed`: the same rows, in
-    runs that the last part completes."""
-    # What adds to the same elements waits for each other: so there are two strips, and one's last tiles run beside the other's.
+    """One part of B after the other adds to these rows of C, the first one only if it `adds`. `completed`: the same rows, as
+    the tiles that the last part completes."""
+    # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the thread blocks
+    # with which one ends run beside those of the other.
     sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
     for number, part in enumerate(parts):
         adds = adds or number > 0

@@ -1,6 +1,7 @@
-"""The cut where a device cannot hold all: one operand stays, a part at a time, while the other passes by in small pieces.
+"""The tiling where a device cannot hold both operands: one is stationary, as many of its panels at a time as fit, and the
+other one is streamed past them in small panels, in alternating direction.
 
-Of all such cuts that fit, the one that is done soonest, which is mostly the one with the least to copy.
+Of all such tilings that fit, the one that should take the least time, which is mostly the one with the least to copy.
 """
 
 from __future__ import annotations
@@ -10,132 +11,134 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from hybrid.core.problem import Problem
 from hybrid.plan.buffer_layout import KERNEL_TILE, Tiling, layout_of
+from hybrid.plan.request import TilingRequest
 
-TILE_ELEMENTS = 2 << 20  # elements of C; with fewer some of a GPU's multiprocessors have nothing to do
-PANEL_ROW_BYTES = 24 << 10  # at least, where there is a choice: at 32 KiB nothing of the link's rate is lost, at 16 a fifth
-ROW_COSTS = 4 << 10  # bytes that the link could copy instead, at each row of a panel
-LINE_COMPUTES = 512  # elements of C, for each byte of an element, while a row or column is copied: about an H200's
-HALVING_COSTS = 1 / 8  # of the time, where strips are half as large: estimated
-STATIONARY_PIECES = 4  # after a turn the first is multiplied while the others are on their way
-STREAMED_AT_LEAST = 3  # held at once: one is multiplied, one waits, one is on its way
-_STEPS = 8  # parts are tried that differ by an eighth
+_STEPS = 8  # the search tries parts of the stationary operand that differ by about an eighth
 
 
 @dataclass(frozen=True)
 class OutOfCoreTiling:
-    """For row-blocks of up to `rows` rows in `memory` bytes. `panel_rows`, `panel_columns`: asked for, or 0."""
+    """The search, for row blocks of up to `request.rows` rows in `request.memory` bytes."""
 
-    problem: Problem
-    rows: int
-    device: str
-    memory: int
-    panel_rows: int
-    panel_columns: int
+    request: TilingRequest
 
     def choose(self) -> Tiling:
-        """What does not fit even in the smallest pieces is cut into these; sizes asked for are halved where they must be."""
-        for at_least in range(STREAMED_AT_LEAST, 0, -1):
+        """What does not fit even in the smallest panels is divided into these; sizes asked for are halved where they must be."""
+        r, model = self.request, self.request.model
+        for least_streamed in range(model.least_streamed_panels, 0, -1):
             best, least = None, inf
-            for halvings in range(TILE_ELEMENTS.bit_length()):
-                dearer = 1 + halvings * HALVING_COSTS
-                if least <= dearer * (self.rows + self.problem.m):
-                    break
-                for tiling, forwarder in self._cuts(halvings):
-                    if forwarder >= at_least and dearer * self._time(tiling) < least:
-                        best, least = tiling, dearer * self._time(tiling)
+            for halvings in range(model.least_tile_elements.bit_length()):
+                factor = 1 + halvings * model.half_tile_cost
+                if least <= factor * (r.rows + r.problem.m):
+                    break  # what is halved again cannot take less, even if every row and column is copied only once
+                for tiling, streamed in self.candidates(halvings):
+                    if streamed >= least_streamed and factor * self._time(tiling) < least:
+                        best, least = tiling, factor * self._time(tiling)
             if best:
                 return best
-        if max(self.panel_rows, self.panel_columns) > 1:
-            return replace(self, panel_rows=-(-self.panel_rows // 2), panel_columns=-(-self.panel_columns // 2)).choose()
+        if max(r.panel_rows, r.panel_columns) > 1:
+            halved = replace(r, panel_rows=-(-r.panel_rows // 2), panel_columns=-(-r.panel_columns // 2))
+            return replace(self, request=halved).choose()
         return Tiling(1, 1, 1, 1)
 
-    def _cuts(self, halvings: int) -> Iterator[tuple[Tiling, int]]:
-        """Cuts that may fit, and how many passing pieces do; these are the smaller the more `halvings`."""
-        for part in _parts(self.problem.m):
+    def candidates(self, halvings: int) -> Iterator[tuple[Tiling, int]]:
+        """Tilings that may fit, each with how many streamed panels do; `halvings` times smaller ones than would be best."""
+        for part in _parts(self.request.problem.m):
             yield self._b_stationary(part, halvings)
-        for part in _parts(self.rows):
+        for part in _parts(self.request.rows):
             yield self._a_stationary(part, halvings)
 
-    def _b_stationary(self, part: int, halvings: int) -> tuple[Tiling, int]:
-        width, column_panels = _pieces(part, self.panel_columns, self._panel_columns)
-        stay = max(1, min(self.problem.m, column_panels * width))
-        height = min(self.rows, self.panel_rows or _smaller(max(-(-TILE_ELEMENTS // stay), KERNEL_TILE), halvings))
-        return self._with_most(
-            stay, height, self.rows, lambda row_panels: Tiling(height, width, max(1, row_panels), column_panels, stationary="B")
-        )
+    def _b_stationary(self, columns: int, halvings: int) -> tuple[Tiling, int]:
+        r = self.request
+        width, column_panels = self._stationary_panels(columns, r.panel_columns, self._least_panel_columns)
+        stationary = max(1, min(r.problem.m, column_panels * width))
+        height = r.panel_rows or _smaller(max(-(-r.model.least_tile_elements // stationary), KERNEL_TILE), halvings)
+        height = min(r.rows, height)
 
-    def _a_stationary(self, part: int, halvings: int) -> tuple[Tiling, int]:
-        height, row_panels = _pieces(part, self.panel_rows, KERNEL_TILE)
-        stay = min(self.rows, row_panels * height)
-        width = self.panel_columns or _smaller(max(-(-TILE_ELEMENTS // stay), self._panel_columns), halvings)
-        width = max(1, min(self.problem.m, width))
-        return self._with_most(
-            stay,
-            width,
-            self.problem.m,
-            lambda column_panels: Tiling(height, width, row_panels, max(1, column_panels), stationary="A"),
+        def tiling(row_panels: int) -> Tiling:
+            return Tiling(height, width, max(1, row_panels), column_panels, stationary="B")
+
+        return self._with_most_streamed(stationary, height, r.rows, tiling)
+
+    def _a_stationary(self, rows: int, halvings: int) -> tuple[Tiling, int]:
+        r = self.request
+        height, row_panels = self._stationary_panels(rows, r.panel_rows, KERNEL_TILE)
+        stationary = min(r.rows, row_panels * height)
+        width = r.panel_columns or _smaller(
+            max(-(-r.model.least_tile_elements // stationary), self._least_panel_columns), halvings
         )
+        width = max(1, min(r.problem.m, width))
+
+        def tiling(column_panels: int) -> Tiling:
+            return Tiling(height, width, row_panels, max(1, column_panels), stationary="A")
+
+        return self._with_most_streamed(stationary, width, r.problem.m, tiling)
 
     @property
-    def _panel_columns(self) -> int:
-        return PANEL_ROW_BYTES // self.problem.item_size
+    def _least_panel_columns(self) -> int:
+        return max(1, self.request.model.streamed_panel_row_bytes // self.request.problem.item_size)
 
-    def _with_most(self, stay: int, piece: int, length: int, cut_with: Callable[[int], Tiling]) -> tuple[Tiling, int]:
-        """The cut that holds beside `stay` lines as many passing pieces as fit, of `piece` of `length` lines; and how many.
+    def _stationary_panels(self, part: int, asked: int, at_least: int) -> tuple[int, int]:
+        """Size and number of the stationary panels. Together they are as large as the part of the operand, or a bit larger."""
+        size = asked or _in_tiles(-(-part // max(1, min(self.request.model.most_stationary_panels, part // at_least))))
+        return size, -(-part // size)
 
-        Not all of them: what is held whole had better stay.
+    def _with_most_streamed(
+        self, stationary: int, size: int, length: int, tiling_with: Callable[[int], Tiling]
+    ) -> tuple[Tiling, int]:
+        """The tiling that holds, beside `stationary` rows or columns, as many streamed panels as fit, each `size` of `length`
+        rows or columns; and how many these are.
+
+        Not all of them: an operand that is resident as a whole had better be the stationary one.
         """
-        p = self.problem
-        fitting = (self.memory // p.item_size - stay * p.l) // (piece * (p.l + stay))  # padding left aside
-        fitting = max(0, min(fitting, -(-length // piece) - 1))
+        r, p = self.request, self.request.problem
+        fitting = (r.memory // p.item_size - stationary * p.l) // (size * (p.l + stationary))  # padding left aside
+        fitting = max(0, min(fitting, -(-length // size) - 1))
         counts = range(1, fitting + 1)
-        fitting = bisect_right(counts, self.memory, key=lambda count: layout_of(p, self.rows, cut_with(count), self.device).bytes)
-        return cut_with(fitting), fitting
+        fitting = bisect_right(counts, r.memory, key=lambda count: layout_of(p, r.rows, tiling_with(count), r.device).bytes)
+        return tiling_with(fitting), fitting
 
     def _time(self, tiling: Tiling) -> float:
-        """In rows of A and columns of B that a link copies, narrow panels more slowly; with what is waited for at each turn.
+        """The larger of the link's time and the kernels', in units of one row of A or one column of B copied at full rate.
 
-        Or the kernels' time, where that is longer: they work in tiles, and compute in vain where they get less.
+        Narrow column panels are copied more slowly, and at each reversal the first stationary panel is waited for. Kernels
+        compute whole thread-block tiles, so those that are not full take as long as full ones.
         """
-        rows, columns = self.rows, self.problem.m
+        p, model = self.request.problem, self.request.model
+        rows, columns = self.request.rows, p.m
         a, b = min(rows, tiling.row_panels * tiling.panel_rows), max(1, min(columns, tiling.column_panels * tiling.panel_columns))
         if tiling.stationary == "A":
-            turns, piece = -(-rows // a) - 1, tiling.panel_rows
-            columns += turns * (columns - b)
+            reversals, waited_for = -(-rows // a) - 1, tiling.panel_rows
+            columns += reversals * (columns - b)
         else:
-            turns, piece = -(-columns // b) - 1, tiling.panel_columns
-            rows += turns * (rows - a)
-        copied = rows + columns * (1 + ROW_COSTS / (tiling.panel_columns * self.problem.item_size)) + turns * piece
-        computed = self.rows * self.problem.m / (LINE_COMPUTES * self.problem.item_size)
-        return max(copied, computed * _in_vain(self.rows, tiling.panel_rows) * _in_vain(self.problem.m, tiling.panel_columns))
+            reversals, waited_for = -(-columns // b) - 1, tiling.panel_columns
+            rows += reversals * (rows - a)
+        slowdown = 1 + model.panel_row_overhead_bytes / (tiling.panel_columns * p.item_size)
+        copied = rows + columns * slowdown + reversals * waited_for
+        computed = self.request.rows * p.m / (model.multiply_adds_per_byte(p.dtype) * p.item_size)
+        unused = _tile_excess(self.request.rows, tiling.panel_rows) * _tile_excess(p.m, tiling.panel_columns)
+        return max(copied, computed * unused)
 
 
 def _parts(length: int) -> Iterator[int]:
-    """Parts of an operand that may stay: all, a half, a third, …"""
-    stays = 1
-    while stays < length:
-        yield min(length, _tiles(-(-length // stays)))
-        stays += -(-stays // _STEPS)
+    """Parts of an operand that may be stationary at a time: all of it, a half, a third, …"""
+    parts = 1
+    while parts < length:
+        yield min(length, _in_tiles(-(-length // parts)))
+        parts += -(-parts // _STEPS)
     yield 1
 
 
-def _pieces(part: int, asked: int, at_least: int) -> tuple[int, int]:
-    """The size of the pieces of what stays, and how many there are. Together they are as large as the part, or a bit larger."""
-    size = asked or _tiles(-(-part // max(1, min(STATIONARY_PIECES, part // at_least))))
-    return size, -(-part // size)
+def _tile_excess(length: int, panel: int) -> float:
+    """How many times as much a kernel computes as is wanted, where its tiles get panels of less than a tile."""
+    return max(1.0, min(KERNEL_TILE, length) / panel)
 
 
-def _in_vain(length: int, piece: int) -> float:
-    """How many times as much a kernel computes, where its tiles get pieces of a length that could fill them."""
-    return max(1.0, min(KERNEL_TILE, length) / piece)
-
-
-def _tiles(size: int) -> int:
-    """As many whole tiles, where it is no less than one."""
+def _in_tiles(size: int) -> int:
+    """Rounded up to whole thread-block tiles, where it is no less than one."""
     return -(-size // KERNEL_TILE) * KERNEL_TILE if size > KERNEL_TILE else size
 
 
 def _smaller(size: int, halvings: int) -> int:
-    return max(1, _tiles(size >> halvings))
+    return max(1, _in_tiles(size >> halvings))

@@ -14,7 +14,7 @@ from hybrid.errors import UsageError
 from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.k_slabs import slabs_of
 from hybrid.plan.rank_share import RankShare
-from hybrid.plan.request import OperandLocation, PlanRequest
+from hybrid.plan.request import OperandLocation, PlanRequest, TilingRequest
 from hybrid.plan.tiling import choose_tiling
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
@@ -44,7 +44,7 @@ class Plan:
 
     def with_transport(self, transport: str) -> Plan:
         """With buffers laid out for the transport: NCCL broadcasts whole rows, so each column panel is a matrix of its own."""
-        shares = _panels_apart(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
+        shares = _with_separate_panels(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
         return replace(self, transport=transport, shares=shares)
 
     def refuse_endless(self) -> None:
@@ -183,12 +183,12 @@ def _refuse_many(problem: Problem, pieces: int) -> None:
 
 
 @lru_cache(maxsize=16)
-def _panels_apart(shares: tuple[RankShare, ...], problem: Problem, device: str) -> tuple[RankShare, ...]:
-    def apart(share: RankShare) -> RankShare:
-        tiling = replace(share.tiling, apart=True)
+def _with_separate_panels(shares: tuple[RankShare, ...], problem: Problem, device: str) -> tuple[RankShare, ...]:
+    def separate(share: RankShare) -> RankShare:
+        tiling = replace(share.tiling, separate_panels=True)
         return replace(share, tiling=tiling, layout=layout_of(problem, len(share.rows), tiling, device), slabs=())
 
-    return tuple(map(apart, shares))
+    return tuple(map(separate, shares))
 
 
 @lru_cache(maxsize=16)
@@ -200,7 +200,7 @@ def make_plan(request: PlanRequest) -> Plan:
     tallest = max(map(len, blocks))
     staged = request.copies_to_buffers
     on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
-    tiling = choose_tiling(
+    tiling_request = TilingRequest(
         problem,
         tallest,
         device=device,
@@ -210,8 +210,10 @@ def make_plan(request: PlanRequest) -> Plan:
         panel_rows=request.panel_rows,
         panel_columns=request.panel_columns,
         slab_rows=request.slab_rows,
-        slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
+        may_use_slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
+        model=request.model,
     )
+    tiling = choose_tiling(tiling_request)
     pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
     _refuse_many(problem, -(-tallest // tiling.panel_rows) + pieces_of_b)
     column_panels = tiling.column_panels_of(problem.m, device)

@@ -1,4 +1,4 @@
-"""One rank's part of a product: its rows, how they and B are cut, and in which order the pieces arrive."""
+"""One rank's share of a product: its rows, the panels and slabs it gets them and B in, and the order in which they arrive."""
 
 from __future__ import annotations
 
@@ -19,42 +19,41 @@ class RankShare:
 
     rank: int
     node: int
-    rows: Span  # of A and C: the row-block it multiplies
+    rows: Span  # of A and C: the row block it multiplies
     b_rows: Span  # of B: the rows it provides
-    row_panels: tuple[Span, ...]  # of its row-block, counted within it
-    column_panels: tuple[Span, ...]  # of B's columns
+    row_panels: tuple[Span, ...]  # of its row block, counted within it
+    column_panels: tuple[Span, ...]  # of B
     tiling: Tiling
     layout: Layout  # of its buffers, where the device has some
-    slabs: tuple[Slab, ...] = ()  # of B's rows: where there are some, B comes in these, or panels that stay do
+    slabs: tuple[Slab, ...] = ()  # of B's rows: all of B comes in these, or each panel of a stationary B does
 
     @property
     def holds_all(self) -> bool:
-        """All of A's rows and of B are on the device at the end: nothing is overwritten, nothing comes twice."""
+        """All row panels and column panels are on the device at the end: nothing is overwritten, nothing comes twice."""
         return len(self.row_panels) <= self.tiling.row_panels and len(self.column_panels) <= self.tiling.column_panels
 
     @property
     def pieces_of_b(self) -> int:
-        """How many panels or slabs there are."""
+        """How many column panels there are, or k-slabs, where all of B comes in these."""
         return len(self.slabs if self.in_slabs else self.column_panels)
 
     @property
     def in_slabs(self) -> bool:
-        """All of B comes in these, not in panels."""
+        """All of B comes in k-slabs, not in column panels."""
         return bool(self.slabs) and self.tiling.interleaved > 0
 
     def arrivals(self) -> Iterator[Arrival]:
         tiling = self.tiling
         if self.in_slabs:
             return slab_arrivals(self.row_panels, self.slabs, Span(0, self.column_panels[-1].hi), tiling.interleaved, self.rank)
-        rows_of_b = [Span(slab[0].lo, slab[-1].hi) for slab in self.slabs]
         return arrivals(
             self.row_panels,
             self.column_panels,
             tiling.row_panels,
             tiling.column_panels,
             stationary=tiling.stationary,
-            apart=tiling.apart,
-            slabs=rows_of_b,
+            separate_panels=tiling.separate_panels,
+            slabs=[Span(slab[0].lo, slab[-1].hi) for slab in self.slabs],
         )
 
     def tiles(self) -> Iterator[Tile]:
@@ -62,10 +61,10 @@ class RankShare:
 
     @cached_property
     def order(self) -> tuple[Arrival, ...]:
-        """All arrivals, kept: working them out again would take its time in every product."""
+        """All arrivals, kept: working them out again would take time in every product."""
         return tuple(self.arrivals())
 
     @cached_property
     def last_uses(self) -> list[int]:
-        """For each arrival the last one before it whose strips use what it overwrites; -1 where it overwrites nothing. Kept."""
-        return last_uses(self.order)
+        """For each arrival the last one before it whose tiles read what it overwrites; -1 where it overwrites nothing. Kept."""
+        return [-1] * len(self.order) if self.holds_all else last_uses(self.order)

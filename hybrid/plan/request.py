@@ -1,4 +1,4 @@
-"""What a plan is asked for: the product, the ranks, the device, and where the operands lie."""
+"""What a plan is asked for: the product, the ranks, the device, and where the operands lie; and what its tiling needs of that."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import Enum
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
+from hybrid.plan.machine_model import H200, MachineModel
 
 
 class OperandLocation(Enum):
@@ -41,6 +42,7 @@ class PlanRequest:
     device_memory: int = 0  # bytes that each rank may take on its device; 0: as many as it needs
     check: bool = False  # the product will be verified
     row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
+    model: MachineModel = H200
 
     @property
     def copies_to_buffers(self) -> bool:
@@ -59,3 +61,20 @@ class PlanRequest:
 
     def _equal_blocks(self, rows: int) -> tuple[Span, ...]:
         return tuple(self.topology.rows_of_rank(rank, rows) for rank in range(self.topology.size))
+
+
+@dataclass(frozen=True)
+class TilingRequest:
+    """All that a tiling depends on. Zero for a size lets the plan choose it."""
+
+    problem: Problem
+    rows: int  # of the largest row block
+    device: str
+    nodes: int = 1
+    links: int = 1  # ranks of a node, which copy A and B over links of their own; 0: the operands are on the devices already
+    memory: int = 0  # bytes of each device; 0: as many as it takes
+    panel_rows: int = 0
+    panel_columns: int = 0
+    slab_rows: int = 0
+    may_use_slabs: bool = False
+    model: MachineModel = H200

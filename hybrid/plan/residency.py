@@ -1,4 +1,4 @@
-"""What lies in a device's buffers as a share's arrivals come, and what they overwrite."""
+"""What lies where in a device's buffers as a rank's panels arrive, and what they overwrite."""
 
 from __future__ import annotations
 
@@ -9,59 +9,63 @@ from typing import Generic, TypeVar
 from hybrid.core.spans import Span
 from hybrid.plan.schedule import Arrival, Tile
 
-Of = TypeVar("Of")
+Known = TypeVar("Known")
 
 
 @dataclass(frozen=True)
 class _Location:
     """In the buffer of an operand."""
 
-    held: Span  # rows of the chunks' buffer, columns of the panels'
-    rows: Span | None = None  # of the panels' buffer; None: all
+    lines: Span  # rows of A's buffer, columns of B's
+    rows_of_b: Span | None = None  # None: all, as always of A
 
     def meets(self, other: _Location) -> bool:
-        return self.held.meets(other.held) and (self.rows is None or other.rows is None or self.rows.meets(other.rows))
+        if not self.lines.meets(other.lines):
+            return False
+        return self.rows_of_b is None or other.rows_of_b is None or self.rows_of_b.meets(other.rows_of_b)
 
 
-class Residency(Generic[Of]):
-    """What is known of the pieces in a device's buffers, by where they lie."""
+class Residency(Generic[Known]):
+    """What is known of each panel or slab in a device's buffers, found by its location.
+
+    A look-up takes as long as there are panels in the buffer; they are few, except where all panels are resident.
+    """
 
     def __init__(self) -> None:
-        self._by_buffer: dict[tuple[str, int], list[tuple[_Location, Of]]] = {}
+        self._by_buffer: dict[tuple[str, int], list[tuple[_Location, Known]]] = {}
 
-    def under(self, arrival: Arrival) -> list[Of]:
-        """Of what lies, or lay, where the piece goes."""
-        return [known for location in _locations(arrival) for known in self._over(arrival.operand, arrival.slot, location)]
+    def under(self, arrival: Arrival) -> list[Known]:
+        """Of what lies where the panel or slab goes; or of itself, when it has been put there."""
+        return [known for location in _locations(arrival) for known in self._at(arrival.operand, arrival.slot, location)]
 
-    def read_by(self, tile: Tile) -> list[Of]:
-        """Of the chunks and panels that the strip is computed from."""
-        return self._over("A", 0, _Location(tile.buffer_rows)) + self._over(
-            "B", tile.slot, _Location(tile.buffer_columns, tile.inner)
-        )
+    def read_by(self, tile: Tile) -> list[Known]:
+        """Of the panels and slabs that the tile is computed from."""
+        of_a = self._at("A", 0, _Location(tile.buffer_rows))
+        return of_a + self._at("B", tile.slot, _Location(tile.buffer_columns, tile.inner))
 
-    def put(self, arrival: Arrival, known: Of) -> None:
-        """In the location of what was known there."""
+    def put(self, arrival: Arrival, known: Known) -> None:
+        """In place of what was known there."""
         buffer = self._by_buffer.setdefault((arrival.operand, arrival.slot), [])
         for location in _locations(arrival):
             buffer[:] = [entry for entry in buffer if not entry[0].meets(location)]
             buffer.append((location, known))
 
-    def _over(self, operand: str, slot: int, location: _Location) -> list[Of]:
-        return [known for held, known in self._by_buffer.get((operand, slot), []) if held.meets(location)]
+    def _at(self, operand: str, slot: int, location: _Location) -> list[Known]:
+        return [known for there, known in self._by_buffer.get((operand, slot), []) if there.meets(location)]
 
 
 def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
-    """For each arrival the last one before it whose strips use what it overwrites; -1 where it overwrites nothing."""
+    """For each arrival the last one before it whose tiles read what it overwrites; -1 where it overwrites nothing."""
     uses: list[int] = []
-    held: Residency[list[int]] = Residency()
+    readers: Residency[list[int]] = Residency()
     for index, arrival in enumerate(arrivals):
-        uses.append(max((use for used in held.under(arrival) for use in used), default=-1))
-        held.put(arrival, [])
+        uses.append(max((use for panel in readers.under(arrival) for use in panel), default=-1))
+        readers.put(arrival, [])
         for tile in arrival.releases:
-            for used in held.read_by(tile):
-                used[:] = [index]
+            for panel in readers.read_by(tile):
+                panel[:] = [index]
     return uses
 
 
 def _locations(arrival: Arrival) -> Sequence[_Location]:
-    return [_Location(arrival.held, rows) for rows in arrival.slab] or [_Location(arrival.held)]
+    return [_Location(arrival.buffer_span, rows) for rows in arrival.slab] or [_Location(arrival.buffer_span)]

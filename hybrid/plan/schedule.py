@@ -1,9 +1,9 @@
-"""The order in which chunks of A and panels of B reach a device, and the strips of C that each arrival releases.
+"""The order in which row panels of A and column panels of B reach a device, and the tiles of C that each arrival releases.
 
-A device holds some chunks and some panels. Where it cannot hold all of both, one operand stays, as many pieces at a time
-as it has room for, while the other passes by: there, and back for the next stay, so that what is held at a turn is loaded
-once for both. Pieces lie side by side in a buffer of their operand, each in a place of its own, and strips reach over all
-that lie so, or over as many as make room together.
+Where a device cannot hold all panels of both operands, one operand is stationary: as many of its panels as fit are loaded, and
+the other operand is streamed past them. Then the next stationary panels are loaded, and the stream runs backwards, so that the
+panels still on the device are multiplied with both groups and loaded only once. Each operand has a buffer in which its panels
+lie side by side, used as a ring; a tile covers as many neighbouring panels as are there, or as may be overwritten together.
 """
 
 from __future__ import annotations
@@ -16,153 +16,182 @@ from hybrid.core.spans import Span
 
 @dataclass(frozen=True)
 class Tile:
-    """A part of C that can be computed."""
+    """A part of C that can be computed: one kernel launch."""
 
-    rows: Span  # within the rank's block
+    rows: Span  # within the rank's row block
     columns: Span
-    buffer_rows: Span  # the same rows within the device's buffer of chunks
-    buffer_columns: Span  # the same columns within its buffer of panels
-    slot: int = 0  # of the panel, where each is a matrix of its own
-    inner: Span | None = None  # of A's columns and B's rows, where these are not all
+    buffer_rows: Span  # the same rows within the device's buffer of A
+    buffer_columns: Span  # the same columns within its buffer of B
+    slot: int = 0  # of the column panel, with separate panels
+    inner: Span | None = None  # columns of A and rows of B that are multiplied; None: all
     adds: bool = False  # to what is in C
     completes: bool = True  # nothing is added afterwards
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A chunk of A, or a panel or a slab of B that comes to the device, and the strips of C it releases."""
+    """A row panel of A, or a column panel or k-slab of B, that comes to the device, and the tiles of C it releases."""
 
     operand: str  # "A" or "B"
-    index: int  # of the chunk, panel or slab
-    span: Span  # rows within the rank's block, or columns
-    held: Span  # the same within the device's buffer
-    slot: int  # of a panel, where each is a matrix of its own
+    index: int  # of the panel or slab
+    span: Span  # rows within the rank's row block, or columns
+    buffer_span: Span  # the same within the device's buffer of the operand
+    slot: int  # of a column panel, with separate panels
     releases: tuple[Tile, ...]
-    slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; of a panel all come
+    slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; (): all, by one link
 
 
 def arrivals(
     row_panels: Sequence[Span],
     column_panels: Sequence[Span],
-    row_panels_held: int,
-    column_panels_held: int,
+    row_panels_resident: int,
+    column_panels_resident: int,
     *,
     stationary: str = "A",
-    apart: bool = False,
+    separate_panels: bool = False,
     slabs: Sequence[Span] = (),
 ) -> Iterator[Arrival]:
-    """Every piece of the operand that stays once, and of the other as often as it is needed; nothing where C is empty.
+    """Every stationary panel once, and every streamed one as often as it is needed; nothing where C is empty.
 
-    A piece that arrives meets all of the other operand that it can meet for the first time. What it overwrites has met all it
-    shall meet. `staying`: "A" or "B", where not all fits. `apart`: every panel is a matrix of its own; then all are held.
-    Pieces are of one size, but the last, which is smaller; or of any, where all are held. `slabs`: some of B's rows each, in
-    which panels come that stay. So what is held at a turn is multiplied while they come; and the last strip before a turn makes
-    room for one slab after the other.
+    A panel that arrives is multiplied with all panels of the other operand that are there and that it has not met. What it
+    overwrites has been multiplied with everything. Panels are of one size, the last one smaller; or of any, where all are
+    resident, as they must be with `separate_panels`. `stationary`: "A" or "B".
+
+    `slabs`: rows of B, in which stationary column panels arrive. The streamed panels that are still there are multiplied with
+    each slab while the next one is copied; and the last tiles before come slab by slab, so that one slab after the other can be
+    overwritten.
     """
-    a, b = _Operand("A", row_panels, row_panels_held), _Operand("B", column_panels, column_panels_held, apart=apart)
-    stays, passes = (a, b) if stationary == "A" else (b, a)
-    if not (row_panels and column_panels):
-        return
-    if passes.most < len(passes.pieces):
-        passes.together = stays.most  # it makes room one strip after the other
-    for first in range(0, len(stays.pieces), stays.most):
-        stays.here, stays.coming = range(first, first), range(first, min(first + stays.most, len(stays.pieces)))
-        passes.turn()
-        while stays.coming or passes.coming:
-            if not stays.coming:
-                comes = passes
-            elif passes.full or not passes.coming:
-                comes = stays
-            else:
-                # Whichever is behind, by the share of it that has arrived. A chunk is the last, since its strips are small:
-                # few of them are still to be computed and brought home then.
-                comes = a if not a.here or a.share < b.share else b
-            run = comes.take_next()
-            if comes is a:
-                last_before_turn = stays is b and not (a.coming or b.coming) and first + b.most < len(b.pieces)
-                inner = slabs if last_before_turn and slabs else (None,)
-                releases = tuple(tile for columns in b.runs(b.together) for tile in _tiles_of(run, columns, inner))
-                yield Arrival("A", run.first, run.span, run.held, 0, releases)
-            elif stays is b and slabs:
-                for number, slab in enumerate(slabs):
-                    last = number == len(slabs) - 1
-                    releases = tuple(
-                        replace(_tile_of(rows, run), inner=slab, adds=number > 0, completes=last)
-                        for rows in a.runs(a.together if last else a.most)
-                    )
-                    yield Arrival("B", run.first, run.span, run.held, run.slot, releases, (slab,))
-            else:
-                releases = tuple(_tile_of(rows, run) for rows in a.runs(a.together))
-                yield Arrival("B", run.first, run.span, run.held, run.slot, releases)
+    if row_panels and column_panels:
+        a = _Operand("A", row_panels, row_panels_resident)
+        b = _Operand("B", column_panels, column_panels_resident, separate_panels=separate_panels)
+        yield from _Stream(a, b, stationary, slabs).arrivals()
+
+
+class _Stream:
+    """One operand streamed past the other."""
+
+    def __init__(self, a: _Operand, b: _Operand, stationary: str, slabs: Sequence[Span]) -> None:
+        self._a, self._b, self._slabs = a, b, slabs
+        self._stationary, self._streamed = (a, b) if stationary == "A" else (b, a)
+        if self._streamed.capacity < len(self._streamed.panels):
+            # No panel that a tile covers can be overwritten before the tile is computed: smaller tiles free panels one by one.
+            self._streamed.panels_per_tile = self._stationary.capacity
+
+    def arrivals(self) -> Iterator[Arrival]:
+        stationary, streamed = self._stationary, self._streamed
+        for first in range(0, len(stationary.panels), stationary.capacity):
+            stationary.resident = range(first, first)
+            stationary.to_come = range(first, min(first + stationary.capacity, len(stationary.panels)))
+            streamed.reverse()
+            while stationary.to_come or streamed.to_come:
+                yield from self._arrivals_of(self._next())
+
+    def _next(self) -> _Operand:
+        """The operand whose next panel is loaded."""
+        if not self._stationary.to_come:
+            return self._streamed
+        if self._streamed.is_full or not self._streamed.to_come:
+            return self._stationary
+        # Whichever is behind, by the part of it that has arrived. A row panel is the last, since its tiles are small: little is
+        # still to be computed and copied back then.
+        a, b = self._a, self._b
+        return a if not a.resident or a.loaded_part < b.loaded_part else b
+
+    def _arrivals_of(self, operand: _Operand) -> Iterator[Arrival]:
+        run = operand.load_next()
+        if operand is self._a:
+            inner = self._slabs if self._slabs and self._is_last_of_stationary_b() else (None,)
+            columns = self._b.runs(self._b.panels_per_tile)
+            releases = tuple(tile for each in columns for tile in _tiles_by_inner(run, each, inner))
+            yield Arrival("A", run.first, run.span, run.buffer_span, 0, releases)
+        elif operand is self._stationary and self._slabs:
+            yield from self._in_slabs(run)
+        else:
+            releases = tuple(_tile(rows, run) for rows in self._a.runs(self._a.panels_per_tile))
+            yield Arrival("B", run.first, run.span, run.buffer_span, run.slot, releases)
+
+    def _is_last_of_stationary_b(self) -> bool:
+        """Whether the panels of a stationary B are overwritten next."""
+        b = self._b
+        return b is self._stationary and not (self._a.to_come or b.to_come) and b.resident[0] + b.capacity < len(b.panels)
+
+    def _in_slabs(self, run: _Run) -> Iterator[Arrival]:
+        for number, slab in enumerate(self._slabs):
+            is_last = number == len(self._slabs) - 1
+            rows_of_tiles = self._a.runs(self._a.panels_per_tile if is_last else self._a.capacity)
+            tiles = (_tile(rows, run) for rows in rows_of_tiles)
+            releases = tuple(replace(tile, inner=slab, adds=number > 0, completes=is_last) for tile in tiles)
+            yield Arrival("B", run.first, run.span, run.buffer_span, run.slot, releases, (slab,))
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Pieces that lie side by side."""
+    """Panels that lie side by side, in the operand and in its buffer."""
 
-    first: int  # piece
+    first: int  # panel
     span: Span
-    held: Span  # the same within the buffer
+    buffer_span: Span
     slot: int
 
 
-def _tiles_of(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Tile]:
-    """The same strip as one for each part of A's columns and B's rows, which add to each other."""
+def _tiles_by_inner(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Tile]:
+    """The same tile once for each part of A's columns and B's rows; each one adds to those before."""
     for number, part in enumerate(inner):
-        yield replace(_tile_of(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
+        yield replace(_tile(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
 
 
-def _tile_of(rows: _Run, columns: _Run) -> Tile:
-    return Tile(rows.span, columns.span, rows.held, columns.held, columns.slot)
+def _tile(rows: _Run, columns: _Run) -> Tile:
+    return Tile(rows.span, columns.span, rows.buffer_span, columns.buffer_span, columns.slot)
 
 
 class _Operand:
-    """The pieces of one operand, and which of them are on the device."""
+    """The panels of one operand, and which of them are on the device."""
 
-    def __init__(self, name: str, pieces: Sequence[Span], most: int, *, apart: bool = False) -> None:
-        self.name, self.pieces, self.most = name, pieces, most
-        self.here = range(0)  # as they came: the first makes room for the next
-        self.coming = range(len(pieces))
-        self.together = 1 if apart else most  # may belong to one strip
-        self._apart = apart
-        self._room = sum(map(len, pieces[:most]))
-
-    @property
-    def full(self) -> bool:
-        return len(self.here) == min(self.most, len(self.pieces))
+    def __init__(self, name: str, panels: Sequence[Span], capacity: int, *, separate_panels: bool = False) -> None:
+        self.name, self.panels, self.capacity = name, panels, capacity
+        self.resident = range(0)  # in the order of their arrival: the first one is overwritten first
+        self.to_come = range(len(panels))
+        self.panels_per_tile = 1 if separate_panels else capacity  # at most
+        self._separate_panels = separate_panels
+        self._lines_that_fit = sum(map(len, panels[:capacity]))
 
     @property
-    def share(self) -> float:
-        return len(self._run(self.here).span) / self._room if self.here else 0.0
+    def is_full(self) -> bool:
+        return len(self.resident) == min(self.capacity, len(self.panels))
 
-    def turn(self) -> None:
-        """Go back: the last that met the stay before is the first to meet the next one, and to make room."""
-        if self.here:
-            step = -self.here.step
-            self.here = self.here[::-1]
-            self.coming = range(self.here[-1] + step, len(self.pieces) if step > 0 else -1, step)
+    @property
+    def loaded_part(self) -> float:
+        return len(self._run(self.resident).span) / self._lines_that_fit if self.resident else 0.0
 
-    def take_next(self) -> _Run:
-        piece, step = self.coming[0], self.coming.step
-        self.coming = self.coming[1:]
-        self.here = range(self.here[0] if self.here else piece, piece + step, step)[-self.most :]
-        return self._run(range(piece, piece + 1))
+    def reverse(self) -> None:
+        """Stream backwards: the last panel multiplied with the stationary ones before is the first for the next ones."""
+        if self.resident:
+            step = -self.resident.step
+            self.resident = self.resident[::-1]
+            self.to_come = range(self.resident[-1] + step, len(self.panels) if step > 0 else -1, step)
 
-    def runs(self, together: int) -> Iterator[_Run]:
-        """What is here, as far as it lies side by side, at most so many pieces of it."""
-        rest = self.here
+    def load_next(self) -> _Run:
+        panel, step = self.to_come[0], self.to_come.step
+        self.to_come = self.to_come[1:]
+        first = self.resident[0] if self.resident else panel
+        self.resident = range(first, panel + step, step)[-self.capacity :]
+        return self._run(range(panel, panel + 1))
+
+    def runs(self, most: int) -> Iterator[_Run]:
+        """All resident panels, in runs of at most so many: a run ends where the ring buffer does."""
+        rest = self.resident
         while rest:
-            lap = rest[0] // self.most
-            count = next((i for i, piece in enumerate(rest[:together]) if piece // self.most != lap), together)
+            cycle = rest[0] // self.capacity
+            count = next((i for i, panel in enumerate(rest[:most]) if panel // self.capacity != cycle), most)
             yield self._run(rest[:count])
             rest = rest[count:]
 
-    def _run(self, pieces: range) -> _Run:
-        first, last = sorted((pieces[0], pieces[-1]))
-        span = Span(self.pieces[first].lo, self.pieces[last].hi)
-        if self._apart:
+    def _run(self, panels: range) -> _Run:
+        first, last = sorted((panels[0], panels[-1]))
+        span = Span(self.panels[first].lo, self.panels[last].hi)
+        if self._separate_panels:
             return _Run(first, span, span.within(span), first)
-        if len(self.pieces) <= self.most:
+        if len(self.panels) <= self.capacity:
             return _Run(first, span, span, 0)
-        place = first % self.most * len(self.pieces[0])
-        return _Run(first, span, Span(place, place + len(span)), 0)
+        begin = first % self.capacity * len(self.panels[0])
+        return _Run(first, span, Span(begin, begin + len(span)), 0)

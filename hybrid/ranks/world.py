@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import StartError, UsageError, one_line
@@ -59,10 +60,7 @@ def start_world(*, patience: float | None = None) -> Team:
     if launch is None:
         return Team()
     try:
-        import mpi4py
-
-        mpi4py.rc(thread_level="funneled")
-        from mpi4py import MPI
+        MPI = start_mpi()
     except (ImportError, RuntimeError) as error:
         raise StartError(
             f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
@@ -70,6 +68,32 @@ def start_world(*, patience: float | None = None) -> Team:
         ) from error
     _refuse_foreign_launcher(MPI.COMM_WORLD)
     return Team(MPI.COMM_WORLD, patience=patience)
+
+
+def start_mpi() -> ModuleType:
+    """Start MPI in this process, with the thread level that hybrid-runner needs; mpi4py's module."""
+    import mpi4py
+
+    mpi4py.rc(thread_level="funneled")
+    from mpi4py import MPI
+
+    return MPI
+
+
+def world_communicator(team: Team) -> MPI.Comm | None:
+    """The communicator of `start_world`'s team, as `hybrid.multiply` takes it; None for a process alone."""
+    if team.size == 1:
+        return None
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
+def abort(code: int) -> None:
+    """End all ranks of the job with this exit code, whatever they are doing."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Abort(code)
 
 
 def _refuse_foreign_launcher(world: MPI.Comm) -> None:

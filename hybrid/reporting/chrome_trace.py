@@ -1,4 +1,4 @@
-"""Intervals as Chrome trace events: a process for each rank, rows for each phase. Opens in Perfetto."""
+"""Intervals as Chrome trace events, which Perfetto shows: a process for each rank, one or more rows for each phase."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from hybrid.core.timeline import PHASES, Interval
 from hybrid.host.files import atomic_write
 
-_MOST_LANES = 1000
+_MOST_LANES = 1000  # rows of one phase
 
 
 def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], names: Sequence[str]) -> None:
-    """`intervals_of_ranks[rank]` in seconds from a moment all ranks share, `names[rank]` to call the rank by."""
+    """`intervals_of_ranks[rank]` in seconds from a moment that all ranks share, `names[rank]` to show for the rank."""
     events: list[dict[str, Any]] = []
     for rank, (intervals, name) in enumerate(zip(intervals_of_ranks, names, strict=True)):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        free: dict[str, list[float]] = {phase: [0.0] for phase in PHASES}  # for each lane, when it is free again
+        free: dict[str, list[float]] = {phase: [0.0] for phase in PHASES}  # for each lane of a phase, when its last interval ends
         for interval in sorted(intervals, key=lambda interval: interval.begin):
             if interval.phase not in PHASES:
                 continue
@@ -45,5 +45,5 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
 
 
 def _row(phase: str, lane: int) -> int:
-    """What overlaps in one phase takes rows of its own: on one row a viewer would take it for nested."""
+    """Intervals of a phase that overlap get different rows: on one row a viewer would show them as nested calls."""
     return PHASES.index(phase) * _MOST_LANES + lane

@@ -1,4 +1,4 @@
-"""Runs as JSON lines: one writer and one reader for the command and all scripts."""
+"""Runs as JSON lines: one writer and one reader for the commands and all scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 def versions() -> dict[str, str]:
-    """Of everything a run's result and speed may depend on, as far as it is loaded."""
+    """The versions of what a run's result and speed may depend on: Python, packages, and MPI where it has been loaded."""
     found = {"python": platform.python_version()}
     for distribution in ("hybrid-runner", "numpy", "mpi4py", "cupy-cuda12x", "cupy-cuda13x"):
         try:
@@ -58,15 +58,15 @@ def write(record: Mapping[str, Any], path: str) -> None:
         sys.stdout.write(line.decode())
         return
     with open(path, "ab", buffering=0) as lines:
-        fcntl.flock(lines, fcntl.LOCK_EX)  # lines of runs that end together do not mix
+        fcntl.flock(lines, fcntl.LOCK_EX)  # other runs may append at the same time
         end = lines.seek(0, os.SEEK_END)
         if lines.write(line) != len(line):
             lines.truncate(end)
-            raise OSError(errno.ENOSPC, f"no room for the run's line in {path}")
+            raise OSError(errno.ENOSPC, f"no space for the run's line in {path}")
 
 
 def read(path: str) -> Iterator[dict[str, Any]]:
-    """The records of a file, oldest first. UsageError with the line's number for what is not one."""
+    """The records of a file, oldest first. UsageError with the line's number for a line that is no record."""
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -79,7 +79,7 @@ def read(path: str) -> Iterator[dict[str, Any]]:
 
 
 def why_not_json(error: Exception) -> str:
-    """In a few words."""
+    """Why a line cannot be read, in a few words."""
     if isinstance(error, json.JSONDecodeError):
         return error.msg
     return "no UTF-8" if isinstance(error, UnicodeDecodeError) else f"{error}"[:80]

@@ -1,4 +1,4 @@
-"""What a long run is doing, while it does it."""
+"""The progress of a long run."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ PATIENCE = 2.0  # seconds after which a run is long enough to show its progress
 
 
 class Progress:
-    """Shows what a long run is doing: a bar on a terminal, elsewhere one line for each phase."""
+    """Shows the phase of a long run: a bar on a terminal, elsewhere one line for each phase."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
         self._began = time.monotonic()
         self._phase = ""
-        self._ipc_events = False
+        self._printed = False  # a line for this phase
         self._bar: Any = None
 
     def __call__(self, phase: str, done: int, of: int) -> None:
         if phase != self._phase:
             self.close()
-            self._phase, self._ipc_events = phase, False
+            self._phase, self._printed = phase, False
             if self._stream.isatty():
                 from tqdm import tqdm
 
@@ -31,8 +31,8 @@ class Progress:
             if done < self._bar.n:  # the same phase of the next repeat
                 self._bar.reset()
             self._bar.update(done - self._bar.n)
-        elif not self._ipc_events and time.monotonic() - self._began > PATIENCE:
-            self._ipc_events = True
+        elif not self._printed and time.monotonic() - self._began > PATIENCE:
+            self._printed = True
             print(f"hybrid: {phase} …", file=self._stream, flush=True)
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""What a user reads: who works where, the progress of long runs, the table of phases, the last line."""
+"""What a user reads of a run: the ranks and what each has, the table of phases, the last line; and the run's record."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Span
-from hybrid.core.text import plural, ranges
+from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import PHASES, Spread
 from hybrid.plan.plan import Plan
 
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from hybrid.selection.decision import Decision, RankPlacement
     from hybrid.verification.freivalds import Check
 
-OUTSIDE_TOTAL = ("fill", "prepare", "check")
+OUTSIDE_TOTAL = ("fill", "prepare", "check")  # phases whose time is not part of the product's
 
 
 def heading(decision: Decision) -> str:
-    """What runs where: a line for the product, then one for each rank."""
+    """One line for the product, with device, kernel and transport, then one for each rank."""
     plan, problem = decision.plan, decision.plan.problem
-    nodes = len(plan.topology.nodes)
     lines = [
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
-        f"{plan.topology.size} {plural('rank', plan.topology.size)} on {nodes} {plural('node', nodes)}  "
+        f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
         f"{plan.device} ({decision.device_reason})  kernel {decision.kernel.name} ({decision.kernel_reason})"
-        + (f"  road {plan.transport} ({decision.transport_reason})" if plan.staged else "")
+        + (f"  transport {plan.transport} ({decision.transport_reason})" if plan.staged else "")
     ]
     lines += [f"  {describe(placement, plan.shares[placement.rank].rows)}" for placement in decision.placements]
     return "\n".join(lines)
@@ -38,7 +37,7 @@ def describe(placement: RankPlacement, rows: Span) -> str:
         f"rank {placement.rank}",
         placement.host,
         f"cores {ranges(placement.cores)}",
-        f"{threads.count} {plural('thread', threads.count)} ({threads.reason})",
+        f"{counted(threads.count, 'thread')} ({threads.reason})",
     ]
     if placement.gpu:
         shared = ", ".join(map(str, placement.shares_gpu_with))
@@ -47,7 +46,7 @@ def describe(placement: RankPlacement, rows: Span) -> str:
 
 
 def table(plan: Plan, phases: dict[str, Spread], total: Spread) -> str:
-    """Each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate."""
+    """For each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate."""
     lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
     for phase in PHASES:
         if phase not in phases:
@@ -61,7 +60,7 @@ def table(plan: Plan, phases: dict[str, Spread], total: Spread) -> str:
 
 
 def rate(plan: Plan, phase: str, seconds: float) -> str:
-    """The phase's work of all ranks together over the time of the slowest."""
+    """The work of all ranks in this phase, divided by the time of the slowest rank."""
     if seconds <= 0:
         return ""
     if phase == "multiply":
@@ -71,24 +70,25 @@ def rate(plan: Plan, phase: str, seconds: float) -> str:
 
 
 def moved_bytes(plan: Plan, phase: str) -> int:
-    """Bytes that a phase writes (fill), reads (check) or moves, over all ranks; 0 where that depends on the operands."""
+    """Bytes that all ranks write (fill), read (check) or move in a phase; 0 where that depends on where the operands lie."""
     p = plan.problem
     a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
-    away = sum(len(plan.a_rows_on(node)) for node in range(len(plan.topology.nodes)) if node != plan.root_node)
-    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)  # of every row; the other devices have it from there
+    rows_on_other_nodes = sum(len(plan.a_rows_on(node)) for node in range(nodes) if node != plan.root_node)
+    # How often each row of B is loaded from host memory; the other devices fetch it from one that loaded it.
+    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)
     return {
         "fill": a + b,
-        "copy in": a + loads_of_b * b if loads_of_b else _loaded(plan),
+        "copy in": a + loads_of_b * b if loads_of_b else _loaded_bytes(plan),
         "exchange": (plan.topology.size - loads_of_b) * b if loads_of_b else 0,
         "copy out": c,
-        "gather": p.bytes(away, p.m),
+        "gather": p.bytes(rows_on_other_nodes, p.m),
         "check": a + b + c,
     }.get(phase, 0)
 
 
-def _loaded(plan: Plan) -> int:
-    """Bytes of chunks, and of panels or slabs, each as often as it is loaded."""
+def _loaded_bytes(plan: Plan) -> int:
+    """Bytes of row panels, column panels and k-slabs, each as often as it is loaded."""
     p = plan.problem
     return sum(
         sum(p.bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.bytes(len(arrival.span), p.l)
@@ -99,7 +99,7 @@ def _loaded(plan: Plan) -> int:
 
 
 def last_line(plan: Plan, total: Spread, check: Check | None) -> str:
-    """Stable, for scripts: `total <seconds> s  rate <number> GF/s  check ok|FAILED|off …`."""
+    """`total <seconds> s  rate <number> GF/s  check ok|FAILED|off …`: scripts rely on this form."""
     speed = plan.problem.operations / total.median / 1e9 if total.median else 0.0
     return f"total {total.median:.4f} s  rate {speed:.2f} GF/s  check {verdict(check)}"
 
@@ -114,7 +114,7 @@ def verdict(check: Check | None) -> str:
 
 
 def top_left(matrix: Any) -> str:
-    """The matrix as the lecture's programs print it: six decimals and a space each, an empty line after it."""
+    """The matrix as the lecture's programs print it: six decimals and a space for each element, an empty line at the end."""
     return "".join("".join(f"{value:f} " for value in row) + "\n" for row in matrix) + "\n"
 
 

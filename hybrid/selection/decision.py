@@ -163,6 +163,7 @@ def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Setting
         slab_rows=settings.slab_rows,
         check=settings.check,
         row_blocks=row_blocks,
+        model=machine.model,
     )
     plan = make_plan(asked)
     if not memory or all(share.layout.bytes <= memory for share in plan.shares):

@@ -16,6 +16,7 @@ from hybrid.host.memory import available_host_bytes, shared_bytes
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import named
 from hybrid.plan.capacity import FreeMemory
+from hybrid.plan.machine_model import MachineModel
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import kernel_asked_for, threads_of_ranks
@@ -63,7 +64,8 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
             why_no_gpu = str(missing)
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
-    return Inventory(_processor(), gpus, why_no_gpu, free, session.remembered_serial)
+    model = MachineModel.of(settings.machine)
+    return Inventory(_processor(), gpus, why_no_gpu, free, session.remembered_serial, model)
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:

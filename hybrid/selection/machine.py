@@ -9,8 +9,10 @@ from enum import Enum
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu
+from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.plan.capacity import FreeMemory
+from hybrid.plan.machine_model import H200, MachineModel
 
 _UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
 
@@ -33,6 +35,7 @@ class Inventory:
     why_no_gpu: str  # empty where nobody asked for one
     free: FreeMemory
     remembers: int = field(compare=False)  # serial of the decision that this rank would use again; 0: none
+    model: MachineModel = H200
 
 
 class Test(Enum):
@@ -62,6 +65,19 @@ class Machine:
         """Each rank's free memory, as far as it is known."""
         return self.free or [rank.free for rank in self.ranks]
 
+    @property
+    def model(self) -> MachineModel:
+        """The ranks' model of the machine. UsageError if they have different ones."""
+        model = self.ranks[0].model
+        for rank, other in enumerate(self.ranks):
+            for name, value in vars(other.model).items() if other.model != model else ():
+                if value != getattr(model, name):
+                    raise UsageError(
+                        f"HYBRID_MACHINE gives {name} {value} on rank {rank}, {getattr(model, name)} on rank 0: "
+                        "all ranks must have the same numbers"
+                    )
+        return model
+
 
 def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0) -> Machine:
     """A machine one has not: memory that the settings do not limit is unlimited, and every test passes.
@@ -73,7 +89,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
     with_gpus = settings.device in ("auto", "cuda") and (
         bool(gpus_per_node) or settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
     )
-    inventories, free = [], []
+    inventories, free, model = [], [], MachineModel.of(settings.machine)
     for rank in range(ranks):
         node = topology.node_of(rank)
         local_rank = topology.nodes[node].index(rank)
@@ -90,6 +106,6 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
         )
         processor = Processor((local_rank,), None, {})
         why_no_gpu = "" if count else "no GPU is assumed: --gpus-per-node gives their number"
-        inventories.append(Inventory(processor, gpus, why_no_gpu, memory, 0))
+        inventories.append(Inventory(processor, gpus, why_no_gpu, memory, 0, model))
         free.append(memory)
     return Machine(topology, tuple(inventories), tuple(free), dict.fromkeys(Test, ""))

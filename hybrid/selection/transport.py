@@ -11,8 +11,6 @@ from hybrid.errors import DeviceUnavailable
 from hybrid.plan.plan import Plan
 from hybrid.selection.machine import Machine, Test
 
-WORTH_EXCHANGING = 8 << 20  # bytes of B; below, opening CUDA IPC handles costs more than copying all of B on every rank
-
 
 @dataclass(frozen=True)
 class TransportChoice:
@@ -54,7 +52,7 @@ def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> Transp
         return TransportChoice("host", no_peers)
     if plan.device != "cuda":
         return TransportChoice("host", "all memory is a CPU's own")
-    if plan.problem.bytes(plan.problem.l, plan.problem.m) < WORTH_EXCHANGING:
+    if plan.problem.bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
         return TransportChoice("host", no_peers or "B is small")
     tested: tuple[Test, ...] = ()
     if one_rank_a_node:

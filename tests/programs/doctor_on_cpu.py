@@ -12,8 +12,8 @@ from hybrid.diagnostics import bandwidth, cuda_aware_mpi, gpus
 
 GPUS = tuple(Gpu(index, f"GPU-{index}", "CPU") for index in range(2))
 
-gpus.look = lambda: gpus.Sight(GPUS, None, about="a driver")
+gpus.inspect = lambda: gpus.VisibleGpus(GPUS, None, about="a driver")
 gpus.try_out = lambda gpu: gpus.Trial(True, "", 256 << 20)
-cuda_aware_mpi.look = lambda index: "yes"
-bandwidth.send = send_cpu
+cuda_aware_mpi.inspect = lambda index: "yes"
+bandwidth.run_proxies = send_cpu
 sys.exit(doctor.main())

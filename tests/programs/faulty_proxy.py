@@ -9,6 +9,7 @@ import time
 
 from hybrid.devices.cpu import CpuDevice
 from hybrid.diagnostics.probes import all_ranks
+from hybrid.diagnostics.probes.protocol import limit_process
 from hybrid.errors import DeviceUnavailable
 
 fault = sys.argv[3]
@@ -38,4 +39,5 @@ def faulty_copy_in(self, into, source, after):
 
 
 CpuDevice.exchange, CpuDevice.open, CpuDevice.copy_in = faulty_exchange, faulty_open, faulty_copy_in
-all_ranks.main()
+limit_process(int(sys.argv[1]))
+all_ranks.main(sys.argv[2])

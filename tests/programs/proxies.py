@@ -15,7 +15,7 @@ from hybrid.diagnostics import bandwidth, proxy_ranks
 from hybrid.ranks.team import Team
 
 FAULTY = Path(__file__).with_name("faulty_proxy.py")
-send = proxy_ranks.send
+send = proxy_ranks.run_proxies
 
 
 def send_cpu(team, command, limit, fault=""):
@@ -34,8 +34,8 @@ def main():
     team.pretend_nodes(ranks_per_node)
     chosen = [None if rank in without else Gpu(0, f"GPU-{rank}", "CPU") for rank in range(team.size)]
     limit = 8 if fault == "sleep" else 50
-    bandwidth.send = lambda team, command, _: send_cpu(team, command, limit, fault)
-    moved = bandwidth.look(team, chosen, [[gpu] if gpu else [] for gpu in chosen])
+    bandwidth.run_proxies = lambda team, command, _: send_cpu(team, command, limit, fault)
+    moved = bandwidth.measure(team, chosen)
     if team.rank == 0:
         print(json.dumps(asdict(moved)))
 

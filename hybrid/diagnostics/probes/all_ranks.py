@@ -1,46 +1,44 @@
-"""The GPUs of a node's ranks at the same time: python -m hybrid.diagnostics.probes.all_ranks LIMIT TASK
+"""Measures the GPUs of all ranks at the same time, by one proxy for each rank.
 
-A deputy: one process a rank, all of them together. TASK is JSON: `rank`, `nodes` (their ranks that have a GPU), `measuring`
-(of each node the ranks whose links are measured, one a GPU), `index` of the GPU, null for a CPU that copies like one, and
-`size`, the bytes of a copy.
+The argument is JSON: `rank`; `nodes`: of each node its ranks that have a GPU; `measuring`: of each node the ranks whose links
+are measured, one for each GPU; `uuids`: of all ranks' GPUs; `size`: bytes of a copy; `index`: of this rank's GPU, null for a
+CPU that copies like one.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import numpy as np
 
 from hybrid.core.spans import Topology
 from hybrid.devices.base import PeerDevice
-from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, Link, pattern, rate_of, together
-from hybrid.diagnostics.probes.protocol import begin, say
-from hybrid.diagnostics.probes.proxy_team import DeputyTeam
+from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, HostLink, copy_rate, pattern, rates_together
+from hybrid.diagnostics.probes.protocol import report
+from hybrid.diagnostics.probes.proxy_team import ProxyTeam
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
 
-_FETCHES = 8  # of one rank's memory, one after the other
+_FETCHES = 8  # of one rank's memory, one after the other, that are timed
 
 
-def main() -> None:
-    begin(int(sys.argv[1]))
-    task = json.loads(sys.argv[2])
-    team = DeputyTeam(task["rank"], Topology(tuple(tuple(node) for node in task["nodes"])))
+def main(argument: str) -> None:
+    task = json.loads(argument)
+    team = ProxyTeam(task["rank"], Topology(tuple(tuple(node) for node in task["nodes"])))
     try:
         device = device_of(task["index"])
-        say(stage="links")
-        measure_links(team, device, task["measuring"], task["size"])
+        report(stage="links")
+        _measure_links(team, device, task)
         if any(len(node) > 1 for node in team.topology.nodes):
-            say(stage="reaching")
+            report(stage="opening")
             PeerAccess(RankDevice(None, device)).probe(team)
-            say(stage="fetching")
-            fetch_from_all(team, device, task["size"])
-        say(stage="done")
-    except Exception as error:  # the rank's to judge, whatever it is
-        say(failed=one_line(error))
+            report(stage="fetching")
+            _fetch_from_all(team, device, task["uuids"], task["size"])
+        report(stage="done")
+    except Exception as error:  # whatever it is, the rank judges it
+        report(failed=one_line(error))
 
 
 def device_of(index: int | None) -> Any:
@@ -54,74 +52,71 @@ def device_of(index: int | None) -> Any:
     return CudaDevice(usable_gpus()[index])
 
 
-def measure_links(team: DeputyTeam, device: PeerDevice, measuring: list[list[int]], size: int) -> None:
-    """Each GPU's link to the host while the others of its node rest, then all of a node's at once."""
-    own = measuring[team.node]
+def _measure_links(team: ProxyTeam, device: PeerDevice, task: dict[str, Any]) -> None:
+    """Each GPU's link while the others of its node are idle, then all links of a node at once."""
+    of_node: list[int] = task["measuring"][team.node]
+    rates: dict[str, Any] = {}
     with team.phase("links", timed=False):
-        links = [Link(device, size)] if team.rank in own else []
-    for turn in range(max(len(ranks) for ranks in measuring)):
+        links = [HostLink(device, task["size"])] if team.rank in of_node else []
+    for turn in range(max(len(ranks) for ranks in task["measuring"])):
         with team.phase("links", timed=False):
-            if links and own.index(team.rank) == turn:
-                say(locked=links[0].locked, alone=links[0].alone())
-
-    def meet() -> None:
-        with team.phase("links", timed=False):
-            pass
-
-    rates = together(links, meet)
-    if rates and len(own) > 1:
-        say(together=rates[0])
+            if links and of_node.index(team.rank) == turn:
+                rates = {"uuid": task["uuids"][team.rank], "pinned": links[0].pinned, "alone": links[0].alone()}
+                report(links=[rates])
+    together = rates_together(links, lambda: _barrier(team, "links"))
+    if together and len(of_node) > 1:
+        report(links=[{**rates, "together": together[0]}])
 
 
-def fetch_from_all(team: DeputyTeam, device: PeerDevice, size: int) -> None:
-    """All ranks at the same time, each from another one of its node, round by round. Say how fast that was; DeviceUnavailable
-    if something else arrived than lies there."""
+def _fetch_from_all(team: ProxyTeam, device: PeerDevice, uuids: list[str], size: int) -> None:
+    """All ranks at the same time, each from another one of its node, round by round. Reports the rates; DeviceUnavailable if
+    what arrives is not what the other rank's GPU holds."""
     node = team.node_ranks
-    place = node.index(team.rank)
-    with team.phase("fetching", timed=False) as offering:
+    rows = size // (ITEM * COLUMNS)
+    with team.phase("fetching", timed=False) as handles:
         memory = device.reserve(2 * size, shared=True)
-        rows = size // (ITEM * COLUMNS)
-        landing = device.matrix(memory, size, rows, COLUMNS, "float64")
-        own = pattern(team.rank, size)  # as long as it is copied
+        target = device.matrix(memory, size, rows, COLUMNS, "float64")
+        own = pattern(team.rank, size)  # must live until it is copied
         device.copy_in(device.matrix(memory, 0, rows, COLUMNS, "float64"), own, [])
         device.finish()
-        offering.mine = device.handle(memory)
+        handles.mine = device.handle(memory)
     with team.phase("fetching", timed=False):
-        opened = {rank: device.open(offering.all[rank]) for rank in node if rank != team.rank}
-    rates = {}
-    for shift in range(1, max(map(len, team.topology.nodes))):
-        source = node[(place + shift) % len(node)]
+        opened = {rank: device.open(handles.all[rank]) for rank in node if rank != team.rank}
+    copies = []
+    for distance in range(1, max(map(len, team.topology.nodes))):
+        source = node[(node.index(team.rank) + distance) % len(node)] if distance < len(node) else None
+        memory_there = None if source is None else device.matrix(opened[source], 0, rows, COLUMNS, "float64")
+        rate = 0.0
+        for count in (1, _FETCHES):  # the first fetch is slower
+            with team.phase("fetching", timed=False):
+                if memory_there is not None:
+                    rate = _fetch(device, target, memory_there, count, size)
         with team.phase("fetching", timed=False):
-            if shift < len(node):
-                theirs = device.matrix(opened[source], 0, rows, COLUMNS, "float64")
-                _fetch(device, landing, theirs, 1, size)
-        with team.phase("fetching", timed=False):
-            if shift < len(node):
-                rates[str(source)] = _fetch(device, landing, theirs, _FETCHES, size)
-        with team.phase("fetching", timed=False):
-            if shift < len(node):
-                _compare(device, landing, source, size)
-    say(fetched=rates)
+            if source is not None:
+                _compare(device, target, source, size)
+                if uuids[source] != uuids[team.rank]:
+                    copies.append({"source": uuids[source], "target": uuids[team.rank], "rate": rate})
+    report(peer_copies=copies)
     with team.phase("fetching", timed=False):
         for other in opened.values():
             device.close(other)
-    with team.phase("fetching", timed=False):
-        pass  # no owner gives back what others have open
+    _barrier(team, "fetching")  # memory may only be freed when no other process has it open
 
 
-def _fetch(device: PeerDevice, landing: Any, theirs: Any, count: int, size: int) -> float:
+def _barrier(team: ProxyTeam, name: str) -> None:
+    with team.phase(name, timed=False):
+        pass
+
+
+def _fetch(device: PeerDevice, target: Any, source: Any, count: int, size: int) -> float:
     for _ in range(count):
-        device.exchange(landing, theirs, [])
-    return rate_of(device, size, count)
+        device.exchange(target, source, [])
+    return copy_rate(device, size, count)
 
 
-def _compare(device: PeerDevice, landing: Any, source: int, size: int) -> None:
-    seen = np.full(landing.shape, np.nan)
-    device.copy_out(seen, landing, [])
+def _compare(device: PeerDevice, target: Any, source: int, size: int) -> None:
+    arrived = np.full(target.shape, np.nan)
+    device.copy_out(arrived, target, [])
     device.finish()
-    if not np.array_equal(seen, pattern(source, size)):
+    if not np.array_equal(arrived, pattern(source, size)):
         raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there")
-
-
-if __name__ == "__main__":
-    main()

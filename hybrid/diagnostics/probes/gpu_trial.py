@@ -1,43 +1,42 @@
-"""A GPU at work: python -m hybrid.diagnostics.probes.gpu_trial LIMIT INDEX. Compiles, runs, copies, page-locks."""
+"""Tries a GPU: compiles and runs a kernel, copies, and pins host memory."""
 
 from __future__ import annotations
 
 import os
-import sys
 
-from hybrid.diagnostics.probes.protocol import begin, say
+from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import one_line
 
-LOCKED_BYTES = (256 << 20, 64 << 20, 16 << 20, 1 << 20)  # the first that can be
+PINNED_BYTES = (256 << 20, 64 << 20, 16 << 20, 1 << 20)  # tried in this order until it works
 _SOURCE = 'extern "C" __global__ void add_one(int* numbers) { numbers[threadIdx.x] += 1; }'
 
 
-def main() -> None:
-    begin(int(sys.argv[1]))
-    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # what is found in the cache would show nothing of the compiler
+def main(index: str) -> None:
+    """`index`: of the GPU, in this process's numbering."""
+    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # a kernel from the cache on disk would not show that the compiler works
     import cupy
     import numpy as np
 
-    cupy.cuda.Device(int(sys.argv[2])).use()
-    say(stage="memory")
+    cupy.cuda.Device(int(index)).use()
+    report(stage="memory")
     numbers = cupy.asarray(np.arange(32, dtype=np.int32))
-    say(stage="compiling")
+    report(stage="compiling")
     add_one = cupy.RawKernel(_SOURCE, "add_one")
     add_one.compile()
-    say(stage="running")
+    report(stage="running")
     add_one((1,), (32,), (numbers,))
-    say(works=bool((cupy.asnumpy(numbers) == np.arange(1, 33)).all()))
-    for size in LOCKED_BYTES:
-        trouble = _lock(size)
+    report(works=bool((cupy.asnumpy(numbers) == np.arange(1, 33)).all()))
+    for size in PINNED_BYTES:
+        trouble = _pin(size)
         if not trouble:
-            say(locked=size)
+            report(pinned=size)
             break
-        if size == LOCKED_BYTES[0]:
-            say(lock_error=trouble)
+        if size == PINNED_BYTES[0]:
+            report(pin_error=trouble)
 
 
-def _lock(size: int) -> str:
-    """Why so much memory cannot be page-locked; "" if it can."""
+def _pin(size: int) -> str:
+    """Why so much host memory cannot be pinned; "" if it can."""
     import cupy
     import numpy as np
 
@@ -49,7 +48,3 @@ def _lock(size: int) -> str:
     except (MemoryError, runtime.CUDARuntimeError) as error:
         return one_line(error)
     return ""
-
-
-if __name__ == "__main__":
-    main()

@@ -1,24 +1,14 @@
-"""MPI, started by a process alone: python -m hybrid.diagnostics.probes.mpi LIMIT"""
+"""Starts MPI in a process alone, and reports which library it is."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 
-from hybrid.diagnostics.probes.protocol import begin, say
+from hybrid.diagnostics.probes.protocol import report
+from hybrid.ranks.mpi_library import library_in_use
+from hybrid.ranks.world import start_mpi
 
 
 def main() -> None:
-    begin(int(sys.argv[1]))
-    import mpi4py
-
-    mpi4py.rc(thread_level="funneled")
-    from mpi4py import MPI
-
-    from hybrid.ranks.mpi_library import library_in_use
-
-    say(library=asdict(library_in_use()), size=MPI.COMM_WORLD.Get_size())
-
-
-if __name__ == "__main__":
-    main()
+    start_mpi()
+    report(library=asdict(library_in_use()))

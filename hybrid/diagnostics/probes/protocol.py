@@ -1,6 +1,6 @@
-"""Programs that the doctor runs as processes of their own, since what they try may kill or hang them.
+"""What the doctor's probes have in common: programs that run as child processes, since what they try may kill or hang them.
 
-Each says what it has come to know as soon as it knows it, so that its end does not take that away.
+Each reports what it has found as soon as it has found it, so that nothing is lost when it dies of the next thing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 from typing import Any
 
 
-def begin(limit: int) -> None:
-    """End this process after `limit` seconds, also when nobody waits for it any more; and leave no core file behind."""
-    signal.alarm(limit)
+def limit_process(seconds: int) -> None:
+    """End this process by a signal after so many seconds; let it leave no core file."""
+    signal.alarm(seconds)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def say(**known: Any) -> None:
-    """One line of JSON a call."""
-    sys.stdout.write(f"\n{json.dumps(known)}\n")  # what libraries print may not end with its line
+def report(**found: Any) -> None:
+    """One line of JSON on standard output; of the same key the last value counts."""
+    sys.stdout.write(f"\n{json.dumps(found)}\n")  # what libraries print may not end with its line
     sys.stdout.flush()

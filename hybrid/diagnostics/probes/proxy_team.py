@@ -1,4 +1,4 @@
-"""The team that a rank's deputy belongs to: words to the others go to its rank, which passes them on."""
+"""The team that a rank's proxy belongs to: a phase's results go to the other proxies through the ranks."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ import sys
 from typing import Any
 
 from hybrid.core.spans import Topology
-from hybrid.diagnostics.probes.protocol import say
+from hybrid.diagnostics.probes.protocol import report
 from hybrid.ranks.team import Phase, Team
 
 
-class _Unheard:
-    """Stands for a team's messages."""
+class _NoMessages:
+    """Stands for the messages of a team, which a proxy cannot send."""
 
     def __init__(self) -> None:
         self.serial = 0
 
     def end_if_others_failed(self) -> None:
-        pass  # this process is ended then
+        pass  # this process is killed then
 
 
-class DeputyTeam(Team):
-    """Of the ranks in `topology`. A failure is raised by the phase it happened in, on its rank alone: the process has to say
-    `failed` and end, and then the others are ended."""
+class ProxyTeam(Team):
+    """Of the ranks in `topology`. A failure is raised only on the rank where it happened: its process must report `failed` and
+    end, and then the ranks kill the other proxies."""
 
     def __init__(self, rank: int, topology: Topology) -> None:
         super().__init__()
         self.rank = rank
         self.size = 1 + max(max(node) for node in topology.nodes)
         self.topology = self._real_topology = topology
-        self._unheard = _Unheard()
+        self._no_messages = _NoMessages()
 
     @property
     def messages(self) -> Any:
-        return self._unheard
+        return self._no_messages
 
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
         if failure is not None:
             raise failure
-        self._unheard.serial += 1
-        say(to_others=base64.b64encode(pickle.dumps(phase.mine)).decode())
+        self._no_messages.serial += 1
+        report(to_others=base64.b64encode(pickle.dumps(phase.mine)).decode())
         answer = sys.stdin.readline()
         if not answer:
-            sys.exit("the rank has gone")
-        phase.all = [None if word is None else pickle.loads(base64.b64decode(word)) for word in json.loads(answer)]
+            sys.exit("the rank has ended")
+        phase.all = [None if part is None else pickle.loads(base64.b64decode(part)) for part in json.loads(answer)]

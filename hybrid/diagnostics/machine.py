@@ -1,0 +1,82 @@
+"""The numbers of this machine that the plan's model needs: measured on one GPU, in a process that may die."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.diagnostics.bandwidth import Link
+from hybrid.diagnostics.finding import Unknown
+from hybrid.diagnostics.probe_process import ProbeResult, run_probe
+from hybrid.errors import HybridError
+from hybrid.plan.buffer_layout import KERNEL_TILE
+from hybrid.plan.machine_model import RECORD_KEY, MachineModel
+from hybrid.ranks.team import Team
+
+_LIMIT = 60  # seconds
+_TASK = {"sizes": (1024, 2048, 4096, 8192), "rows": 4096, "widths": (4 << 10, 8 << 10, 16 << 10, 32 << 10)}
+_MOST_ROW_OVERHEAD = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`model`: the fields of MachineModel that were measured; `rates`: what was measured, as the probe reported it."""
+
+    model: Mapping[str, Any]
+    rates: Mapping[str, Any]
+
+
+def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> Machine | Unknown:
+    """On the first rank's GPU whose link was measured, while the others are idle. Every rank calls it, and gets the same."""
+    measured = [link.rank for link in links if (gpu := chosen[link.rank]) is not None and gpu.uuid == link.uuid]
+    if not measured:
+        return Unknown("no GPU that works")
+    with team.phase("machine", timed=False) as phase:
+        mine = chosen[team.rank]
+        if team.rank == measured[0] and mine is not None:
+            phase.mine = run_probe("machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT)
+    return interpret(phase.all[measured[0]], [link.alone.to_gpu for link in links])
+
+
+def interpret(result: ProbeResult, link_rates: Sequence[float]) -> Machine | Unknown:
+    """`link_rates`: bytes a second to each GPU of the job. The slowest one counts, since the others wait for it."""
+    found = result.report
+    if result.ended or found.get("stage") != "done":
+        return Unknown(f"{found.get('stage', 'starting')}: {result.ended or found.get('failed', 'it ended early')}")
+    try:
+        link_rate = min(found["link"]["to_gpu"], *link_rates)
+        model: dict[str, Any] = {
+            f"{dtype}_multiply_adds_per_byte": rate / link_rate for dtype, rate in found["multiply_adds"].items()
+        }
+        model["panel_row_overhead_bytes"] = row_overhead({int(width): rate for width, rate in found["panels"].items()})
+        if found["multiprocessors"]:
+            model["least_tile_elements"] = found["multiprocessors"] * KERNEL_TILE**2
+        MachineModel(**model)
+    except (ArithmeticError, HybridError, LookupError) as error:
+        return Unknown(f"the measured rates make no sense: {error}")
+    return Machine(model, {name: found[name] for name in ("link", "multiply_adds", "panels", "multiprocessors")})
+
+
+def row_overhead(rates: Mapping[int, float]) -> int:
+    """Bytes the link could copy in the time that it loses at each row, by `rates[bytes of a row]` in bytes a second.
+
+    A row of w bytes takes (w + overhead) / r: a straight line through the times, by least squares.
+    """
+    widths = list(rates)
+    seconds = [width / rate for width, rate in rates.items()]
+    mean_width, mean_seconds = sum(widths) / len(widths), sum(seconds) / len(seconds)
+    products = sum((width - mean_width) * second for width, second in zip(widths, seconds, strict=True))
+    slope = products / sum((width - mean_width) ** 2 for width in widths)
+    if slope <= 0:
+        raise ArithmeticError("wider rows took no longer than narrow ones")
+    return min(_MOST_ROW_OVERHEAD, max(1, round(mean_seconds / slope - mean_width)))
+
+
+def as_record(machine: Machine | Unknown) -> dict[str, Any]:
+    """What the doctor's JSON line says of it; HYBRID_MACHINE takes that line."""
+    if isinstance(machine, Unknown):
+        return {RECORD_KEY: None, "machine_rates": None, "no_machine_model": machine.reason}
+    return {RECORD_KEY: dict(machine.model), "machine_rates": dict(machine.rates), "no_machine_model": ""}

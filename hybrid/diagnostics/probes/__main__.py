@@ -1,0 +1,15 @@
+"""Runs a probe: python -m hybrid.diagnostics.probes NAME LIMIT ARGUMENT…
+
+It is `main` of the module NAME of this package, which reports what it finds. The process ends after LIMIT seconds, also when
+nobody waits for it any more, and leaves no core file.
+"""
+
+import sys
+from importlib import import_module
+
+from hybrid.diagnostics.probes.protocol import limit_process
+
+if __name__ == "__main__":
+    name, seconds, *arguments = sys.argv[1:]
+    limit_process(int(seconds))
+    import_module(f"hybrid.diagnostics.probes.{name}").main(*arguments)

@@ -1,0 +1,116 @@
+"""Measures what the plan's model of a machine needs of one GPU.
+
+The argument is JSON: `index` of the GPU, null for a CPU that copies like one; `sizes` of square products, smallest first;
+`rows` and `widths` (bytes) of the column panels that are copied out of a matrix with rows twice as long as the largest width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.spans import Span, pieces
+from hybrid.diagnostics.probes.all_ranks import device_of
+from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, HostLink
+from hybrid.diagnostics.probes.protocol import report
+from hybrid.errors import one_line
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
+
+LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count
+_LINK_BYTES = 64 << 20
+_TIMES = 3  # products, or copies, that are timed together
+_FILL_ROWS = 1024
+
+
+def main(argument: str) -> None:
+    task = json.loads(argument)
+    try:
+        measure(device_of(task["index"]), task)
+        report(stage="done")
+    except Exception as error:  # whatever it is, the rank judges it
+        report(failed=one_line(error))
+
+
+def measure(device: Any, task: Mapping[str, Any]) -> None:
+    """Report the link's rates, the fastest kernels' rates, and the rates of column panels while a kernel runs."""
+    report(stage="link", multiprocessors=multiprocessors(device))
+    link = HostLink(device, min(_LINK_BYTES, task["rows"] * COLUMNS * ITEM)).alone()
+    report(link=link)
+    rates: dict[str, float] = {}
+    for dtype in reversed(ITEM_SIZES):
+        report(stage=f"multiplying {dtype}")
+        product = Product.long_enough(device, dtype, task["sizes"])
+        rates[dtype] = product.n**3 / product.seconds
+        report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
+    report(stage="copying column panels")
+    report(panels=panel_rates(device, product, task["rows"], task["widths"], link["to_gpu"]))
+
+
+def multiprocessors(device: Any) -> int:
+    """0 for a CPU."""
+    if device.name != "cuda":
+        return 0
+    from cupy.cuda import runtime
+
+    return int(runtime.getDeviceProperties(device.gpu.index)["multiProcessorCount"])
+
+
+class Product:
+    """A square product by the fastest kernel. `seconds`: how long it takes."""
+
+    def __init__(self, device: Any, dtype: str, n: int) -> None:
+        self.n, self._device = n, device
+        capability = device.gpu.capability if device.name == "cuda" else EMULATED_CAPABILITY
+        device.take_kernel(fastest(device.name, dtype, n, capability).kernel, dtype)
+        size = n * n * ITEM_SIZES[dtype]
+        memory = device.reserve(3 * size, shared=False)
+        self._a, self._b, self._c = (device.matrix(memory, number * size, n, n, dtype) for number in range(3))
+        # Random numbers: a GPU at its power limit multiplies zeros faster.
+        some = np.random.default_rng(0).standard_normal((min(n, _FILL_ROWS), n)).astype(dtype)
+        for rows in pieces(Span(0, n), len(some)):
+            for matrix in (self._a, self._b):
+                device.copy_in(matrix[rows.slice], some[: len(rows)], [])
+        self.start(1)
+        list(device.finish())  # the first launch takes longer
+        self.start(_TIMES)
+        self.seconds = _seconds(device, "multiply") / _TIMES
+
+    @classmethod
+    def long_enough(cls, device: Any, dtype: str, sizes: Sequence[int]) -> Product:
+        """The first that takes long enough to be timed, or the largest."""
+        for n in sizes:
+            product = cls(device, dtype, n)
+            if product.seconds >= LONG_ENOUGH:
+                break
+        return product
+
+    def start(self, times: int) -> None:
+        """Without waiting for the end."""
+        for _ in range(times):
+            self._device.multiply(self._a, self._b, self._c, [])
+
+
+def panel_rates(device: Any, product: Product, rows: int, widths: Sequence[int], link_rate: float) -> dict[str, float]:
+    """Bytes a second of column panels with rows of these many bytes, copied to the device while it multiplies."""
+    columns = 2 * max(widths) // ITEM
+    here = np.ones((rows, columns))  # of memory that is there: zeros might all be one page
+    there = device.matrix(device.reserve(here.nbytes, shared=False), 0, rows, columns, "float64")
+    device.lock(here)
+    rates = {}
+    for width in (widths[0], *widths):  # the first copies take longer
+        size = rows * width
+        product.start(1 + int(2 * _TIMES * size / link_rate / product.seconds))
+        for _ in range(_TIMES):
+            device.copy_in(there[:, : width // ITEM], here[:, : width // ITEM], [])
+        rates[str(width)] = _TIMES * size / _seconds(device, "copy in")
+    return rates
+
+
+def _seconds(device: Any, phase: str) -> float:
+    """From the begin of the first to the end of the last piece of such work that was handed over."""
+    timed = [(begin, end) for done, begin, end in device.finish() if done == phase]
+    return max(end for _, end in timed) - min(begin for begin, _ in timed)

@@ -1,0 +1,172 @@
+"""What the plan assumes of a machine, as numbers: one frozen record that all ranks share.
+
+The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).
+`python -m hybrid.doctor --json FILE` measures the first four on another machine, and HYBRID_MACHINE=FILE uses what it wrote.
+The product is right whatever is assumed here; only its speed depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hybrid.errors import UsageError, one_line
+
+KiB, MiB = 1 << 10, 1 << 20
+RECORD_KEY = "machine_model"  # of the doctor's JSON lines
+SMALLEST_NUMBER, LARGEST_NUMBER = 1e-6, 1 << 60
+LARGEST_FILE = 64 * MiB
+_LONGEST = 200  # characters of a message
+
+
+def _of_h200(value: Any, text: str, *, most: int = LARGEST_NUMBER) -> Any:
+    return field(default=value, metadata={"help": text, "most": most})
+
+
+@dataclass(frozen=True)
+class MachineModel:
+    """Every number is positive. What no recorded line shows is called estimated: it was chosen by reasoning or by single runs."""
+
+    float64_multiply_adds_per_byte: float = _of_h200(
+        512.0,
+        "multiply-adds a GPU computes while its link copies one byte; measured: 56.8 TF/s (docs/measured/ladder-h200.jsonl) "
+        "over 2 x 54.8 GB/s (docs/measured/doctor-h200.jsonl) are 518",
+    )
+    float32_multiply_adds_per_byte: float = _of_h200(512.0, "the same in float32; measured: 53.1 TF/s over 2 x 54.8 GB/s are 484")
+    panel_row_overhead_bytes: int = _of_h200(
+        4 * KiB,
+        "bytes the link could copy in the time it loses at each row of a column panel, while a kernel runs; measured, without a "
+        "recorded line: rows of 16 KiB are copied at about 4/5 of the rate of whole rows",
+    )
+    least_tile_elements: int = _of_h200(
+        2 * MiB,
+        "elements of a tile of C below which some multiprocessors have nothing to do: a thread-block tile of 128 x 128 for each "
+        "of them; counted: 132 multiprocessors, rounded down to 128",
+    )
+    least_panel_rows: int = _of_h200(
+        512,
+        "rows of a row panel on a GPU; estimated: 512 rows of 8192 columns are 256 thread-block tiles, two for each "
+        "multiprocessor",
+    )
+    least_panel_bytes: int = _of_h200(
+        16 * MiB,
+        "bytes of a row or column panel with its part of C: smaller ones take longer to hand to the device than to "
+        "copy, which is 0.3 ms for these; estimated",
+    )
+    most_column_panels: int = _of_h200(8, "column panels, where all are resident; estimated: more would start little sooner")
+    least_column_panel_bytes: int = _of_h200(
+        32 * MiB,
+        "bytes of a column panel where B comes in several, perhaps from another node; estimated",
+    )
+    least_slab_rows: int = _of_h200(
+        1024, "rows of a k-slab; estimated: a kernel that adds reads and writes its part of C once for each slab"
+    )
+    most_slabs: int = _of_h200(16, "k-slabs, where all are resident and have more than least_slab_rows rows; estimated")
+    adding_speed: float = _of_h200(0.85, "speed of a kernel that adds a slab to C, beside one that computes C at once; estimated")
+    most_stationary_panels: int = _of_h200(
+        4, "panels of the stationary operand: the first is multiplied while the others are copied; estimated"
+    )
+    least_streamed_panels: int = _of_h200(
+        3,
+        "panels of the streamed operand on the device: one is multiplied, one waits, one is copied; reasoned",
+        most=64,
+    )
+    half_tile_cost: float = _of_h200(1 / 8, "of the time, added each time that tiles are halved to fit into memory; estimated")
+    least_exchange_bytes: int = _of_h200(
+        8 * MiB,
+        "bytes of B for which ranks fetch it from each other's GPUs: below, opening CUDA IPC handles costs more than "
+        "copying all of B on every rank; estimated",
+    )
+    cpu_tile_work: int = _of_h200(
+        500_000_000_000,
+        "multiply-adds of a tile on a CPU: progress is shown after each tile, and BLAS packs B anew for it; estimated: seconds",
+    )
+    most_cpu_row_panels: int = _of_h200(512, "row panels on a CPU; estimated")
+
+    def __post_init__(self) -> None:
+        for known in fields(self):
+            _refuse_wrong(known, getattr(self, known.name))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """The default travels between ranks by its name: each product sends the ranks' models, and most are this one."""
+        return "H200" if self is H200 else (MachineModel, tuple(vars(self).values()))
+
+    def multiply_adds_per_byte(self, dtype: str) -> float:
+        """What a GPU computes while its link copies a byte: the machine balance of a roofline, with the link for the memory."""
+        return self.float64_multiply_adds_per_byte if dtype == "float64" else self.float32_multiply_adds_per_byte
+
+    @property
+    def panel_row_bytes(self) -> int:
+        """Least bytes of a column panel's row where all of B is resident: it is copied once, at 4/5 of the link's rate."""
+        return 4 * self.panel_row_overhead_bytes
+
+    @property
+    def streamed_panel_row_bytes(self) -> int:
+        """The same out of core, where panels are copied again and again: 6/7 of the link's rate."""
+        return 6 * self.panel_row_overhead_bytes
+
+    @classmethod
+    def of(cls, path: str) -> MachineModel:
+        """That of the setting `machine`: read from the file, or the default for ""."""
+        return cls.read(path) if path else H200
+
+    @classmethod
+    def read(cls, path: str) -> MachineModel:
+        """From a JSON object of this class's fields, those left out as for an H200; or from the doctor's JSON lines, the last
+        one that has a model. UsageError, in one line, for anything else."""
+        said = _said_in(path)
+        unknown = sorted(set(said) - {known.name for known in fields(cls)})
+        if unknown:
+            raise UsageError(f"{path}: {unknown[0]!r} is no field of a machine model")
+        try:
+            return cls(**said)
+        except UsageError as wrong:
+            raise UsageError(f"{path}: {wrong}") from None
+
+    def write(self, path: str) -> None:
+        """So that `read` gives it back."""
+        Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+def _refuse_wrong(known: Field[Any], value: Any) -> None:
+    kind, most = type(known.default), known.metadata["most"]
+    if type(value) not in ((float, int) if kind is float else (int,)):
+        raise UsageError(f"{known.name} must be a {'number' if kind is float else 'whole number'}, not {value!r}"[:_LONGEST])
+    least = SMALLEST_NUMBER if kind is float else 1
+    if not least <= value <= most:
+        raise UsageError(f"{known.name} must be from {least} to {most}, not {value!r}"[:_LONGEST])
+
+
+def _said_in(path: str) -> Mapping[str, Any]:
+    """The fields that a file of one model, or the doctor's file, gives."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"the machine model {path} cannot be read: {error.strerror}") from None
+    if len(raw) > LARGEST_FILE:
+        raise UsageError(f"{path} is larger than {LARGEST_FILE // MiB} MiB: no machine model")
+    try:
+        text = raw.decode()
+        try:
+            records = [json.loads(text)]
+        except json.JSONDecodeError:  # not one object, but perhaps one a line
+            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON: {one_line(error)}"[:_LONGEST]) from None
+    if not records or not all(isinstance(record, dict) for record in records):
+        raise UsageError(f"{path} holds no JSON object")
+    if len(records) == 1 and "command" not in records[0]:
+        return records[0]
+    models = [record[RECORD_KEY] for record in records if isinstance(record.get(RECORD_KEY), dict)]
+    if not models:
+        raise UsageError(
+            f"{path} has no line with a {RECORD_KEY}: run python -m hybrid.doctor --json {path} on a machine with a GPU"
+        )
+    return models[-1]
+
+
+H200 = MachineModel()
