@@ -59,8 +59,15 @@ def multiply(
         The rank that has the operands and gets the result.
     out
         At the root, a float32 or float64 array for the result, which must not overlap a or b.
-    kernel, device, check, threads
-        As the command's options; None leaves them to the environment variables HYBRID_* and the defaults.
+    kernel
+        A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
+        HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_CHECK and HYBRID_THREADS, and to the defaults.
+    device
+        "auto", "cpu", "cuda" or "emulate".
+    check
+        Whether to verify the product.
+    threads
+        CPU threads of each rank.
 
     Returns
     -------

@@ -15,19 +15,14 @@ from hybrid.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """This rank's consecutive rows of a matrix.
+    """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
-    The matrix is the blocks of all ranks, one below the other in rank order. Every rank passes one; it may have no rows.
+    Every rank has one; it may be empty.
 
     Parameters
     ----------
-    array : numpy.ndarray or cupy.ndarray
-        The rows, two-dimensional; a CuPy array lies on the GPU that the rank computes on.
-
-    Raises
-    ------
-    UsageError
-        If the array does not have two dimensions.
+    array
+        The rows: a NumPy array, or a CuPy array on the rank's GPU.
     """
 
     array: Any

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hybrid.core.settings import Settings
 from hybrid.errors import DoesNotFit
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
-from hybrid.selection.inventory import Inventory, free_memory_of
-from hybrid.selection.machine import Machine, Test
+from hybrid.selection.inventory import free_memory_of
+from hybrid.selection.machine import Inventory, Machine
 from hybrid.selection.session import Remembered, Session
 
 
@@ -51,7 +51,6 @@ def _find_out(session: Session, machine: Machine, settings: Settings, unknown: U
         with team.phase("agree", timed=False) as looking:
             looking.mine = free_memory_of(session, settings, unknown.gpus[team.rank], now=True)
         return replace(machine, free=tuple(looking.all))
-    rank_device = session.device_to_test(unknown.plan, unknown.gpus, unknown.kernel)
     again = settings.transport != "auto"  # who asks for a transport may have mended what an earlier test failed for
-    tested = rank_device.peer_access if unknown.test is Test.PEERS else rank_device.device_group
-    return replace(machine, outcomes={**machine.outcomes, unknown.test: tested.refusal(team, again=again)})
+    outcome = session.why_test_fails(unknown.test, unknown.plan, unknown.gpus, unknown.kernel, again=again)
+    return replace(machine, outcomes={**machine.outcomes, unknown.test: outcome})

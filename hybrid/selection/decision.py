@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hybrid.core.problem import Problem
-from hybrid.core.settings import Settings
+from hybrid.core.settings import Settings, one_of
+from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
-from hybrid.host.threads import Threads
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, fastest, refusal
+from hybrid.host.threads import Threads, choose_threads
+from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
 from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.plan import Plan, make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
-from hybrid.selection.inventory import Inventory, kernel_asked_for, threads_of_ranks
-from hybrid.selection.machine import Machine, Test
+from hybrid.selection.machine import Inventory, Machine, Processor, Test
 from hybrid.selection.transport import choose_transport
 
 _STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
@@ -220,3 +220,24 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
         raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or use --device {instead}")
     chosen = choose_gpus([inventory.gpus for inventory in ranks])
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
+
+
+def kernel_asked_for(settings: Settings) -> Kernel | None:
+    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
+    if settings.kernel == "auto":
+        return None
+    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    kernel = named(settings.kernel)
+    assert kernel is not None
+    if settings.device != "auto" and not kernel.runs_on(settings.device):
+        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
+    return kernel
+
+
+def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
+    chosen = []
+    for rank, own in enumerate(processors):
+        members = topology.nodes[topology.node_of(rank)]
+        cores = [processors[member].cores for member in members]
+        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
+    return chosen

@@ -5,48 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.settings import Settings, one_of
-from hybrid.core.spans import Topology
+from hybrid.core.settings import Settings
 from hybrid.core.ttl_cache import ttl_cached
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.memory import available_host_bytes, shared_bytes
-from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
-from hybrid.kernels.catalogue import CATALOGUE, Kernel, named
+from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, core_quota, usable_cores
+from hybrid.kernels.catalogue import named
 from hybrid.plan.capacity import FreeMemory
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
+from hybrid.selection.decision import kernel_asked_for, threads_of_ranks
+from hybrid.selection.machine import Inventory, Processor
 
 if TYPE_CHECKING:
-    from hybrid.selection.session import Session
+    from hybrid.selection.session import Session  # it loads NumPy, and `settle_threads` has to come before that
 
 SPARE_GPU_BYTES = (
     1 << 30
 )  # left free on a GPU: for kernels, libraries, and CUDA contexts, among them the root's on other ranks' GPUs
-
-
-@dataclass(frozen=True)
-class Processor:
-    """What a rank's number of CPU threads depends on."""
-
-    cores: tuple[int, ...]
-    quota: float | None
-    environment: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """What one rank finds before a product."""
-
-    processor: Processor
-    gpus: tuple[Gpu, ...]
-    why_no_gpu: str  # empty where nobody asked for one
-    free: FreeMemory
-    remembers: int = field(compare=False)  # serial of the decision that this rank would use again; 0: none
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
@@ -117,33 +97,12 @@ _shared_bytes_lately = ttl_cached(_shared_bytes)
 _core_quota_lately = ttl_cached(core_quota)
 
 
-def kernel_asked_for(settings: Settings) -> Kernel | None:
-    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
-    if settings.kernel == "auto":
-        return None
-    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
-    kernel = named(settings.kernel)
-    assert kernel is not None
-    if settings.device != "auto" and not kernel.runs_on(settings.device):
-        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
-    return kernel
-
-
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:
     """Every rank's number of threads. Called before NumPy is loaded where that can be, so that BLAS starts no more."""
     with team.phase("agree", timed=False) as counting:
         counting.mine = _processor()
     chosen = threads_of_ranks(team.topology, settings, counting.all)
     announce_threads(chosen[team.rank].count)
-    return chosen
-
-
-def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
-    chosen = []
-    for rank, own in enumerate(processors):
-        members = topology.nodes[topology.node_of(rank)]
-        cores = [processors[member].cores for member in members]
-        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
     return chosen
 
 

@@ -11,9 +11,28 @@ from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.plan.capacity import FreeMemory
-from hybrid.selection.inventory import Inventory, Processor
 
 _UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What a rank's number of CPU threads depends on."""
+
+    cores: tuple[int, ...]
+    quota: float | None
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one rank finds before a product."""
+
+    processor: Processor
+    gpus: tuple[Gpu, ...]
+    why_no_gpu: str  # empty where nobody asked for one
+    free: FreeMemory
+    remembers: int = field(compare=False)  # serial of the decision that this rank would use again; 0: none
 
 
 class Test(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from hybrid.arrays.shared_arrays import SharedArrays
@@ -12,11 +12,11 @@ from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
+from hybrid.selection.decision import Decision
+from hybrid.selection.machine import Test
 from hybrid.transport.build import device_key, prepare_rank_device
+from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
-
-if TYPE_CHECKING:
-    from hybrid.selection.decision import Decision
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Session:
     def __init__(self, team: Team) -> None:
         self.team = team
         self.rank_device: RankDevice | None = None
+        self.peer_access: PeerAccess | None = None  # of the rank device
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
         team.when_freed(self._close)
@@ -49,14 +50,22 @@ class Session:
         """This rank's device, ready for the kernel; another one than before where the plan needs it. Every rank calls it."""
         if self.rank_device is not None and self.rank_device.key != device_key(plan, gpus):
             self.release_device()
-        self.rank_device = prepare_rank_device(self.team, self.rank_device, plan, gpus, kernel)
+        before, self.rank_device = self.rank_device, prepare_rank_device(self.team, self.rank_device, plan, gpus, kernel)
+        if self.rank_device is not before:
+            self.peer_access = PeerAccess(self.rank_device)
         return self.rank_device
 
-    def device_to_test(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
-        """As `device`, but which kernel the device is ready for does not matter."""
-        if self.rank_device is not None and self.rank_device.key == device_key(plan, gpus):
-            return self.rank_device
-        return self.device(plan, gpus, kernel)
+    def why_test_fails(self, test: Test, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel, *, again: bool) -> str:
+        """The outcome of a test: why it failed on some rank, the same on all; empty where it passed. Every rank calls it.
+
+        An outcome is remembered with the device; `again`: a failure is not.
+        """
+        if self.rank_device is None or self.rank_device.key != device_key(plan, gpus):
+            self.device(plan, gpus, kernel)
+        assert self.rank_device is not None
+        assert self.peer_access is not None
+        tested = self.peer_access if test is Test.PEERS else self.rank_device.device_group
+        return tested.refusal(self.team, again=again)
 
     def release_device(self) -> None:
         """Give back the device's memory. Every rank calls it."""
@@ -70,7 +79,7 @@ class Session:
     def _close(self) -> None:
         if self.rank_device is not None:
             self.rank_device.leave()
-        self.rank_device = self.remembered = None
+        self.rank_device = self.peer_access = self.remembered = None
 
 
 _sessions: WeakKeyDictionary[Team, Session] = WeakKeyDictionary()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from hybrid.core.spans import Topology
@@ -11,9 +9,7 @@ from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.ranks.team import Team
 from hybrid.transport.ipc_links import LinkRequest
 from hybrid.transport.node_peers import flags_needed
-
-if TYPE_CHECKING:
-    from hybrid.transport.rank_device import RankDevice
+from hybrid.transport.rank_device import RankDevice
 
 _SIZE = 64  # rows and columns of the matrix that every rank fetches from every other
 _BYTES = _SIZE * _SIZE * 8

@@ -15,7 +15,6 @@ from hybrid.ranks.team import Team
 from hybrid.transport.device_group import DeviceGroup
 from hybrid.transport.ipc_links import IpcLinks, LinkRequest
 from hybrid.transport.node_peers import Peer
-from hybrid.transport.peer_access import PeerAccess
 
 
 class RankDevice:
@@ -27,7 +26,6 @@ class RankDevice:
         self.device = device
         self.device_group = DeviceGroup(device)
         self.links = IpcLinks(device)
-        self.peer_access = PeerAccess(self)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure

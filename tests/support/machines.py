@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.plan.capacity import FreeMemory
-from hybrid.selection.inventory import Inventory, Processor
-from hybrid.selection.machine import Machine, Test
+from hybrid.selection.machine import Inventory, Machine, Processor, Test
 
 PLENTY = 1 << 60
 
@@ -47,12 +46,6 @@ class RanksOn:
         self.tried.append("free memory")
         yield SimpleNamespace(mine=None, all=list(self.machine.memory))
 
-    def device_to_test(self, plan, gpus, kernel):
-        return SimpleNamespace(peer_access=self._tester(Test.PEERS), device_group=self._tester(Test.NCCL))
-
-    def _tester(self, test):
-        def refusal(team, *, again):
-            self.tried.append(test.name.lower())
-            return self.machine.outcomes[test]
-
-        return SimpleNamespace(refusal=refusal)
+    def why_test_fails(self, test, plan, gpus, kernel, *, again):
+        self.tried.append(test.name.lower())
+        return self.machine.outcomes[test]

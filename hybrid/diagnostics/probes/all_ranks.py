@@ -18,6 +18,7 @@ from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, HostLink, copy_r
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.diagnostics.probes.proxy_team import ProxyTeam
 from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
 
 _FETCHES = 8  # of one rank's memory, one after the other, that are timed
@@ -32,7 +33,7 @@ def main(argument: str) -> None:
         _measure_links(team, device, task)
         if any(len(node) > 1 for node in team.topology.nodes):
             report(stage="opening")
-            RankDevice(None, device).peer_access.probe(team)
+            PeerAccess(RankDevice(None, device)).probe(team)
             report(stage="fetching")
             _fetch_from_all(team, device, task["uuids"], task["size"])
         report(stage="done")

@@ -1,0 +1,43 @@
+"""The site's pages that lie elsewhere in the repository, and links between all pages as they are written there."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+ELSEWHERE = {
+    "kernels/README.md": "kernels.md",
+    "slurm/README.md": "slurm.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
+_AT_HOME = {page: path for path, page in ELSEWHERE.items()}
+_LINK = re.compile(r"(!?\[[^\]]*\])\((?!\w+:)([^)#]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    for path, page in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=(ROOT / path).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links that lead to a page or a file of the site are made relative to it; those to other files become plain text."""
+    folder = posixpath.dirname(_AT_HOME.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+
+    def on_the_site(link: re.Match[str]) -> str:
+        text, target, anchor = link[1], posixpath.normpath(posixpath.join(folder, link[2])), link[3] or ""
+        if target in ELSEWHERE:
+            return f"{text}({ELSEWHERE[target]}{anchor})"
+        if target.startswith("docs/") and (ROOT / target).is_file():
+            return f"{text}({target.removeprefix('docs/')}{anchor})"
+        # What exists nowhere stays a link, on which a strict build fails.
+        return text.strip("[]") if (ROOT / target).exists() else link[0]
+
+    return _LINK.sub(on_the_site, markdown)
