@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.settings import Settings
 from hybrid.core.ttl_cache import ttl_cached
@@ -21,7 +21,9 @@ from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import kernel_asked_for, threads_of_ranks
 from hybrid.selection.machine import Inventory, Processor
-from hybrid.selection.session import Session
+
+if TYPE_CHECKING:
+    from hybrid.selection.session import Session  # it loads NumPy, and `settle_threads` has to come before that
 
 SPARE_GPU_BYTES = (
     1 << 30
