@@ -43,11 +43,8 @@ def _only_a_stationary(search: out_of_core.OutOfCoreTiling, halvings: int) -> It
 _CANDIDATES = out_of_core.OutOfCoreTiling.candidates
 _NO_HALVES = (tiling, "half_in_tiles", lambda rows: 0)
 _ONLY_A = (out_of_core.OutOfCoreTiling, "candidates", _only_a_stationary)
-# Of CudaDevice: the events after which its next tile may begin.
-_LAST_BEGUN = next(
-    (name for name in ("_last_multiply_begin", "_begun") if name in cuda_device.CudaDevice.__init__.__code__.co_names), ""
-)
-_ANY_ORDER = (cuda_device.CudaDevice, _LAST_BEGUN, property(lambda device: [], lambda device, events: None))
+# Without the events after which the next tile may begin.
+_ANY_ORDER = (cuda_device.CudaDevice, "_last_multiply_begin", property(lambda device: [], lambda device, events: None))
 
 
 @dataclass(frozen=True)
@@ -97,8 +94,6 @@ def why_not(mechanism: Mechanism, device: str, ranks: int) -> str:
     if _ANY_ORDER in mechanism.without.patches:
         if device != "cuda":
             return "a CPU computes one tile after the other"
-        if not _LAST_BEGUN:
-            return "CudaDevice keeps no order of tiles that is known here"
     return ""
 
 
