@@ -91,9 +91,8 @@ def why_not(mechanism: Mechanism, device: str, ranks: int) -> str:
             return "one rank"
         if device != "cuda":
             return "all memory is a CPU's own: nobody fetches"
-    if _ANY_ORDER in mechanism.without.patches:
-        if device != "cuda":
-            return "a CPU computes one tile after the other"
+    if _ANY_ORDER in mechanism.without.patches and device != "cuda":
+        return "a CPU computes one tile after the other"
     return ""
 
 
