@@ -5,8 +5,6 @@ In turn: a process that multiplies n×n float64 matrices with NumPy and as many 
 memory (all processes, shared pages counted once) beside the three matrices, and last `ratio R`: NumPy's time over ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics
@@ -30,6 +28,7 @@ began = time.perf_counter()
 a @ b
 print(time.perf_counter() - began)
 """
+ON_CPU = ("--fill", "uniform", "--device", "cpu")
 SAMPLE_EVERY = 0.05  # seconds between two samples of the memory
 
 
@@ -40,40 +39,17 @@ def numpy_alone(n: int, threads: int) -> float:
     return float(done.stdout)
 
 
-def runner(n: int, ranks: int) -> tuple[float, float]:
-    """Seconds of the multiply phase, and of everything else."""
-    began = time.perf_counter()
-    run = matmul(ranks, n, "--fill", "uniform", "--device", "cpu")
-    multiply = run["seconds"]["multiply"]["median"]
-    return multiply, time.perf_counter() - began - multiply
-
-
 def peak_memory(n: int, ranks: int) -> int:
-    """The most bytes of all processes of the job; in a run of its own, for each sample walks the ranks' page tables."""
-    watched: list[PeakMemory] = []
-    matmul(ranks, n, "--fill", "uniform", "--device", "cpu", watch=lambda process: watched.append(PeakMemory(process)))
-    return watched[0].peak()
+    """The largest proportional set size of all processes of the job (Linux); in a run of its own: samples take time."""
+    samples = [0]
 
-
-class PeakMemory:
-    """The largest proportional set size of a process and all its descendants, until it ends (Linux)."""
-
-    def __init__(self, root: int) -> None:
-        self._root, self._most = root, 0
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def peak(self) -> int:
-        self._thread.join()
-        return self._most
-
-    def _watch(self) -> None:
-        while Path(f"/proc/{self._root}/stat").exists():
-            found = sum(map(_proportional_bytes, _with_descendants(self._root)))
-            if not found:
-                return
-            self._most = max(self._most, found)
+    def watch(root: int) -> None:
+        while Path(f"/proc/{root}/stat").exists() and (found := sum(map(_proportional_bytes, _with_descendants(root)))):
+            samples.append(found)
             time.sleep(SAMPLE_EVERY)
+
+    matmul(ranks, n, *ON_CPU, watch=lambda job: threading.Thread(target=watch, args=[job]).start())
+    return max(samples)
 
 
 def _with_descendants(process: int) -> Iterator[int]:
@@ -99,9 +75,9 @@ def work(options: argparse.Namespace) -> int:
     alone, ours, around = [], [], []
     for _ in shown(range(options.pairs), "pairs"):
         alone.append(numpy_alone(options.n, options.ranks))
-        multiply, rest = runner(options.n, options.ranks)
-        ours.append(multiply)
-        around.append(rest)
+        began = time.perf_counter()
+        ours.append(matmul(options.ranks, options.n, *ON_CPU)["seconds"]["multiply"]["median"])
+        around.append(time.perf_counter() - began - ours[-1])
     peak = peak_memory(options.n, options.ranks)
     threads, ranks = f"numpy alone, {options.ranks} threads", f"multiply by {options.ranks} ranks"
     for what, times in ((threads, alone), (ranks, ours), ("around the multiplication", around)):

@@ -1,7 +1,5 @@
 """Starts what a public script does, from a checkout, also where the package is not installed."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module
@@ -19,13 +17,13 @@ def use_checkout() -> None:
     sys.path[:] = [*ours, *(path for path in sys.path if path not in ours)]
 
 
-def run(module: str) -> int | str:
-    """What `main` of a module of `experiments` returns; or which package is missing, for sys.exit to say."""
+def run(module: str) -> None:
+    """What `main` of a module of `experiments` does, to the end of this process; or say which package is missing."""
     use_checkout()
     try:
         main = import_module(f"experiments.{module}").main
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in ("experiments", "hybrid"):
             raise
-        return f"{missing.name} is not installed: pip install -e {ROOT}"
-    return main()
+        sys.exit(f"{missing.name} is not installed: pip install -e {ROOT}")
+    sys.exit(main())

@@ -193,4 +193,4 @@ def test_without_a_compiler(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert bugs.main([]) == 2
-    assert "takes a C++ compiler: apt-get install g++" in capsys.readouterr().err
+    assert "need a C++ compiler: apt-get install g++" in capsys.readouterr().err

@@ -10,8 +10,8 @@ import pytest
 from recorded_lines import needs_compiler, needs_gpu, spread, written_run
 from starting import start, successful
 
-from experiments.common import product_check, timing
-from experiments.common.cuda_runtime import CallFailed, EmulatedRuntime, GpuRuntime, runtime_for
+from experiments.common import product_check, timing, wording
+from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime, runtime_for
 from experiments.common.product_check import refuse_wrong
 from experiments.common.results import Results
 from experiments.lectures import largest, pmpp, siegel, two_dimensions
@@ -61,7 +61,7 @@ def test_without_a_gpu_it_is_said_what_stands_for_it(monkeypatch, capsys):
     def none_here():
         raise DeviceUnavailable("no GPU in this test")
 
-    monkeypatch.setattr("experiments.common.cuda_runtime.usable_gpus", none_here)
+    monkeypatch.setattr("experiments.common.cuda.usable_gpus", none_here)
     assert runtime_for("auto", 64).device == "emulate"
     assert "no GPU in this test: the kernels run on the CPU's CUDA runtime" in capsys.readouterr().err
     with pytest.raises(DeviceUnavailable, match="no GPU in this test"):
@@ -203,7 +203,7 @@ def test_the_caption_names_machine_and_date():
     ("seconds", "said"), [(7200, "2 h"), (90, "1.5 min"), (1.5, "1.5 s"), (0.0123456, "12.35 ms"), (2e-6, "2 µs")]
 )
 def test_seconds_to_read(seconds, said):
-    assert text.duration(seconds) == said
+    assert wording.duration(seconds) == said
 
 
 def test_a_run_is_recorded_line_by_line(runtime, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from recorded_lines import hochberg_lines, needs_compiler, needs_gpu, text_of, written_run
 
-from experiments.common.cuda_runtime import CallFailed, EmulatedRuntime, GpuRuntime
+from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime
 from experiments.common.timing import matrices
 from experiments.lectures import hochberg
 from experiments.lectures.hochberg_programs import run_program

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from recorded_lines import largest_lines, needs_compiler, needs_gpu, text_of, written_run
 
-from experiments.common.cuda_runtime import CallFailed, EmulatedRuntime
+from experiments.common.cuda import CallFailed, EmulatedRuntime
 from experiments.lectures import largest, largest_runs
 from hybrid.errors import CheckFailed
 from hybrid.kernels.catalogue import named

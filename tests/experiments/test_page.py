@@ -24,6 +24,7 @@ from recorded_lines import (
     largest_lines,
     lines_2d,
     siegel_lines,
+    written,
     written_run,
 )
 
@@ -216,11 +217,10 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(tmp_path, capsys
 
 
 def test_lines_of_other_machines_are_named(tmp_path):
-    path = tmp_path / "l.jsonl"
-    for line in (*ladder_lines(), *hosts_lines()):
-        jsonl.write({**line, "gpu": "NVIDIA A100"}, str(path))
+    lines = (*ladder_lines()[:1], *hosts_lines()[:1])
+    path = written(tmp_path / "l.jsonl", [{**line, "gpu": "NVIDIA A100"} for line in lines])
     out = tmp_path / "report.html"
-    assert cli.main([str(path), all_lines(tmp_path / "new.jsonl"), "--out", str(out)]) == 0
+    assert cli.main([path, written(tmp_path / "new.jsonl", lines), "--out", str(out)]) == 0
     text = visible(out.read_text())
     assert "ladder, lines of NVIDIA A100: those of NVIDIA H200 came later" in text
     assert "bench_hosts, lines of 8 × NVIDIA A100: those of 8 × NVIDIA H200 came later" in text
@@ -431,13 +431,13 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments, code, said, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["l.jsonl"]
 
 
-def test_a_page_appears_whole_or_not_at_all(lines_file, tmp_path, monkeypatch):
-    out = tmp_path / "report.html"
+def test_a_page_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    lines_file, out = written(tmp_path / "l.jsonl", [PATHS]), tmp_path / "report.html"
     out.write_text("the old one")
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError("no room")))
     assert cli.main([lines_file, "--out", str(out)]) == 1
     assert out.read_text() == "the old one"
-    assert list(tmp_path.iterdir()) == [out]
+    assert {path.name for path in tmp_path.iterdir()} == {"l.jsonl", "report.html"}
 
 
 @pytest.mark.launcher

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from recorded_lines import needs_compiler, needs_gpu, pmpp_lines, text_of, written_run
 
-from experiments.common.cuda_runtime import EmulatedRuntime
+from experiments.common.cuda import EmulatedRuntime
 from experiments.lectures import launch_arithmetic, pmpp
-from experiments.lectures.launch_arithmetic import Sectors
 from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
 
@@ -66,14 +65,14 @@ def test_a_grid_that_no_gpu_takes(capsys):
 
 @pytest.mark.parametrize(
     ("kernel", "sectors"),
-    [("naive", Sectors(2, 2, 4)), ("row_per_thread", Sectors(32, 1, 32)), ("column_per_thread", Sectors(1, 4, 4))],
+    [("naive", [2, 2, 4]), ("row_per_thread", [32, 1, 32]), ("column_per_thread", [1, 4, 4])],
 )
 def test_sectors_that_a_warp_touches(kernel, sectors):
     assert launch_arithmetic.sectors_of_warp(kernel, 1024, 1024, item=4) == sectors
 
 
 def test_rows_that_lie_close_share_sectors():
-    assert launch_arithmetic.sectors_of_warp("row_per_thread", 4, 4, item=4) == Sectors(16, 1, 16)
+    assert launch_arithmetic.sectors_of_warp("row_per_thread", 4, 4, item=4) == [16, 1, 16]
 
 
 def test_the_three_shapes_are_the_same_work():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from recorded_lines import needs_compiler, needs_gpu, siegel_lines, text_of, written_run
 
-from experiments.common.cuda_runtime import EmulatedRuntime
+from experiments.common.cuda import EmulatedRuntime
 from experiments.common.timing import matrices
-from experiments.lectures import several_devices, siegel, siegel_results
+from experiments.lectures import siegel, siegel_results
 from hybrid.errors import CheckFailed, HybridError
 from hybrid.reporting import jsonl
 
@@ -68,7 +68,7 @@ def test_without_compilers_the_rest_is_there(tmp_path, capsys):
 
 @pytest.mark.parametrize(("most", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
 def test_how_many_devices_are_tried(most, counts):
-    assert several_devices.counts_up_to(most) == counts
+    assert siegel.counts_up_to(most) == counts
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3])
@@ -76,22 +76,22 @@ def test_one_process_and_several_devices(devices, monkeypatch):
     needs_compiler()
     a, b = matrices("uniform", "float64", 50, 20, 30)
     runtimes = [EmulatedRuntime(1 << 20) for _ in range(devices)]
-    assert len(several_devices.by_one_process(runtimes, "tiled", a, b, 5)) == 1
+    assert len(siegel.by_one_process(runtimes, "tiled", a, b, 5)) == 1
     assert all(runtime.memory() == 1 << 20 for runtime in runtimes)
     launched = []
     monkeypatch.setattr(runtimes[-1], "launch", lambda *operands: launched.append(operands))
     with pytest.raises(CheckFailed, match=f"tiled on {devices} devices is wrong"):
-        several_devices.by_one_process(runtimes, "tiled", a, b, 5)
+        siegel.by_one_process(runtimes, "tiled", a, b, 5)
     assert launched
 
 
 @pytest.mark.launcher
 def test_several_ranks():
     needs_compiler()
-    run = several_devices.by_ranks(2, "emulate", "tiled", 40, 1)
+    run = siegel.by_ranks(2, "emulate", "tiled", 40, 1)
     assert (run["ranks"], run["kernel"], run["n"], run["check"]["ok"]) == (2, "tiled", 40, True)
     with pytest.raises(HybridError, match=r"2 ranks failed: .*unknown kernel 'tile'"):
-        several_devices.by_ranks(2, "emulate", "tile", 40, 1)
+        siegel.by_ranks(2, "emulate", "tile", 40, 1)
 
 
 def test_the_rows_are_shared_out(monkeypatch):
@@ -106,7 +106,7 @@ def test_the_rows_are_shared_out(monkeypatch):
 
     monkeypatch.setattr(runtime, "launch", watched)
     a, b = np.ones((7, 4)), np.ones((4, 5))
-    several_devices.by_one_process([runtime, runtime], "naive", a, b, 1)
+    siegel.by_one_process([runtime, runtime], "naive", a, b, 1)
     assert seen == [((4, 4), (4, 5), (4, 5)), ((3, 4), (4, 5), (3, 5))]
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 from recorded_lines import lines_2d, needs_compiler, needs_gpu, text_of, written_run
 
-from experiments.common.cuda_runtime import EmulatedRuntime, on
+from experiments.common.cuda import EmulatedRuntime, on
 from experiments.lectures import roofline, two_dimensions
 from hybrid.devices.c_loops import compiled_loops
 from hybrid.emulation.build import c_compiler

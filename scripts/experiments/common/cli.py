@@ -1,11 +1,9 @@
 """How an experiment's script is told what to do, and how it ends."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -18,9 +16,6 @@ from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
 
 Item = TypeVar("Item")
-
-
-# --- options
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
@@ -46,14 +41,15 @@ def parser_for(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def at_least_1(text: str) -> int:
+def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
     """An option's type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 up")
-    return int(text)
-
-
-# --- a script, from its options to its exit code
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0
+    if not value >= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a {'whole ' if kind is int else ''}number from 1 up")
+    return value
 
 
 def command(

@@ -1,7 +1,5 @@
 """How all pictures are drawn: one style; the same lines and the same matplotlib make the same file."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from hybrid.host import files
 
 HERE, LECTURE, OTHER, GREY = "#4878a8", "#c44e52", "#6aa56e", "#999999"
 TEXT, GRID = "#333333", "#e4e4e4"
+Groups = Sequence[tuple[str, str, Sequence[Any]]]  # label, colour, values
 FORMATS = (".png", ".svg")
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "experiments",  # else names inside the file are random
@@ -76,10 +75,7 @@ def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Seque
     panel.grid(axis="y", visible=False)
 
 
-Group = tuple[str, str, Sequence[float | None]]
-
-
-def grouped_bars(panel: Any, names: Sequence[str], groups: Sequence[Group], text: Any = "{:g}".format) -> None:
+def grouped_bars(panel: Any, names: Sequence[str], groups: Groups, text: Any = "{:g}".format) -> None:
     """Beside each other for each name a bar of every group: its label, colour and values; None leaves a gap."""
     width = 0.8 / len(groups)
     for index, (label, color, values) in enumerate(groups):

@@ -1,7 +1,6 @@
 """Is C = A·B? The one check of all experiments, on the host and on a GPU."""
 
-from __future__ import annotations
-
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ class ProductCheck:
 
     def __init__(self, a: Any, b: Any, roundings: int = 0) -> None:
         (n, l), m = a.shape, b.shape[1]
-        self._xp = xp = _module_of(a)
+        self._xp = xp = np if isinstance(a, np.ndarray) else import_module("cupy")
         self._what = f"{a.dtype.name} {n}×{l} · {l}×{m}"
         every, random, unit = slice(None), np.random.default_rng(), float(np.finfo(a.dtype).eps)
         with limited_threads(1):  # more would look for work for a while after it, on the cores of what is timed next
@@ -67,14 +66,6 @@ class ProductCheck:
 def refuse_wrong(what: str, a: Any, b: Any, c: Any) -> float:
     """For one product of these operands."""
     return ProductCheck(a, b).refuse_wrong(what, c)
-
-
-def _module_of(matrix: Any) -> Any:
-    if isinstance(matrix, np.ndarray):
-        return np
-    import cupy
-
-    return cupy
 
 
 def _wide(part: Any) -> Any:

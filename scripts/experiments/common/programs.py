@@ -1,7 +1,5 @@
 """Runs of the runner's own command, in processes of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile
@@ -9,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.common.records import Line
-from experiments.common.text import last_error
+from experiments.common.wording import last_error
 from hybrid.errors import HybridError
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl

@@ -4,8 +4,6 @@
 date, versions and machine are those of hybrid.reporting.jsonl. The other keys are the experiment's own, which has schemas.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -25,19 +23,20 @@ class Recorder:
     def __init__(self, command: str, arguments: Sequence[str], path: str | None) -> None:
         self.lines: list[Line] = []
         self._path = path
-        self._about = {"command": command, "arguments": list(arguments), "run": now("microseconds")}
+        self._about = {
+            "command": command,
+            "arguments": list(arguments),
+            "run": datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+        }
 
     def keep(self, line: Mapping[str, Any]) -> Line:
         """The whole line."""
-        whole = {**self._about, "date": now("seconds"), **line}
+        date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        whole = {**self._about, "date": date, **line}
         if self._path:
             jsonl.write(whole, self._path)
         self.lines.append({**whole, "versions": jsonl.versions(), "machine": jsonl.machine()})
         return self.lines[-1]
-
-
-def now(precision: str) -> str:
-    return datetime.now(timezone.utc).isoformat(timespec=precision)
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from experiments.common.records import END, Line
 from experiments.common.schema import WHOLE_RUN, Schema
-from experiments.common.tables import Block, printed
+from experiments.common.tables import Block, markdown, printed
 from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
 
@@ -22,8 +22,6 @@ class Results:
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = lines
-
-    # --- which lines
 
     @staticmethod
     def kind_of(line: Line) -> Any:
@@ -77,8 +75,6 @@ class Results:
         if selected := cls.selected(lines):
             yield cls(selected)
 
-    # --- what they say
-
     def blocks(self) -> Iterator[Block]:
         raise NotImplementedError
 
@@ -107,7 +103,9 @@ class Results:
     def machine_of(line: Line) -> str:
         """The processor too: some times are its own, and those of whole programs depend on it."""
         processor = f"{line['machine']['processor']}, {line['machine']['cores']} cores"
-        return f"{line['gpu']}, {processor}" if line.get("gpu") else f"{processor}, no GPU"
+        if line.get("gpu"):
+            return f"{line['gpu']}, {processor}"
+        return f"{processor}, no GPU" if "gpu" in line else processor
 
     def machine(self) -> str:
         return self.machine_of(self.lines[-1])
@@ -140,7 +138,15 @@ class MachineResults(Results):
         shown = cls.machine_of(lines[-1])
         yield from (f"{cls.command}, lines of {other}: those of {shown} came later" for other in machines if other != shown)
 
-    def origin(self) -> str:
-        """Dates and commands of the runs, in one line."""
-        runs = dict.fromkeys((line["date"][:10], self.started_by(line)) for line in self.lines)
-        return "; ".join(f"{date}, `{command}`" for date, command in runs)
+    about_picture: ClassVar[str]
+
+    def markdown(self, picture: str = "") -> str:
+        """The tables, and where the numbers come from, with the commands of the runs. `picture`: a path to show above them."""
+        parts = [f"![{self.about_picture}]({picture})\n"] if picture else []
+        runs = dict.fromkeys((line["date"][:10], self.started_by(line)) for line in self.lines if line.get("seconds"))
+        origin = "; ".join(f"{date}, `{command}`" for date, command in runs)
+        return "\n".join([*parts, *map(markdown, self.blocks()), f"Measured on {self.software()}; {origin}\n"])
+
+    def software(self) -> str:
+        """Machine and versions."""
+        return self.machine()

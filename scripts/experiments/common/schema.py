@@ -3,8 +3,6 @@
 Lines come from files, which may hold anything. What passes is finite, short, printable, and of the type that is expected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -56,10 +54,6 @@ def date(value: Any) -> bool:
 
 def machine(value: Any) -> bool:
     return isinstance(value, dict) and name(value.get("processor")) and count(value.get("cores"))
-
-
-def nothing(value: Any) -> bool:
-    return value is None
 
 
 def among(*names: str) -> Test:

@@ -1,7 +1,5 @@
 """What is said of results, before it is known where: on a terminal, in a Markdown file, or on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +60,6 @@ def markdown(block: Block) -> str:
     heading = f"{block.title}:\n\n" if block.title else ""
     rows = [block.heads, ["---:" if side == "r" else "---" for side in block.sides], *block.rows]
     return heading + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-# --- tables that stand in a Markdown file, between <!-- NAME --> and <!-- /NAME -->
 
 
 def write_between_markers(path: Path, name: str, text: str) -> None:

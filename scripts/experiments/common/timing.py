@@ -1,14 +1,11 @@
 """Times of the lectures' kernels; every product that is timed is checked against float64."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from experiments.common.cuda_runtime import CudaRuntime, GpuRuntime
+from experiments.common.cuda import CudaRuntime, GpuRuntime
 from experiments.common.product_check import ProductCheck, refuse_wrong
 from experiments.common.records import seconds_of
 from hybrid.arrays.fill import fill_rows
@@ -19,9 +16,6 @@ from hybrid.kernels.catalogue import Form, Kernel, named
 TIMED = 0.03  # seconds of launches between two events: the clock of a GPU at rest is slow
 MOST_LAUNCHES = 2000
 _FILL_THREADS = 4
-
-
-# --- kernels and matrices
 
 
 def kernel_of(name: str) -> Kernel:
@@ -47,22 +41,13 @@ def matrices(fill: str, dtype: str, n: int, l: int, m: int, seed: int = 0) -> tu
     return made[0], made[1]
 
 
-def allocated(runtime: CudaRuntime, like: np.ndarray) -> Any:
-    rows, columns = like.shape
-    return runtime.allocate(rows, columns, like.dtype.name)
-
-
-# --- timings
-
-
 def kernel_seconds(runtime: CudaRuntime, kernel: Kernel, a: np.ndarray, b: np.ndarray, repeat: int) -> list[float]:
     """Of one launch, by events around several on a GPU; the first one's on the CPU, where it only is to be right."""
     c = np.full((len(a), b.shape[1]), np.nan, a.dtype)
     try:
-        on_a, on_b, on_c = (allocated(runtime, matrix) for matrix in (a, b, c))
+        on_a, on_b, on_c = (runtime.allocate(*matrix.shape, a.dtype.name) for matrix in (a, b, c))
         runtime.copy(on_a, a)
         runtime.copy(on_b, b)
-
         runtime.poison(on_c)
         begin = runtime.event()
         runtime.launch(kernel, on_a, on_b, on_c)
@@ -84,7 +69,7 @@ def whole_seconds(runtime: CudaRuntime, kernel: Kernel, a: np.ndarray, b: np.nda
         c = np.full((len(a), b.shape[1]), np.nan, a.dtype)
         try:
             begin = runtime.event()
-            on_a, on_b, on_c = (allocated(runtime, matrix) for matrix in (a, b, c))
+            on_a, on_b, on_c = (runtime.allocate(*matrix.shape, a.dtype.name) for matrix in (a, b, c))
             runtime.copy(on_a, a)
             runtime.copy(on_b, b)
             if index < 0:

@@ -22,8 +22,6 @@ table of recorded lines, with --write it goes into docs/benchmarks.md and docs/h
 goals.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -34,11 +32,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.common import plots
-from experiments.common.cli import add_lines, command, plain_parser
-from experiments.common.records import Line, Recorder
-from experiments.common.tables import refuse_without_markers, write_between_markers
-from experiments.common.targets import all_reached
+from experiments.common import cli, plots, records, tables, targets
 from experiments.hosts import goals
 from experiments.hosts.results import Results
 from experiments.hosts.runs import PARTS, SMALL_SIZES, Start, missing, run, starts
@@ -51,7 +45,7 @@ SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
+    parser = cli.plain_parser(__doc__)
     parser.add_argument("--gpus", nargs="+", type=int, default=[1], metavar="P", help="one rank for each (1)")
     sizes = " ".join(map(str, SIZES))
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, metavar="N", help=f"multiples of all P ({sizes})")
@@ -67,16 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     launcher = os.environ.get("BENCH_LAUNCHER", "")
     more = "further arguments of mpirun, in one word (BENCH_LAUNCHER)"
     parser.add_argument("--launcher", default=launcher, metavar="ARGUMENTS", help=more)
-    add_lines(parser)
+    cli.add_lines(parser)
     parser.add_argument("--write", action="store_true", help="the table in docs/benchmarks.md, and docs/hosts.svg")
     parser.add_argument("--check", action="store_true", help="are the goals reached?")
-    return command(parser, compare, arguments, failure=2)
+    return cli.command(parser, compare, arguments, failure=2)
 
 
 def compare(options: argparse.Namespace) -> int:
     if options.write:  # not after minutes
         plots.refuse_without_matplotlib()
-        refuse_without_markers(PAGE, "hosts")
+        tables.refuse_without_markers(PAGE, "hosts")
     good = True
     if options.source:
         lines = Results.recorded(options.source)
@@ -90,22 +84,16 @@ def compare(options: argparse.Namespace) -> int:
     results = Results(lines)
     print(results.markdown())
     if options.write:
-        write(results)
-    return 0 if judged(results, options.check) and good else 1
+        if not results.of_gpu:
+            raise UsageError("these times are not of a GPU: nothing is written")
+        results.draw(str(PICTURE))
+        tables.write_between_markers(PAGE, "hosts", results.markdown(os.path.relpath(PICTURE, PAGE.parent)))
+    return 0 if (not options.check or goals_reached(results)) and good else 1
 
 
-def write(results: Results) -> None:
-    if not results.of_gpu:
-        raise UsageError("these times are not of a GPU: nothing is written")
-    results.draw(str(PICTURE))
-    write_between_markers(PAGE, "hosts", results.markdown(os.path.relpath(PICTURE, PAGE.parent)))
-
-
-def judged(results: Results, wanted: bool) -> bool:
-    if not wanted:
-        return True
+def goals_reached(results: Results) -> bool:
     verdicts = goals.verdicts(results)
-    good = all_reached(verdicts)
+    good = targets.all_reached(verdicts)
     if not results.of_gpu:
         print("not of a GPU: the goals do not apply")
     elif not verdicts:
@@ -118,7 +106,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         gpus = self._gpus(options)
-        self.recorder = Recorder(Results.command, options.words, options.json)
+        self.recorder = records.Recorder(Results.command, options.words, options.json)
         self._until = time.monotonic() + options.total if options.total else float("inf")
         options.gpus, options.sizes = sorted(set(options.gpus)), list(dict.fromkeys(options.sizes))
         options.wall_size = options.wall_size or (WALL_SIZE if gpus else min(options.sizes))
@@ -186,7 +174,7 @@ class Bench:
         tqdm.write(f"left out: {what}", file=sys.stderr)
 
 
-def as_text(line: Line) -> str:
+def as_text(line: records.Line) -> str:
     seconds = [f"{1e3 * line['seconds'][name]:.3f}" for name in ("median", "min", "max")]
     times = f"{seconds[0]:>11} ms ({seconds[1]} to {seconds[2]})"
     return f"round {line['round']}  {line['part']:15} {line['n']:6} on {line['gpus']}{times}"

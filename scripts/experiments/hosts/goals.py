@@ -1,10 +1,8 @@
 """What the times of scripts/bench_hosts.py must reach; judged is what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
-from experiments.common.targets import Verdict
+from experiments.common.targets import Verdict, verdict
 from experiments.hosts.results import Cell, Results
 
 MEASURED_AT_LEAST = 7  # repeats
@@ -25,18 +23,13 @@ NEVER_SLOWER = {"ours": "the command", "library": "multiply"}
 
 def verdicts(results: Results) -> list[Verdict]:
     """One on each goal whose figures were measured; none where they are not of a GPU."""
-    return [verdict for cell in results for verdict in _of_cell(cell, results)] if results.of_gpu else []
+    return [one for cell in results for one in _of_cell(cell, results)] if results.of_gpu else []
 
 
 def _verdict(what: str, value: float, wanted: float, unit: str, repeats: int, *, at_least: bool = False) -> Verdict:
-    """Without `at_least` the value is wanted at most."""
-    short = wanted - value if at_least else value - wanted
-    text = f"{what}: {value:.4g} {unit}, wanted {'at least' if at_least else 'at most'} {wanted:g}"
-    if short > 0:
-        text += f", {'short' if at_least else 'over'} by {short:.4g}"
-    if repeats < MEASURED_AT_LEAST:
-        text += f"; {repeats} repeats are fewer than {MEASURED_AT_LEAST}"
-    return Verdict(short <= 0 and repeats >= MEASURED_AT_LEAST, text)
+    passed, text = verdict(what, value, wanted, unit, at_least=at_least)
+    few = f"; {repeats} repeats are fewer than {MEASURED_AT_LEAST}" if repeats < MEASURED_AT_LEAST else ""
+    return Verdict(passed and not few, text + few)
 
 
 def _of_cell(cell: Cell, results: Results) -> Iterator[Verdict]:

@@ -1,15 +1,10 @@
 """What the recorded lines of scripts/bench_hosts.py say: the table, and the picture."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.common import plots, schema
-from experiments.common.records import Line
-from experiments.common.results import MachineResults
-from experiments.common.tables import Block, Remarks, Table, markdown
+from experiments.common import plots, records, results, schema, tables
 from hybrid.errors import UsageError
 
 YARDSTICK = "handwritten"
@@ -62,10 +57,10 @@ _LINE: schema.Schema = {
 }  # fmt: skip
 
 
-class Results(MachineResults):
+class Results(results.MachineResults):
     """The last run's result for each part, number of GPUs and size."""
 
-    command = "bench_hosts"
+    command, about_picture = "bench_hosts", "Time against the number of GPUs"
     more_arguments = " --gpus 1 2 4 8"
     schemas = {
         "timed": {
@@ -75,20 +70,20 @@ class Results(MachineResults):
         "left out": {**_LINE, "left_out": schema.text},
     }  # fmt: skip
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)
         self._timed = [line for line in lines if line.get("seconds")]
-        grouped: dict[tuple[str, str, int, int], list[Line]] = {}
+        grouped: dict[tuple[str, str, int, int], list[records.Line]] = {}
         for line in self._timed:
             grouped.setdefault((line["run"], line["part"], line["gpus"], line["n"]), []).append(line)
         self._cells = {key: _cell(key, of_key) for key, of_key in grouped.items()}
 
     @staticmethod
-    def kind_of(line: Line) -> str:
+    def kind_of(line: records.Line) -> str:
         return "timed" if line.get("seconds") else "left out"
 
     @staticmethod
-    def machine_of(line: Line) -> str:
+    def machine_of(line: records.Line) -> str:
         """GPUs, or what stood for them."""
         if line["gpu"]:
             return f"{line['gpus_there']} × {line['gpu']}"
@@ -96,8 +91,6 @@ class Results(MachineResults):
 
     def dates(self) -> str:
         return ", ".join(dict.fromkeys(line["date"][:10] for line in self._timed or self.lines))
-
-    # --- times and ratios
 
     def __iter__(self) -> Iterator[Cell]:
         """The newest of each."""
@@ -125,34 +118,28 @@ class Results(MachineResults):
         last = self.lines[-1]["run"]
         return [line["left_out"] for line in self.lines if line["run"] == last and line.get("left_out")]
 
-    # --- the table
-
-    def markdown(self, picture: str = "") -> str:
-        """The times, what was measured beside them, and where the numbers come from. `picture`: a path to show above them."""
-        parts = [f"![Time against the number of GPUs]({picture})\n"] if picture else []
+    def software(self) -> str:
         versions = self.lines[-1]["versions"]
         cupy = [f"{key} {versions[key]}" for key in ("cupy-cuda13x", "cupy-cuda12x") if key in versions]
         libraries = [line[key].split(",")[0] for key in ("mpi", "library") for line in self.lines if line.get(key)]
-        about = ", ".join([self.machine(), *dict.fromkeys(cupy + libraries)])
-        timed = type(self)(self._timed or self.lines)
-        return "\n".join([*parts, *map(markdown, self.blocks()), f"Measured on {about}; {timed.origin()}\n"])
+        return ", ".join([self.machine(), *dict.fromkeys(cupy + libraries)])
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[tables.Block]:
         if not self.of_gpu:
-            yield Remarks(["Not of a GPU: this shows only that the programs run."])
+            yield tables.Remarks(["Not of a GPU: this shows only that the programs run."])
         if self.gpus():
             title = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
             yield self._grid(self._time, title)
             title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
             yield self._grid(lambda cell: _number(1e3 * cell.setup) if cell.setup is not None else "–", title)
         if remarks := [*self._beside(), *(f"Left out: {text}" for text in self.left_out())]:
-            yield Remarks(remarks)
+            yield tables.Remarks(remarks)
 
     def _time(self, cell: Cell) -> str:
         ratio = None if cell.part in NOT_COMPARED else self.ratio(cell)
         return _number(cell.milliseconds) + (f" ({_number(ratio)} ×)" if ratio is not None else "")
 
-    def _grid(self, text: Callable[[Cell], str], title: str) -> Table:
+    def _grid(self, text: Callable[[Cell], str], title: str) -> tables.Table:
         gpus, unit = self.gpus(), "GPU" if self.of_gpu else "rank"
         heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], []
         for n in self.sizes():
@@ -160,7 +147,7 @@ class Results(MachineResults):
                 texts = [text(cell) if (cell := self.of(part, count, n)) else "–" for count in gpus]
                 if set(texts) != {"–"}:
                     rows.append([str(n), name, *texts])
-        return Table(heads, "rl" + "r" * len(gpus), rows, title)
+        return tables.Table(heads, "rl" + "r" * len(gpus), rows, title)
 
     def _beside(self) -> Iterator[str]:
         for cell in self:
@@ -175,13 +162,9 @@ class Results(MachineResults):
                 alone = f"; `mpirun -n {cell.gpus} true` takes {launcher.seconds:.2f} s" if launcher else ""
                 command = f"mpirun -n {cell.gpus} python -m hybrid.matmul {cell.n} {cell.n} {cell.n}"
                 yield f"Whole command, `{command}`: {times}{alone}."
-            elif cell.part == "small":
-                plain = self.of("small, plain", cell.gpus, cell.n, cell.run)
-                if plain:
-                    both = f"{cell.milliseconds:.3f} ms, the same copies and cuBLAS {plain.milliseconds:.3f} ms"
-                    yield f"{cell.n} on 1: {both}, {cell.milliseconds - plain.milliseconds:.3f} ms more."
-
-    # --- the picture
+            elif cell.part == "small" and (plain := self.of("small, plain", cell.gpus, cell.n, cell.run)):
+                both = f"{cell.milliseconds:.3f} ms, the same copies and cuBLAS {plain.milliseconds:.3f} ms"
+                yield f"{cell.n} on 1: {both}, {cell.milliseconds - plain.milliseconds:.3f} ms more."
 
     def has_picture(self) -> bool:
         return bool(self.sizes(tuple(DRAWN)))
@@ -214,7 +197,7 @@ class Results(MachineResults):
             figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
 
 
-def _cell(key: tuple[str, str, int, int], lines: Sequence[Line]) -> Cell:
+def _cell(key: tuple[str, str, int, int], lines: Sequence[records.Line]) -> Cell:
     seconds = [line["seconds"] for line in lines]
     by_round: dict[int, list[float]] = {}
     for line in lines:

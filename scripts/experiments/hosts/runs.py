@@ -1,7 +1,5 @@
 """The programs that scripts/bench_hosts.py compares: which are started when, how, and what they measured."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common.records import Line, spread
-from experiments.common.text import last_error
+from experiments.common.wording import last_error
 from experiments.hosts.results import size_of_picture
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.ranks.launcher import mpirun
@@ -72,7 +70,8 @@ def starts(options: Namespace) -> Iterator[Start]:
     for part in ("jax", "torch"):
         if part in options.only:
             program = _program(part, options.device, [size_of_picture(options.sizes)], options.rounds * options.repeat)
-            yield Start(part, max(options.gpus), 0, [sys.executable, *program, "--gpus", *map(str, options.gpus)], optional=True)
+            command = [sys.executable, *program, "--gpus", *map(str, options.gpus)]
+            yield Start(part, max(options.gpus), 0, command, optional=True)
 
 
 def missing(part: str) -> str:
@@ -81,9 +80,19 @@ def missing(part: str) -> str:
 
 
 def _program(name: str, device: str, sizes: Sequence[int], repeat: int) -> list[str]:
-    program = [name] if name in ("handwritten", "jax", "torch") else ["ours", name]
-    program[0] = f"experiments.hosts.programs.{program[0]}"
-    return ["-m", *program, "--device", device, "--repeat", str(repeat), "--sizes", *map(str, sizes)]
+    module = name if name == "handwritten" else "sharded" if name in ("jax", "torch") else "ours"
+    part = [] if name == "handwritten" else [name]
+    return [
+        "-m",
+        f"experiments.hosts.programs.{module}",
+        *part,
+        "--device",
+        device,
+        "--repeat",
+        str(repeat),
+        "--sizes",
+        *map(str, sizes),
+    ]
 
 
 def _in_round(part: str, options: Namespace, gpus: int, number: int, times: int = 1) -> Iterator[Start]:
@@ -106,9 +115,6 @@ def _in_round(part: str, options: Namespace, gpus: int, number: int, times: int 
             if part == "larger":
                 command += ["--gpu-memory", str(3 * n * n * ITEM_SIZES["float64"] // TIMES_LARGER)]
             yield Start(part, gpus, number, command, gives=part, n=n)
-
-
-# --- one of them
 
 
 @dataclass
@@ -144,7 +150,9 @@ def run(start: Start, limit: float) -> Outcome:
         if start.gives not in OF_THE_WHOLE:
             outcome.lines = [_as_ours(line, start) for line in _read(path)]
         elif not (outcome.failure or outcome.interrupted):
-            about = [_launchers(start)] if start.gives == "launcher" else [_as_ours(line, start) for line in _read(path)]
+            # A launcher that starts nothing of ours records nothing.
+            nothing = {"part": start.gives, "gpus": start.gpus, "n": start.n, "round": start.round}
+            about = [nothing] if start.gives == "launcher" else [_as_ours(line, start) for line in _read(path)]
             outcome.lines = [{**line, "seconds": spread([seconds]), "repeat": 1} for line in about]
         return outcome
 
@@ -162,11 +170,6 @@ def _as_ours(line: Line, start: Start) -> Line:
     of_run = {key: line[key] for key in ("n", "kernel", "transport", "settings", "repeat")} | {"phases": line["seconds"]}
     about: dict[str, Any] = {"part": start.gives, "gpus": start.gpus, "ran_on": line["device"], "error": line["check"]["error"]}
     return {**about, **of_run, "seconds": line["total"], "setup": setup["median"] if setup else None, **kept}
-
-
-def _launchers(start: Start) -> Line:
-    """Of a launcher that starts nothing of ours, and so records nothing."""
-    return {"part": start.gives, "gpus": start.gpus, "n": start.n, "round": start.round}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,10 +1,9 @@
 """The errors that scripts/bugs.py shows: in which document, how the faulty kernel is launched there, and why it goes wrong."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from hybrid.kernels.catalogue import Launch, launch_of, named
+from experiments.common.timing import kernel_of
+from hybrid.kernels.catalogue import Launch, launch_of
 
 
 @dataclass(frozen=True)
@@ -23,9 +22,7 @@ class Bug:
 
     @property
     def right_launch(self) -> Launch:
-        kernel = named(self.right)
-        assert kernel is not None
-        return launch_of(kernel, "float32", self.shape[0], self.shape[2], 90)
+        return launch_of(kernel_of(self.right), "float32", self.shape[0], self.shape[2], 90)
 
 
 def _down(shape: tuple[int, int, int], source: str, expression: str, block: int = 16) -> Launch:
@@ -33,17 +30,13 @@ def _down(shape: tuple[int, int, int], source: str, expression: str, block: int 
     return Launch(source, expression, (shape[2] // block, shape[0] // block), (block, block), 0)
 
 
-def _up(shape: tuple[int, int, int], source: str, expression: str, block: int = 16) -> Launch:
+def _up(shape: tuple[int, int, int], source: str, expression: str) -> Launch:
     """As many blocks as cover C."""
-    return Launch(source, expression, (-(-shape[2] // block), -(-shape[0] // block)), (block, block), 0)
+    return _down((shape[0] + 15, 0, shape[2] + 15), source, expression)
 
 
-HOCHBERG, SLIDES, TWO, CLASSIC = (
-    "Hochberg's module",
-    "the tiling slides",
-    "CUDA in Two-dimension",
-    "a classic, in none of the five",
-)
+HOCHBERG, SLIDES, TWO = "Hochberg's module", "the tiling slides", "CUDA in Two-dimension"
+CLASSIC = "a classic, in none of the five"
 TALL, WIDE, SMALL, SQUARE = (20, 24, 38), (40, 56, 72), (10, 10, 10), (40, 40, 40)
 BLOCKS, RAGGED, THOUSAND = (64, 64, 64), (20, 40, 40), (200, 200, 200)
 

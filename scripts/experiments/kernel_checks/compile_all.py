@@ -7,8 +7,6 @@ Then a line for each fault: what does not compile; for the forms that would be l
 spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os
@@ -66,16 +64,12 @@ class Instance:
         return self.launch.block[0] * self.launch.block[1]
 
 
-# --- what there is to compile
-
-
 def capability_of(target: str) -> int:
     """sm_90a → 90."""
     match = re.fullmatch(r"sm_(\d+)[af]?", target)
     if match is None or int(match[1]) not in SHARED_LIMITS:
-        raise UsageError(
-            f"unknown target {target}: sm_ and one of {', '.join(map(str, sorted(SHARED_LIMITS)))}, then a, f or nothing"
-        )
+        known = ", ".join(map(str, sorted(SHARED_LIMITS)))
+        raise UsageError(f"unknown target {target}: sm_ and one of {known}, then a, f or nothing")
     return int(match[1])
 
 
@@ -94,10 +88,9 @@ def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE) -> Iterator[In
                         yield Instance(kernel.name, dtype, target, launch, launch == chosen)
 
 
-def others(target: str, names: Iterable[str] = tuple(OTHERS)) -> Iterator[Instance]:
+def others(target: str, names: Iterable[str] = tuple(OTHERS)) -> list[Instance]:
     """The kernels that other programs launch."""
-    for name in names:
-        yield Instance(name, "", target, OTHERS[name], launched=True)
+    return [Instance(name, "", target, OTHERS[name], launched=True) for name in names]
 
 
 def left_out(folder: Path = KERNELS) -> list[str]:
@@ -108,9 +101,6 @@ def left_out(folder: Path = KERNELS) -> list[str]:
         for path in sorted(folder.glob("*.cu"))
         if path.name not in known
     ]
-
-
-# --- judging
 
 
 def faults_of(instance: Instance, used: Resources) -> list[str]:
@@ -155,8 +145,6 @@ def judge(wanted: Sequence[Instance], compiled: Mapping[tuple[str, str], Compile
     ]
 
 
-# --- reporting
-
 Used = tuple[Instance, Resources]
 
 
@@ -169,14 +157,6 @@ def table(rows: Iterable[Used]) -> Table:
         numbers = (str(used.registers), shared, str(used.stack), spills)
         cells.append([instance.kernel, instance.launch.expression, instance.target, *numbers, note])
     return Table(heads, "lllrrrrl", cells)
-
-
-def write_json(path: str, rows: Iterable[Used], version: str) -> None:
-    with files.appearing(path) as beside:
-        beside.touch()
-        for instance, used in rows:
-            line = {"nvrtc": version, **dataclasses.asdict(instance), **dataclasses.asdict(used)}
-            jsonl.write(line | {"faults": faults_of(instance, used) if instance.launched else []}, str(beside))
 
 
 def work(options: argparse.Namespace) -> int:
@@ -195,15 +175,16 @@ def work(options: argparse.Namespace) -> int:
     order = [*(kernel.name for kernel in kernels), *more]
     wanted.sort(key=lambda instance: (order.index(instance.kernel), instance.launch.expression))
     compiled = compile_all(nvrtc, wanted, max(1, options.jobs))
-    rows = []
-    for instance in wanted:
-        used = compiled[instance.launch.source, instance.target].resources.get(instance.launch.expression)
-        if used is not None:
-            rows.append((instance, used))
+    found = [compiled[one.launch.source, one.target].resources.get(one.launch.expression) for one in wanted]
+    rows = [(instance, used) for instance, used in zip(wanted, found, strict=True) if used is not None]
     if rows and not options.quiet:
         print(*printed([table(rows)]), sep="\n")
     if options.json:
-        write_json(options.json, rows, nvrtc.version)
+        with files.appearing(options.json) as beside:
+            beside.touch()
+            for instance, used in rows:
+                line = {"nvrtc": nvrtc.version, **dataclasses.asdict(instance), **dataclasses.asdict(used)}
+                jsonl.write(line | {"faults": faults_of(instance, used) if instance.launched else []}, str(beside))
     for warning in sorted(frozenset().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
     faults = judge(wanted, compiled) + ([] if options.kernels else left_out())

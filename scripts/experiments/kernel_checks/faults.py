@@ -1,7 +1,5 @@
 """The faults that scripts/mutants.py plants into the kernels: at least two for every idea that can be got wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +18,6 @@ class Fault:
     kind: str = "wrong"  # of the verdict that this mode must give
     file: str = ""  # "": the kernel's own source
     shapes: tuple[tuple[int, int, int], ...] = SHAPES
-    dtype: str = "float64"
     capability: int = 90
     kernel: str = ""  # in which it must be noticed
 

@@ -5,8 +5,6 @@ CUDA runtime in the mode that finds it soonest, or with --all in every mode. End
 shows as something else.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile
@@ -16,9 +14,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.common.cli import command, plain_parser
-from experiments.common.tables import Table, markdown
-from experiments.common.timing import kernel_of
+from experiments.common import cli, tables, timing
 from experiments.kernel_checks.faults import FAULTS, Fault
 from experiments.start import ROOT
 from hybrid.core.settings import one_of
@@ -43,7 +39,7 @@ early, or mixed. undefined, address, threads: the compiler's sanitizers. A dash 
 
 def plant(fault: Fault, folder: Path) -> Path:
     """The kernel's source with the fault, in `folder`."""
-    own = kernel_of(fault.kernel).source
+    own = timing.kernel_of(fault.kernel).source
     for original in [KERNELS / own, *KERNELS.glob("*.cuh")]:
         text = original.read_text()
         if original.name == (fault.file or own):
@@ -58,16 +54,10 @@ def tried(fault: Fault, modes: Sequence[str]) -> list[Verdict]:
     """For each mode the first verdict that is not "ok", or an "ok"."""
     with tempfile.TemporaryDirectory() as folder:
         source = str(plant(fault, Path(folder)))
-        jobs = [Job(source, fault.kernel, fault.dtype, shape, fault.capability, mode) for mode in modes for shape in fault.shapes]
+        jobs = [Job(source, fault.kernel, "float64", shape, fault.capability, mode) for mode in modes for shape in fault.shapes]
         verdicts = run_checked(jobs, seconds=600)
     count = len(fault.shapes)
     return [next((v for v in verdicts[i * count : (i + 1) * count] if v.kind != "ok"), Verdict("ok")) for i in range(len(modes))]
-
-
-def matrix(faults: Sequence[Fault]) -> Iterable[tuple[Fault, list[Verdict]]]:
-    """Every fault in every mode, in their order."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from zip(faults, pool.map(lambda fault: tried(fault, MODES), faults), strict=True)
 
 
 def table(rows: Iterable[tuple[Fault, list[Verdict]]]) -> str:
@@ -75,7 +65,7 @@ def table(rows: Iterable[tuple[Fault, list[Verdict]]]) -> str:
         [fault.kernel, fault.name, *("–" if verdict.kind == "ok" else verdict.kind for verdict in verdicts)]
         for fault, verdicts in rows
     ]
-    return markdown(Table(["kernel", "fault", *MODES], "l" * (len(MODES) + 2), cells))
+    return tables.markdown(tables.Table(["kernel", "fault", *MODES], "l" * (len(MODES) + 2), cells))
 
 
 def work(options: argparse.Namespace) -> int:
@@ -87,7 +77,9 @@ def work(options: argparse.Namespace) -> int:
     compiler()
     missed = []
     if options.all:
-        rows = list(tqdm(matrix(faults), total=len(faults), disable=None))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            every = tqdm(pool.map(lambda fault: tried(fault, MODES), faults), total=len(faults), disable=None)
+            rows = list(zip(faults, every, strict=True))
         missed = [fault for fault, verdicts in rows if verdicts[MODES.index(fault.found_by)].kind != fault.kind]
         print(table(rows), end="")
         if options.write:
@@ -104,8 +96,8 @@ def work(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
+    parser = cli.plain_parser(__doc__)
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only the faults in these kernels")
     parser.add_argument("--all", action="store_true", help="every fault in every mode (many minutes)")
     parser.add_argument("--write", action="store_true", help=f"with --all: write the table to {TABLE.name} in docs")
-    return command(parser, work, arguments)
+    return cli.command(parser, work, arguments)

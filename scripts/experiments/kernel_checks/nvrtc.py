@@ -1,7 +1,5 @@
 """NVIDIA's run-time compiler, and what its log says of the kernels it made."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Anywhere: `--from lines.jsonl --write` makes the table in kernels/README.md and 
 ends with 1 when a target is missed, and `--loads` counts the loads of every element of A and B on the CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -17,11 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from tqdm import tqdm
 
-from experiments.common import plots
-from experiments.common.cli import add_lines, at_least_1, command, plain_parser, shown
-from experiments.common.records import Line, Recorder
-from experiments.common.tables import printed, write_between_markers
-from experiments.common.targets import all_reached
+from experiments.common import cli, plots, records, tables, targets
 from experiments.ladder.loads import Shape, count_loads, loads_table
 from experiments.ladder.results import ROW_BLOCK, Results, as_text, label, rungs_named, square, verdicts
 from experiments.ladder.timing import EXACT_CUBLAS, measure
@@ -44,22 +38,22 @@ def as_shape(text: str) -> Shape:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
+    parser = cli.plain_parser(__doc__)
     sizes = " ".join(map(label, SIZES))
     parser.add_argument("--dtype", choices=BOTH, help="only this one (both)")
     parser.add_argument("--sizes", nargs="+", type=as_shape, default=SIZES, metavar="N", help=f"N or NxLxM ({sizes})")
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)")
     parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
     parser.add_argument("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)")
-    add_lines(parser)
+    cli.add_lines(parser)
     parser.add_argument("--write", action="store_true", help="the table in kernels/README.md, and docs/ladder.svg")
     parser.add_argument("--check", action="store_true", help="are the targets reached?")
     parser.add_argument("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU")
     shape = ("N", "L", "M")
     parser.add_argument(
-        "--shape", nargs=3, type=at_least_1, default=RAGGED, metavar=shape, help="to count loads for (300 40 290)"
+        "--shape", nargs=3, type=cli.at_least_1, default=RAGGED, metavar=shape, help="to count loads for (300 40 290)"
     )
-    return command(parser, work, arguments, failure=2)
+    return cli.command(parser, work, arguments, failure=2)
 
 
 def work(options: argparse.Namespace) -> int:
@@ -69,8 +63,8 @@ def work(options: argparse.Namespace) -> int:
         raise UsageError("rounds and seconds must be more than 0")
     if options.loads:
         jobs = [(kernel, dtype) for dtype in dtypes for kernel in kernels if dtype in kernel.dtypes]
-        counted = [count_loads(kernel, dtype, tuple(options.shape)) for kernel, dtype in shown(jobs, "rungs")]
-        print(*printed([loads_table(counted)]), sep="\n")
+        counted = [count_loads(kernel, dtype, tuple(options.shape)) for kernel, dtype in cli.shown(jobs, "rungs")]
+        print(*tables.printed([loads_table(counted)]), sep="\n")
         return 0 if all(one.as_they_should_be for one in counted) else 1
     if options.write:
         plots.refuse_without_matplotlib()  # not after minutes
@@ -79,14 +73,14 @@ def work(options: argparse.Namespace) -> int:
         print(*map(as_text, results.lines), sep="\n")
     if options.write:
         results.draw(str(PICTURE))
-        write_between_markers(README, "ladder", results.markdown(os.path.relpath(PICTURE, README.parent)))
-    return 0 if all_reached(verdicts(results) if options.check else []) else 1
+        tables.write_between_markers(README, "ladder", results.markdown(os.path.relpath(PICTURE, README.parent)))
+    return 0 if targets.all_reached(verdicts(results) if options.check else []) else 1
 
 
-def measured(options: argparse.Namespace, dtypes: Sequence[str], kernels: Sequence[Kernel]) -> Iterator[Line]:
+def measured(options: argparse.Namespace, dtypes: Sequence[str], kernels: Sequence[Kernel]) -> Iterator[records.Line]:
     """Prints and records each result as it comes."""
     os.environ.update(EXACT_CUBLAS)
-    recorder = Recorder(Results.command, options.words, options.json)
+    recorder = records.Recorder(Results.command, options.words, options.json)
     for line in measure(usable_gpus()[0], dtypes, options.sizes, kernels, options.rounds, options.longest):
         tqdm.write(as_text(line))
         sys.stdout.flush()

@@ -1,7 +1,5 @@
 """How often each element of A and B is loaded from global memory: by formula, and counted on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,16 +1,9 @@
 """What the ladder's recorded lines say: the table, the picture, and the targets they must reach."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from experiments.common import plots, schema
-from experiments.common.records import Line
-from experiments.common.results import MachineResults
-from experiments.common.tables import Table, markdown
-from experiments.common.targets import Verdict
+from experiments.common import plots, records, results, schema, tables, targets
 from experiments.ladder.loads import Shape, loads_per_multiply_add
 from hybrid.core.settings import one_of
 from hybrid.kernels.catalogue import ALL, BOTH, CATALOGUE, Kernel
@@ -46,11 +39,11 @@ def label(shape: Shape) -> str:
     return f"{n}×{l}²" if l == m else f"{n}×{l}×{m}"
 
 
-def shape_of(line: Line) -> Shape:
+def shape_of(line: records.Line) -> Shape:
     return line["n"], line["l"], line["m"]
 
 
-def as_text(line: Line) -> str:
+def as_text(line: records.Line) -> str:
     what = f"{line['kernel']:18} {line['dtype']} {label(shape_of(line)):12}"
     if not line["seconds"]:
         return f"{what} left out: a launch takes about {line['launch_seconds']:.1f} s"
@@ -66,33 +59,33 @@ _LINE: schema.Schema = {
 }  # fmt: skip
 
 
-class Results(MachineResults):
+class Results(results.MachineResults):
     """By kernel, dtype and shape; of several lines the last one."""
 
-    command = "ladder"
+    command, about_picture = "ladder", "TF/s of each rung beside cuBLAS"
     schemas = {
         "timed": {**_LINE, "seconds": schema.spread, "teraflops": schema.positive, "ratio": schema.positive},
-        "left out": {**_LINE, "seconds": schema.nothing},
+        "left out": {**_LINE, "seconds": lambda value: value is None},
     }
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
         super().__init__(list(self._lines.values()))
 
     @staticmethod
-    def kind_of(line: Line) -> str:
+    def kind_of(line: records.Line) -> str:
         return "timed" if line.get("seconds") else "left out"
 
     @staticmethod
-    def machine_of(line: Line) -> str:
+    def machine_of(line: records.Line) -> str:
         return line["gpu"]
 
-    def of(self, kernel: str, dtype: str, shape: Shape) -> Line | None:
+    def of(self, kernel: str, dtype: str, shape: Shape) -> records.Line | None:
         """None: not measured, or too slow to be."""
         line = self._lines.get((kernel, dtype, shape))
         return line if line and line["seconds"] else None
 
-    def any_of(self, kernel: str, dtype: str) -> Line | None:
+    def any_of(self, kernel: str, dtype: str) -> records.Line | None:
         """For what does not depend on the shape."""
         return next((line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)), None)
 
@@ -109,14 +102,7 @@ class Results(MachineResults):
         major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
         return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
 
-    # --- the table
-
-    def markdown(self, picture: str = "") -> str:
-        """A table for each dtype, then where the numbers come from. `picture`: a path to show above them."""
-        parts = [f"![TF/s of each rung beside cuBLAS]({picture})\n"] if picture else []
-        return "\n".join([*parts, *map(markdown, self.blocks()), f"Measured on {self.machine()}; {self.origin()}\n"])
-
-    def blocks(self) -> Iterator[Table]:
+    def blocks(self) -> Iterator[tables.Table]:
         shapes = self.shapes()
         for dtype in self.dtypes():
             heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
@@ -124,9 +110,7 @@ class Results(MachineResults):
             for kernel in [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]:
                 speeds = [_speed(self.of(kernel, dtype, shape)) for shape in shapes]
                 rows.append([kernel, *_resources(self.any_of(kernel, dtype)), *speeds])
-            yield Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, TF/s (and % of cuBLAS)")
-
-    # --- the picture
+            yield tables.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, TF/s (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
         """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype."""
@@ -161,7 +145,7 @@ class Results(MachineResults):
         panel.tick_params(axis="y", length=0)
 
 
-def _resources(line: Line | None) -> list[str]:
+def _resources(line: records.Line | None) -> list[str]:
     if line is None or line["tile"] is None:
         return ["–"] * 4
     down, across = (str(length) if length != ALL else name for length, name in zip(line["tile"], "nm", strict=True))
@@ -170,60 +154,45 @@ def _resources(line: Line | None) -> list[str]:
     return [f"{down}×{across}", f"{line['registers']}{spilled}", f"{line['shared'] / 1024:.4g} KiB", str(loads)]
 
 
-def _speed(line: Line | None) -> str:
+def _speed(line: records.Line | None) -> str:
     if line is None:
         return "–"
     rate = f"{line['teraflops']:.{1 if line['teraflops'] >= 10 else 2}f}"
     return rate if line["kernel"] == YARDSTICK else f"{rate} ({100 * line['ratio']:.1f} %)"
 
 
-# --- targets
-
-
-@dataclass(frozen=True)
-class Target:
-    """At least so much of cuBLAS' speed; without a kernel, the best rung."""
-
-    dtype: str
-    kernel: str
-    shape: Shape
-    least: float
-
-
-TARGETS = (
-    Target("float64", "tensor", square(8192), 0.97),
-    Target("float64", "tensor", square(16384), 0.97),
-    Target("float64", "tensor", square(8000), 0.93),
-    Target("float64", "tensor", ROW_BLOCK, 0.93),
-    Target("float32", "", square(8192), 0.97),
-    Target("float32", "", square(16384), 0.97),
+TARGETS = (  # at least so much of cuBLAS' speed; without a kernel, of the best rung's
+    ("float64", "tensor", square(8192), 0.97),
+    ("float64", "tensor", square(16384), 0.97),
+    ("float64", "tensor", square(8000), 0.93),
+    ("float64", "tensor", ROW_BLOCK, 0.93),
+    ("float32", "", square(8192), 0.97),
+    ("float32", "", square(16384), 0.97),
 )
 LECTURE_NAIVE, LECTURE_TILED = 13.8, 4.8  # seconds at 8000×8000
 
 
-def verdicts(results: Results) -> list[Verdict]:
+def verdicts(measured: Results) -> list[targets.Verdict]:
     """One on each target, and whether tiles pay at 8000 in each dtype."""
-    return [*(_judged(target, results) for target in TARGETS), *(_tiles_pay(dtype, results) for dtype in BOTH)]
+    return [*(_judged(measured, *target) for target in TARGETS), *(_tiles_pay(dtype, measured) for dtype in BOTH)]
 
 
-def _judged(target: Target, results: Results) -> Verdict:
-    names = [target.kernel] if target.kernel else [kernel.name for kernel in rungs()]
-    found = [line for name in names if (line := results.of(name, target.dtype, target.shape))]
-    what = f"{target.dtype} {target.kernel or 'best rung'} at {label(target.shape)}"
+def _judged(measured: Results, dtype: str, kernel: str, shape: Shape, least: float) -> targets.Verdict:
+    names = [kernel] if kernel else [rung.name for rung in rungs()]
+    found = [line for name in names if (line := measured.of(name, dtype, shape))]
+    what = f"{dtype} {kernel or 'best rung'} at {label(shape)}"
     if not found:
-        return Verdict(False, f"{what}: not measured")
+        return targets.Verdict(False, f"{what}: not measured")
     best = max(found, key=lambda line: line["ratio"])
-    name = "" if target.kernel else f" ({best['kernel']})"
-    short = target.least - best["ratio"]
-    text = f"{what}{name}: {best['ratio']:.4f} × cuBLAS, wanted {target.least:.2f}"
-    return Verdict(short <= 0, text if short <= 0 else f"{text}, short by {short:.4f}")
+    name = "" if kernel else f" ({best['kernel']})"
+    return targets.verdict(what + name, best["ratio"], least, "× cuBLAS", at_least=True)
 
 
-def _tiles_pay(dtype: str, results: Results) -> Verdict:
-    naive, tiled = (results.of(name, dtype, square(8000)) for name in ("naive", "tiled"))
+def _tiles_pay(dtype: str, measured: Results) -> targets.Verdict:
+    naive, tiled = (measured.of(name, dtype, square(8000)) for name in ("naive", "tiled"))
     what = f"{dtype} tiled over naive at 8000"
     if not (naive and tiled):
-        return Verdict(False, f"{what}: not measured")
+        return targets.Verdict(False, f"{what}: not measured")
     gain = naive["seconds"]["median"] / tiled["seconds"]["median"]
     lecture = f"the lecture's {LECTURE_NAIVE} s / {LECTURE_TILED} s = {LECTURE_NAIVE / LECTURE_TILED:.1f}"
-    return Verdict(gain > 1, f"{what}: {gain:.2f} × as fast, wanted more than 1 ({lecture})")
+    return targets.Verdict(gain > 1, f"{what}: {gain:.2f} × as fast, wanted more than 1 ({lecture})")

@@ -1,12 +1,10 @@
 """Times the catalogue's kernels on a GPU, in turns with cuBLAS."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,17 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from experiments.common.cli import shown
 from experiments.common.product_check import ProductCheck
 from experiments.common.records import Line, spread
+from experiments.common.timing import kernel_of
 from experiments.ladder.loads import Shape, form_of
 from experiments.ladder.results import YARDSTICK, label
 from hybrid.devices.copy_width import copy_width
 from hybrid.devices.cuda_gpus import Gpu, free_bytes
 from hybrid.devices.cuda_kernels import Multiply, OwnKernel, multiplication
 from hybrid.errors import DoesNotFit
-from hybrid.kernels.catalogue import Kernel, launch_of, named, refusal
+from hybrid.kernels.catalogue import Kernel, launch_of, refusal
 
 # cuBLAS as it is without being asked to round to less. It reads these when it is loaded.
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
@@ -61,15 +61,6 @@ def in_turn(timed: Sequence[Timed], round_number: int) -> list[Timed]:
     start = round_number // 2 % len(fast)
     turned = fast[start:] + fast[:start]
     return slow + (turned[::-1] if round_number % 2 else turned)
-
-
-def time_in_rounds(timed: Sequence[Timed], rounds: int, seconds_of: Callable[[Timed], float], title: str) -> None:
-    """Adds to each one's seconds."""
-    with tqdm(total=rounds * len(timed), desc=title, leave=False, disable=not sys.stderr.isatty()) as bar:
-        for round_number in range(rounds):
-            for one in in_turn(timed, round_number):
-                one.seconds.append(seconds_of(one))
-                bar.update()
 
 
 class Bench:
@@ -147,10 +138,8 @@ def measure(
 
     cupy.cuda.Device(gpu.index).use()
     about = {**_software(), "gpu": gpu.name, "capability": gpu.capability, "rounds": rounds}
-    yardstick = named(YARDSTICK)
-    assert yardstick is not None
     for dtype in dtypes:
-        able = [kernel for kernel in (*kernels, yardstick) if not refusal(kernel, dtype, 2, gpu.capability)]
+        able = [kernel for kernel in (*kernels, kernel_of(YARDSTICK)) if not refusal(kernel, dtype, 2, gpu.capability)]
         multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
         for shape in shapes:
             try:
@@ -160,7 +149,9 @@ def measure(
                 continue
             every = [Timed(kernel, multiply) for kernel, multiply in multiplications]
             timed = [one for one in every if bench.prepare(one, longest)]
-            time_in_rounds(timed, rounds, bench.time, f"{dtype} {label(shape)}")
+            turns = [one for number in range(rounds) for one in in_turn(timed, number)]
+            for one in shown(turns, f"{dtype} {label(shape)}"):
+                one.seconds.append(bench.time(one))
             n, l, m = shape
             for one in every:
                 numbers = summary(one.seconds, timed[-1].seconds, n * l * m) | {"launch_seconds": one.launch_seconds}

@@ -11,23 +11,15 @@ Here a whole program is one of these commands: its wall time has Python's and CU
 on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, nothing is timed or compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from experiments.common import plots, schema
-from experiments.common.cli import at_least_1, command, parser_for, present, shown
-from experiments.common.cuda_runtime import CudaRuntime, on, runtime_for
-from experiments.common.records import Line, seconds_of, spread
-from experiments.common.results import Results as CommonResults
-from experiments.common.tables import Block, Remarks, Table
-from experiments.common.text import last_error, number
-from experiments.common.timing import kernel_of, kernel_seconds, matrices
+from experiments.common import cli, cuda, plots, records, results, schema, tables, timing, wording
 from experiments.lectures.hochberg_programs import DTYPE, MODULE_PROGRAMS, run_program
 from experiments.start import SCRIPTS
 from hybrid.core.settings import Settings, parse_bytes
@@ -41,17 +33,8 @@ REPEAT, WALL_REPEAT = 7, 3
 WITHOUT, WITH = MODULE_PROGRAMS  # shared memory
 
 
-class Published(NamedTuple):
-    """How many times faster shared memory made the whole program, as the module words it."""
-
-    gpu: str
-    capability: str
-    cores: int
-    size: int
-    factor: float
-    wording: str
-
-
+# How many times faster shared memory made the whole program, as the module words it.
+Published = namedtuple("Published", "gpu capability cores size factor wording")
 PUBLISHED = (
     Published("GT 9600M", "1.1", 32, 1000, 7, "7"),
     Published("GT 330M", "1.2", 48, 1000, 2, "towards 2"),
@@ -62,36 +45,30 @@ PUBLISHED = (
 )
 
 
-# --- measuring
-
-
 def run_whole(program: str, size: int) -> None:
     """The whole program in a process of its own, on a GPU."""
     script = str(SCRIPTS / f"{Results.command}.py")
     words = [sys.executable, script, program, *[str(size)] * 3, "--device", "cuda", "--no-check"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise HybridError(f"{program} {size} {size} {size} failed: {last_error(done.stderr)}")
+        raise HybridError(f"{program} {size} {size} {size} failed: {wording.last_error(done.stderr)}")
 
 
-def measured(runtime: CudaRuntime, sizes: Sequence[int], wall_sizes: Sequence[int]) -> Iterator[Line]:
-    for size in shown(sizes, "kernels"):
-        a, b = matrices("lecture", DTYPE, size, size, size)
+def measured(runtime: cuda.CudaRuntime, sizes: Sequence[int], wall_sizes: Sequence[int]) -> Iterator[records.Line]:
+    for size in cli.shown(sizes, "kernels"):
+        a, b = timing.matrices("lecture", DTYPE, size, size, size)
         for program, kernel in MODULE_PROGRAMS.items():
-            times = kernel_seconds(runtime, kernel_of(kernel), a, b, REPEAT)
-            yield {"part": "kernel", "program": program, "size": size, "seconds": spread(times)}
-    for size in shown(wall_sizes, "whole programs"):
+            times = timing.kernel_seconds(runtime, timing.kernel_of(kernel), a, b, REPEAT)
+            yield {"part": "kernel", "program": program, "size": size, "seconds": records.spread(times)}
+    for size in cli.shown(wall_sizes, "whole programs"):
         of_programs: dict[str, list[float]] = {program: [] for program in MODULE_PROGRAMS}
         for index in range(-1, WALL_REPEAT):  # the first one finds nothing in any cache
             for program in MODULE_PROGRAMS:
-                seconds = seconds_of(run_whole, program, size)
+                seconds = records.seconds_of(run_whole, program, size)
                 if index >= 0:
                     of_programs[program].append(seconds)
         for program in MODULE_PROGRAMS:
-            yield {"part": "wall", "program": program, "size": size, "seconds": spread(of_programs[program])}
-
-
-# --- what it says
+            yield {"part": "wall", "program": program, "size": size, "seconds": records.spread(of_programs[program])}
 
 
 _LINE: schema.Schema = {
@@ -99,13 +76,13 @@ _LINE: schema.Schema = {
 }  # fmt: skip
 
 
-class Results(CommonResults):
+class Results(results.Results):
     """Medians by size; none of them where there was no GPU."""
 
     command = "lecture_hochberg"
     schemas = {"kernel": _LINE, "wall": _LINE}
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)
         self.sizes = sorted({line["size"] for line in lines})
         self._seconds = {(line["part"], line["program"], line["size"]): line["seconds"]["median"] for line in lines}
@@ -121,23 +98,24 @@ class Results(CommonResults):
     def within(self, sizes: range) -> list[int]:
         return [size for size in self.sizes if sizes[0] <= size <= sizes[-1]]
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[tables.Block]:
         title = f"{DTYPE}, time without / with shared memory"
         if self.of_gpu:
             heads = ["size", "kernel, ms", "ratio", "whole program, s", "ratio"]
-            yield Table(heads, "rrrrr", [self._times_at(size) for size in self.sizes], title)
+            yield tables.Table(heads, "rrrrr", [self._times_at(size) for size in self.sizes], title)
         else:
             sizes = ", ".join(map(str, self.sizes))
-            yield Remarks([f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime; nothing was timed"], title)
+            said = f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime; nothing was timed"
+            yield tables.Remarks([said], title)
         rows = [[one.gpu, one.capability, f"{one.cores} cores", str(one.size), one.wording] for one in PUBLISHED]
-        yield Table(["GPU", "compute capability", "", "size", "factor"], "lrrrl", rows, "published, of whole programs")
+        yield tables.Table(["GPU", "compute capability", "", "size", "factor"], "lrrrl", rows, "published, of whole programs")
 
     def _times_at(self, size: int) -> list[str]:
         cells = [str(size)]
         for part, scale in (("kernel", 1e3), ("wall", 1.0)):
             times = [self.seconds(part, program, size) for program in MODULE_PROGRAMS]
             ratio = self.ratio(part, size)
-            both = " / ".join(number(scale * seconds) for seconds in times if seconds)
+            both = " / ".join(wording.number(scale * seconds) for seconds in times if seconds)
             cells += [both or "–", "–" if ratio is None else f"{ratio:.2f}"]
         return cells
 
@@ -192,9 +170,6 @@ def _draw_ratios(panel: Any, results: Results, part: str, sizes: range) -> None:
     panel.set_ylabel("times faster")
 
 
-# --- the command
-
-
 def work(options: argparse.Namespace) -> int:
     memory = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
     if options.program:
@@ -202,30 +177,29 @@ def work(options: argparse.Namespace) -> int:
             raise UsageError("one of the programs records and draws nothing: --picture, --json and --from are for the figure")
         program, *sizes = options.program
         if program not in MODULE_PROGRAMS or len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):
-            raise UsageError(
-                f"the programs are {' and '.join(MODULE_PROGRAMS)}, each with three sizes: A's rows, its columns, B's columns"
-            )
+            names = " and ".join(MODULE_PROGRAMS)
+            raise UsageError(f"the programs are {names}, each with three sizes: A's rows, its columns, B's columns")
         a1, a2, b2 = map(int, sizes)
-        run_program(program, runtime_for(options.device, memory), (a1, a2, b2), options.seed, check=not options.no_check)
+        run_program(program, cuda.runtime_for(options.device, memory), (a1, a2, b2), options.seed, check=not options.no_check)
         return 0
-    return present(options, Results, partial(_measured, memory=memory))
+    return cli.present(options, Results, partial(_measured, memory=memory))
 
 
-def _measured(options: argparse.Namespace, memory: int) -> Iterator[Line]:
-    runtime = runtime_for(options.device, memory)
+def _measured(options: argparse.Namespace, memory: int) -> Iterator[records.Line]:
+    runtime = cuda.runtime_for(options.device, memory)
     if runtime.device == "emulate":
         sizes, wall_sizes = options.sizes or (EMULATED_QUICK if options.quick else EMULATED_SIZES), ()
     else:
         sizes = options.sizes or (QUICK_SIZES if options.quick else sorted({*SMALL, *LARGE}))
         wall_sizes = options.sizes or (QUICK_SIZES if options.quick else WALL_SIZES)
-    yield from on(runtime, measured(runtime, sizes, wall_sizes))
+    yield from cuda.on(runtime, measured(runtime, sizes, wall_sizes))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_for(__doc__)
+    parser = cli.parser_for(__doc__)
     parser.add_argument("program", nargs="*", metavar="multNoShare|multShare A1 A2 B2", help="one of the module's programs")
     parser.add_argument("--seed", type=int, help="of its matrices (another one each time)")
     parser.add_argument("--no-check", action="store_true", help="do not verify the program's product, as the module does not")
     parser.add_argument("--gpu-memory", metavar="BYTES", help="memory that may be used of the GPU, or of the CPU in its place")
-    parser.add_argument("--sizes", nargs="+", type=at_least_1, metavar="N", help="sizes to measure")
-    return command(parser, work, arguments)
+    parser.add_argument("--sizes", nargs="+", type=cli.at_least_1, metavar="N", help="sizes to measure")
+    return cli.command(parser, work, arguments)

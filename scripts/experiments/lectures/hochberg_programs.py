@@ -1,7 +1,5 @@
 """The matrix lecture's two programs, call by call, printing what they print: multNoShare and multShare."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 from collections.abc import Callable
@@ -9,10 +7,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from experiments.common.cli import refuse_too_large
-from experiments.common.cuda_runtime import CallFailed, CudaRuntime
-from experiments.common.product_check import refuse_wrong
-from experiments.common.timing import kernel_of, matrices
+from experiments.common import cli, cuda, product_check, timing
 from hybrid.reporting.run_report import top_left
 
 DTYPE, PRINTED = "float32", 10
@@ -23,7 +18,7 @@ _UNPRINTED = {"multShare": ("Copy A to device", "Copy B to device")}
 
 def run_program(
     program: str,
-    runtime: CudaRuntime,
+    runtime: cuda.CudaRuntime,
     sizes: tuple[int, int, int],
     seed: int | None = None,
     *,
@@ -36,23 +31,22 @@ def run_program(
     """
     out = out or sys.stdout
     a1, a2, b2 = sizes
-    refuse_too_large(a1, a2, b2)
-    a, b = matrices("lecture", DTYPE, a1, a2, b2, secrets.randbits(63) if seed is None else seed)
+    cli.refuse_too_large(a1, a2, b2)
+    a, b = timing.matrices("lecture", DTYPE, a1, a2, b2, secrets.randbits(63) if seed is None else seed)
     c = np.full((a1, b2), np.nan, DTYPE)
 
     def call(what: str, work: Callable[[], Any]) -> Any:
         try:
-            result, said = work(), NO_ERROR
-        except CallFailed as failed:
-            result, said = None, str(failed)
-        if said != NO_ERROR or what not in _UNPRINTED.get(program, ()):
-            print(f"{what}: {said}", file=out)
-        if said != NO_ERROR:
-            raise CallFailed(f"{what}: {said}")
+            result = work()
+        except cuda.CallFailed as failed:
+            print(f"{what}: {failed}", file=out)
+            raise cuda.CallFailed(f"{what}: {failed}") from None
+        if what not in _UNPRINTED.get(program, ()):
+            print(f"{what}: {NO_ERROR}", file=out)
         return result
 
     def run_kernel() -> None:
-        runtime.launch(kernel_of(MODULE_PROGRAMS[program]), on_a, on_b, on_c)
+        runtime.launch(timing.kernel_of(MODULE_PROGRAMS[program]), on_a, on_b, on_c)
         runtime.synchronize()
 
     try:
@@ -68,4 +62,4 @@ def run_program(
     for matrix in (a, b, c):
         out.write(top_left(matrix[:PRINTED, :PRINTED]))
     if check:
-        refuse_wrong(program, a, b, c)
+        product_check.refuse_wrong(program, a, b, c)

@@ -11,20 +11,11 @@ Without one 1 MiB of the CPU's memory stands for a GPU's (--quick: 256 KiB): the
 and the runner copies into buffers of that size as into a GPU's.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from experiments.common import plots, schema
-from experiments.common.cli import command, parser_for, present
-from experiments.common.cuda_runtime import CudaRuntime, on, runtime_for
-from experiments.common.records import Line
-from experiments.common.results import Results as CommonResults
-from experiments.common.tables import Table
-from experiments.common.text import duration
-from experiments.common.timing import kernel_of
+from experiments.common import cli, cuda, plots, records, results, schema, tables, timing, wording
 from experiments.lectures.largest_runs import RunnerAlone, largest_in_core, theoretical
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, parse_bytes
@@ -45,51 +36,44 @@ PARTS = {  # of lines: what they are called
 
 
 def measured(
-    runtime: CudaRuntime, dtypes: Sequence[str], kernels: Sequence[str] | None, memory: int, times: float
-) -> Iterator[Line]:
+    runtime: cuda.CudaRuntime, dtypes: Sequence[str], kernels: Sequence[str] | None, memory: int, times: float
+) -> Iterator[records.Line]:
     runner = RunnerAlone(runtime.device, memory)
     for dtype in dtypes:
         about = {"dtype": dtype, "memory": memory}
         most = theoretical(memory, dtype)
         yield {**about, "part": "theoretical", "n": most}
-        for name in kernels or _kernels(runtime, dtype, most):
-            n, seconds = largest_in_core(runtime, kernel_of(name), dtype, most)
+        # With and without shared memory; on a GPU the fastest alone: the others take minutes there.
+        on_gpu = runtime.device == "cuda" and [fastest("cuda", dtype, most, runtime.capability).kernel.name]
+        for name in kernels or on_gpu or ("naive", "tiled"):
+            n, seconds = largest_in_core(runtime, timing.kernel_of(name), dtype, most)
             yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}
         yield from ({**about, **line} for line in runner.lines(dtype, most, times))
 
 
-def _kernels(runtime: CudaRuntime, dtype: str, n: int) -> tuple[str, ...]:
-    """With and without shared memory; on a GPU the fastest alone: the others take minutes there."""
-    return (fastest("cuda", dtype, n, runtime.capability).kernel.name,) if runtime.device == "cuda" else ("naive", "tiled")
-
-
-# --- what it says
-
-_LARGEST: schema.Schema = {
-    **schema.ON_DEVICE, "dtype": schema.among(*BOTH), "memory": schema.count, "n": schema.count
-}  # fmt: skip
+_LARGEST: schema.Schema = {**schema.ON_DEVICE, "dtype": schema.among(*BOTH), "memory": schema.count, "n": schema.count}
 _MULTIPLIED: schema.Schema = {**_LARGEST, "kernel": schema.name, "seconds": schema.positive}
 _BY_RUNNER: schema.Schema = {**_MULTIPLIED, "ended_by": schema.text}
 
 
-class Results(CommonResults):
+class Results(results.Results):
     """For each type the largest N of each part."""
 
     command = "largest"
     schemas = {"theoretical": _LARGEST, "in core": _MULTIPLIED, "resident": _BY_RUNNER, "out of core": _BY_RUNNER}
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)
-        self.by_dtype: dict[str, list[Line]] = {}
+        self.by_dtype: dict[str, list[records.Line]] = {}
         for line in lines:
             self.by_dtype.setdefault(line["dtype"], []).append(line)
 
-    def blocks(self) -> Iterator[Table]:
+    def blocks(self) -> Iterator[tables.Table]:
         whose = "of the GPU" if self.of_gpu else "of the CPU, in place of a GPU's"
         for dtype, lines in self.by_dtype.items():
             most = next(line["n"] for line in lines if line["part"] == "theoretical")
             rows = [[PARTS[line["part"]], str(line["n"]), _about(line, most)] for line in lines]
-            yield Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable(lines[-1]['memory'])} {whose}")
+            yield tables.Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable(lines[-1]['memory'])} {whose}")
 
     def draw(self, path: str) -> None:
         """N of each part, a panel for each type."""
@@ -110,23 +94,20 @@ class Results(CommonResults):
             panels[-1].set_xlabel("N, rows and columns of each matrix")
 
 
-def _about(line: Line, most: int) -> str:
+def _about(line: records.Line, most: int) -> str:
     if line["part"] == "theoretical":
         return f"floor(sqrt({line['memory']:,} / (3 · {ITEM_SIZES[line['dtype']]})))"
-    seconds = f" in {duration(line['seconds'])}" if line["device"] == "cuda" else ""
+    seconds = f" in {wording.duration(line['seconds'])}" if line["device"] == "cuda" else ""
     right = f"{line['kernel']}: multiplied{seconds} and right"
     far = f"{line['n'] / most:.3g} × {most}" if line["part"] == "out of core" else f"{most - line['n']} short"
     return f"{right}, {far}" + (f"; {line['ended_by']}" if line.get("ended_by") else "")
 
 
-# --- the command
-
-
-def _measured(options: argparse.Namespace) -> Iterator[Line]:
+def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     asked_for = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
-    runtime = runtime_for(options.device, asked_for)
+    runtime = cuda.runtime_for(options.device, asked_for)
     if runtime.device == "emulate" and not asked_for:
-        runtime = runtime_for("emulate", QUICK_MEMORY if options.quick else PRETENDED_MEMORY)
+        runtime = cuda.runtime_for("emulate", QUICK_MEMORY if options.quick else PRETENDED_MEMORY)
     memory = runtime.memory()
     dtypes = [options.dtype] if options.dtype else ["float32"] if options.quick else list(BOTH)
     if not theoretical(memory, "float64"):
@@ -139,26 +120,16 @@ def _measured(options: argparse.Namespace) -> Iterator[Line]:
     for name in options.kernels or ():
         kernel_asked_for(Settings(device=runtime.device, kernel=name))
         for dtype in dtypes:
-            if refused := refusal(kernel_of(name), dtype, columns=2, capability=runtime.capability):
+            if refused := refusal(timing.kernel_of(name), dtype, columns=2, capability=runtime.capability):
                 raise UsageError(refused)
-    yield from on(runtime, measured(runtime, dtypes, options.kernels, memory, options.times))
-
-
-def at_least_one_time(text: str) -> float:
-    try:
-        times = float(text)
-    except ValueError:
-        times = 0.0
-    if not times >= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 up")
-    return times
+    yield from cuda.on(runtime, measured(runtime, dtypes, options.kernels, memory, options.times))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_for(__doc__)
+    parser = cli.parser_for(__doc__)
     parser.add_argument("--dtype", choices=BOTH, help="only this one (both; --quick: float32)")
     parser.add_argument("--gpu-memory", metavar="BYTES", help="of the GPU, or of the CPU in its place (free; 1 MiB)")
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)")
     longest = "out of core, up to T times as large (4)"
-    parser.add_argument("--times", type=at_least_one_time, default=TIMES, metavar="T", help=longest)
-    return command(parser, partial(present, results=Results, measured=_measured), arguments)
+    parser.add_argument("--times", type=partial(cli.at_least_1, kind=float), default=TIMES, metavar="T", help=longest)
+    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)

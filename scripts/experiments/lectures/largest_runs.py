@@ -1,7 +1,5 @@
 """Products as large as memory allows, multiplied and checked: in core as the lecture's programs do, and by the runner."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,16 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common.cli import shown
-from experiments.common.cuda_runtime import CallFailed, CudaRuntime
-from experiments.common.records import Line
+from experiments.common import cli, cuda, records
 from hybrid.arrays.fill import fill_rows
 from hybrid.arrays.sources import GeneratedMatrix
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed, DoesNotFit
-from hybrid.execution.product import Outcome, run_product
+from hybrid.execution.product import run_product
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import Kernel
 from hybrid.ranks.team import Team
@@ -51,19 +47,19 @@ def last_that(works: Callable[[int], bool], most: int) -> int:
     return good
 
 
-def allocates(runtime: CudaRuntime, dtype: str, n: int) -> bool:
+def allocates(runtime: cuda.CudaRuntime, dtype: str, n: int) -> bool:
     """Whether the device gives memory for three N×N matrices."""
     try:
         for _ in range(3):
             runtime.allocate(n, n, dtype)
-    except CallFailed:
+    except cuda.CallFailed:
         return False
     finally:
         runtime.release()
     return True
 
 
-def run_in_core(runtime: CudaRuntime, kernel: Kernel, n: int, dtype: str) -> float:
+def run_in_core(runtime: cuda.CudaRuntime, kernel: Kernel, n: int, dtype: str) -> float:
     """Seconds of the kernel on three N×N matrices of the device, made and checked piece by piece.
 
     CallFailed where the memory ends, CheckFailed for a wrong product. The check is exact: all numbers are integers.
@@ -75,7 +71,7 @@ def run_in_core(runtime: CudaRuntime, kernel: Kernel, n: int, dtype: str) -> flo
     def load(matrix: str, target: Any, vector: np.ndarray) -> np.ndarray:
         """Fill A or B on the device; its product with the vector."""
         product = np.empty(n)
-        for span in shown(spans, f"N = {n}, {matrix}"):
+        for span in cli.shown(spans, f"N = {n}, {matrix}"):
             part = np.empty((len(span), n), dtype)
             fill_rows(part, span, fill="lecture", seed=seed, matrix=matrix, threads=_THREADS)
             runtime.copy(target[span.slice], part)
@@ -89,7 +85,7 @@ def run_in_core(runtime: CudaRuntime, kernel: Kernel, n: int, dtype: str) -> flo
         begin = runtime.event()
         runtime.launch(kernel, on_a, on_b, on_c)
         seconds = runtime.seconds(begin, runtime.event())
-        for span in shown(spans, f"N = {n}, C"):
+        for span in cli.shown(spans, f"N = {n}, C"):
             part = np.empty((len(span), n), dtype)
             runtime.copy(part, on_c[span.slice])
             if not np.array_equal(part.astype(np.float64, copy=False) @ x, expected[span.slice]):
@@ -99,7 +95,7 @@ def run_in_core(runtime: CudaRuntime, kernel: Kernel, n: int, dtype: str) -> flo
         runtime.release()
 
 
-def largest_in_core(runtime: CudaRuntime, kernel: Kernel, dtype: str, most: int) -> tuple[int, float]:
+def largest_in_core(runtime: cuda.CudaRuntime, kernel: Kernel, dtype: str, most: int) -> tuple[int, float]:
     """The largest N up to `most` that the kernel multiplies in core, and its seconds. DoesNotFit where there is none."""
     run_in_core(runtime, kernel, 1, dtype)  # its code takes memory, too
     seconds: dict[int, float] = {}
@@ -107,7 +103,7 @@ def largest_in_core(runtime: CudaRuntime, kernel: Kernel, dtype: str, most: int)
     def multiplies(n: int) -> bool:
         try:
             seconds[n] = run_in_core(runtime, kernel, n, dtype)
-        except CallFailed:
+        except cuda.CallFailed:
             return False
         return True
 
@@ -127,7 +123,7 @@ class RunnerAlone:
         self._settings = Settings.gather({**where, "host_memory": host, "check": True})
         self._team = Team()
 
-    def lines(self, dtype: str, most: int, times: float) -> Iterator[Line]:
+    def lines(self, dtype: str, most: int, times: float) -> Iterator[records.Line]:
         """The largest N of which all is resident, then the largest up to times·most. Nothing where the host cannot hold more."""
         limit = int(times * most)
         resident = self._largest(dtype, most, lambda agreement: agreement.plan.shares[0].holds_all)
@@ -155,17 +151,14 @@ class RunnerAlone:
 
         return agreements.get(last_that(fits, most))
 
-    def _line(self, part: str, agreement: Agreement) -> Line:
-        n = agreement.plan.problem.n
-        return {"part": part, "n": n, "kernel": agreement.kernel.name, "seconds": self._product(agreement).total.median}
-
-    def _product(self, agreement: Agreement) -> Outcome:
+    def _line(self, part: str, agreement: Agreement) -> records.Line:
+        """Of its product."""
         problem = agreement.plan.problem
         a, b = (GeneratedMatrix((problem.n, problem.l), "lecture", 0, matrix) for matrix in "AB")
         outcome = run_product(self._team, agreement, a, b, self._settings)
         if outcome.check is None or not outcome.check.ok:
             raise CheckFailed(f"the runner's product of {problem.dtype} {problem.n}×{problem.l} is wrong")
-        return outcome
+        return {"part": part, "n": problem.n, "kernel": agreement.kernel.name, "seconds": outcome.total.median}
 
     def _agreement(self, n: int, dtype: str) -> Agreement | None:
         """None where it does not fit."""

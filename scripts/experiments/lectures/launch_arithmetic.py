@@ -1,9 +1,6 @@
 """The arithmetic of a launch: which blocks cover a matrix, what a tile loads, what a warp touches. No GPU needed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from experiments.common.tables import Table, printed
 from hybrid.errors import UsageError
@@ -38,24 +35,15 @@ def tile_phase(tile: int) -> dict[str, Number]:
     return {"loads": 2 * tile**2, "operations": tile**2 * 2 * tile}
 
 
-@dataclass(frozen=True)
-class Sectors:
-    """Of global memory, that one instruction of a warp touches."""
-
-    load_a: int
-    load_b: int
-    store_c: int
-
-
-def sectors_of_warp(kernel: str, l: int, m: int, item: int) -> Sectors:
-    """For a warp of the kernel, away from the edges of C."""
+def sectors_of_warp(kernel: str, l: int, m: int, item: int) -> list[int]:
+    """Of memory, that a warp's instruction touches, away from the edges of C: load A, load B, store C."""
     # By lane: which element of A, of B and of C; naive's blocks of 16×16 have two rows in a warp.
     of_a, of_b, of_c = {
         "naive": (lambda lane: lane // 16 * l, lambda lane: lane % 16, lambda lane: lane // 16 * m + lane % 16),
         "row_per_thread": (lambda lane: lane * l, lambda lane: 0, lambda lane: lane * m),
         "column_per_thread": (lambda lane: 0, lambda lane: lane, lambda lane: lane),
     }[kernel]
-    return Sectors(*(len({element(lane) * item // SECTOR_BYTES for lane in range(WARP)}) for element in (of_a, of_b, of_c)))
+    return [len({element(lane) * item // SECTOR_BYTES for lane in range(WARP)}) for element in (of_a, of_b, of_c)]
 
 
 def threads_at_work(kernel: str, n: int, m: int) -> int:

@@ -9,8 +9,6 @@ L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. Fo
 larger ones that come out right by luck are looked for too.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys
@@ -22,11 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 import hybrid
-from experiments.common import plots, schema
-from experiments.common.cli import add_lines, at_least_1, command, plain_parser, present
-from experiments.common.records import END, Line
-from experiments.common.results import Results as CommonResults
-from experiments.common.tables import Block, Remarks, Table, printed
+from experiments.common import cli, plots, records, results, schema, tables
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
@@ -39,13 +33,6 @@ LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Wrong = dict[str, Any]  # an element of a product that should be the identity: the size, its row, column and value
-
-
-# --- what can be computed
-
-
-def entry(row: int, column: int) -> int:
-    return math.comb(row, column)
 
 
 def magnitude(row: int, column: int) -> int:
@@ -63,7 +50,7 @@ def holds(dtype: str, number: int) -> bool:
 
 def largest_that_fits(dtype: str) -> int:
     """(a)"""
-    return next(size for size in count(1) if not all(holds(dtype, entry(size, column)) for column in range(size + 1)))
+    return next(size for size in count(1) if not all(holds(dtype, math.comb(size, column)) for column in range(size + 1)))
 
 
 def largest_exact(dtype: str) -> int:
@@ -73,11 +60,11 @@ def largest_exact(dtype: str) -> int:
 
 def triangles(size: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """L and R, each entry rounded once. UsageError for sizes whose entries exceed the type."""
-    whole = np.array([[entry(row, column) for column in range(size)] for row in range(size)], object)
-    signs = np.array([[(-1) ** (row + column) for column in range(size)] for row in range(size)], object)
     limit = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
-    if whole.max() > limit:
+    if math.comb(size - 1, (size - 1) // 2) > limit:
         raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
+    whole = np.array([[math.comb(row, column) for column in range(size)] for row in range(size)], object)
+    signs = np.array([[(-1) ** (row + column) for column in range(size)] for row in range(size)], object)
     return whole.astype(dtype), (whole * signs).astype(dtype)
 
 
@@ -95,34 +82,23 @@ def as_text(wrong: Wrong) -> str:
     return f"N = {wrong['size']}: [{row}][{column}] is {wrong['value']:.12g}, not {int(row == column)}"
 
 
-# --- what is measured
-
-
-def products(dtype: str, multiply: Multiply, last: int) -> Iterator[tuple[int, Wrong | None]]:
-    """For each size from 1 on, whether the product is right."""
-    for size in range(1, last + 1):
-        yield size, first_wrong(multiply(*triangles(size, dtype)))
-
-
-def bits(number: int) -> str:
-    return f"2^{math.log2(number):.1f}"
-
-
-def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> Line:
+def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.Line:
     """All three, each with its reason; (c) is None where nothing multiplies this type."""
     fit, exact = largest_that_fits(dtype), largest_exact(dtype)
-    column = next(column for column in range(fit + 1) if not holds(dtype, entry(fit, column)))
+    column = next(column for column in range(fit + 1) if not holds(dtype, math.comb(fit, column)))
     limit = f"2^{LIMITS[dtype].bit_length() - (not dtype.startswith('int'))}"
-    why_fit = f"C({fit}, {column}) = {entry(fit, column)} of N = {fit + 1} is not among {dtype}'s numbers"
+    why_fit = f"C({fit}, {column}) = {math.comb(fit, column)} of N = {fit + 1} is not among {dtype}'s numbers"
     worst = max(range(exact + 1), key=lambda column: magnitude(exact, column))
-    why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {bits(magnitude(exact, worst))}, past {limit}"
+    terms = f"2^{math.log2(magnitude(exact, worst)):.1f}"
+    why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {terms}, past {limit}"
     line = {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact}
     if dtype not in MULTIPLIED:
         why_not = "no kernel multiplies integers; sums that wrap around are the identity for every N, so a product shows nothing"
         return {**line, "right": None, "kernel": None, "reasons": [why_fit, why_exact, why_not]}
     right, wrong, again = 0, None, []
     with tqdm(total=fit, desc=dtype, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
-        for size, found in products(dtype, multiply, fit):
+        for size in range(1, fit + 1):
+            found = first_wrong(multiply(*triangles(size, dtype)))
             bar.update()
             if found is None and wrong is None:
                 right = size
@@ -134,7 +110,7 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> Line:
                     break
     why = "as far as the entries fit"
     if wrong:
-        why = f"{as_text(wrong)}; its terms add up to {bits(magnitude(wrong['row'], wrong['column']))}"
+        why = f"{as_text(wrong)}; its terms add up to 2^{math.log2(magnitude(wrong['row'], wrong['column'])):.1f}"
     if again:
         why += f"; right again at {', '.join(map(str, again))}"
     return {**line, "right": right, "kernel": kernel, "reasons": [why_fit, why_exact, why]}
@@ -149,9 +125,6 @@ def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str,
     return f"{agreement.kernel.name} ({agreement.plan.device}, {agreement.kernel_reason})", gpu
 
 
-# --- what it says
-
-
 def _element(value: Any) -> bool:
     """A Wrong, as it is recorded."""
     places = ("size", "row", "column")
@@ -163,7 +136,7 @@ def _element(value: Any) -> bool:
 _LINE: schema.Schema = {**schema.RECORDED, "dtype": schema.among(*LIMITS)}
 
 
-class Results(CommonResults):
+class Results(results.Results):
     """The newest line of each type and kernel, and of each type and single size."""
 
     command = "pascal"
@@ -175,40 +148,41 @@ class Results(CommonResults):
         "one size": {**_LINE, "size": schema.count, "wrong": schema.or_none(_element)},
     }  # fmt: skip
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         newest = {(line["dtype"], line["kernel"]): line for line in lines if line["part"] == "all sizes"}
         one_size = {(line["dtype"], line["size"]): line for line in lines if line["part"] == "one size"}
         self.all_sizes, self.one_size = list(newest.values()), list(one_size.values())
         super().__init__([*self.all_sizes, *self.one_size])
 
     @classmethod
-    def selected(cls, lines: Sequence[Line]) -> list[Line]:
-        return [line for line in lines if line["part"] != END]
+    def selected(cls, lines: Sequence[records.Line]) -> list[records.Line]:
+        return [line for line in lines if line["part"] != records.END]
 
     @classmethod
-    def not_shown(cls, lines: Sequence[Line]) -> Iterator[str]:
+    def not_shown(cls, lines: Sequence[records.Line]) -> Iterator[str]:
         return iter(())
 
     def machine(self) -> str:
         """With the GPU, if one multiplied: integers are multiplied by none, and older lines do not name it."""
         gpus = [line["gpu"] for line in self.lines if schema.name(line.get("gpu"))]
-        return self.machine_of({**self.lines[-1], "gpu": gpus[-1]}) if gpus else self.machine_of(self.lines[-1])
+        last = {key: value for key, value in self.lines[-1].items() if key != "gpu"}
+        return self.machine_of({**last, "gpu": gpus[-1]} if gpus else last)
 
     def printed(self) -> Iterator[str]:
-        yield from printed(self.blocks())
+        yield from tables.printed(self.blocks())
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[tables.Block]:
         if self.all_sizes:
             rows = []
             for line in self.all_sizes:
                 right = "–" if line["right"] is None else str(line["right"])
                 rows.append([line["dtype"], str(line["fit"]), str(line["exact"]), right, line["kernel"] or "–"])
-            yield Table(["type", "(a) fit", "(b) exact", "(c) right", "with kernel"], "lrrrl", rows)
+            yield tables.Table(["type", "(a) fit", "(b) exact", "(c) right", "with kernel"], "lrrrl", rows)
         for line in self.all_sizes:
             reasons = zip("abc", line["reasons"], strict=True)
-            yield Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
+            yield tables.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
         if self.one_size:
-            yield Remarks([_about_one_size(line) for line in self.one_size], "of one size" if self.all_sizes else "")
+            yield tables.Remarks([_about_one_size(line) for line in self.one_size], "of one size" if self.all_sizes else "")
 
     def exit_code(self) -> int:
         return int(any(line["wrong"] for line in self.one_size))
@@ -232,15 +206,12 @@ class Results(CommonResults):
             panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
 
-def _about_one_size(line: Line) -> str:
+def _about_one_size(line: records.Line) -> str:
     what = f"N = {line['size']}: the identity" if line["wrong"] is None else as_text(line["wrong"])
     return f"{line['dtype']}  {what}"
 
 
-# --- the command
-
-
-def measured(options: argparse.Namespace) -> Iterator[Line]:
+def measured(options: argparse.Namespace) -> Iterator[records.Line]:
     def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return hybrid.multiply(a, b, device=options.device, kernel=options.kernel)
 
@@ -263,17 +234,17 @@ def work(options: argparse.Namespace) -> int:
         raise UsageError("--picture draws the largest sizes: not with --size")
     if options.size and not set(options.dtype) & set(MULTIPLIED):
         raise UsageError("the runner multiplies float32 and float64: --dtype one of these")
-    return present(options, Results, measured)
+    return cli.present(options, Results, measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
+    parser = cli.plain_parser(__doc__)
     parser.add_argument("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)")
     parser.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)")
     parser.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
     size = "only multiply the triangles of this size: is it the identity?"
-    parser.add_argument("--size", type=at_least_1, metavar="N", help=size)
+    parser.add_argument("--size", type=cli.at_least_1, metavar="N", help=size)
     parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
-    add_lines(parser)
+    cli.add_lines(parser)
     parser.add_argument("--picture", metavar="FILE", help="draw the largest N of each type, as .png or .svg")
-    return command(parser, work, arguments)
+    return cli.command(parser, work, arguments)

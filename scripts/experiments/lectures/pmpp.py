@@ -8,22 +8,12 @@ On a GPU C is 1024×1024 (--size), timed by CUDA events. Without one it is 96×9
 checked, and nothing is said of speed.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from experiments.common import plots, schema
-from experiments.common.cli import at_least_1, command, parser_for, present, refuse_too_large, shown
-from experiments.common.cuda_runtime import CudaRuntime, on, runtime_for
-from experiments.common.product_check import refuse_wrong
-from experiments.common.records import Line, spread
-from experiments.common.results import Results as CommonResults
-from experiments.common.tables import Block, Remarks, Table
-from experiments.common.text import duration
-from experiments.common.timing import kernel_of, kernel_seconds, matrices
+from experiments.common import cli, cuda, plots, product_check, records, results, schema, tables, timing, wording
 from experiments.lectures.launch_arithmetic import compared, explained, sectors_of_warp, threads_at_work
 from hybrid.errors import UsageError
 
@@ -48,7 +38,7 @@ def shapes(size: int) -> dict[str, Shape]:
     return dict(zip(FORMS, sides, strict=True))
 
 
-def stub_on(runtime: CudaRuntime) -> Stub:
+def stub_on(runtime: cuda.CudaRuntime) -> Stub:
     """Exercise 2's host function: stub(out, matrix, vector, n) computes out[i] = Σ matrix[i][j]·vector[j], float32."""
 
     def stub(out: np.ndarray, matrix: np.ndarray, vector: np.ndarray, n: int) -> None:
@@ -56,7 +46,7 @@ def stub_on(runtime: CudaRuntime) -> Stub:
             on_matrix, on_vector, on_out = (runtime.allocate(n, columns, DTYPE) for columns in (n, 1, 1))
             runtime.copy(on_matrix, matrix.reshape(n, n))
             runtime.copy(on_vector, vector.reshape(n, 1))
-            runtime.launch(kernel_of("matvec"), on_matrix, on_vector, on_out)
+            runtime.launch(timing.kernel_of("matvec"), on_matrix, on_vector, on_out)
             runtime.copy(out.reshape(n, 1), on_out)
         finally:
             runtime.release()
@@ -64,25 +54,22 @@ def stub_on(runtime: CudaRuntime) -> Stub:
     return stub
 
 
-def measured(runtime: CudaRuntime, size: int, vector: int) -> Iterator[Line]:
+def measured(runtime: cuda.CudaRuntime, size: int, vector: int) -> Iterator[records.Line]:
     jobs = [(shape, design) for shape in shapes(size).items() for design in DESIGNS]
-    for (form, (n, l, m)), design in shown(jobs, "exercise 1"):
-        a, b = matrices("uniform", DTYPE, n, l, m)
-        seconds = spread(kernel_seconds(runtime, kernel_of(design), a, b, REPEAT))
+    for (form, (n, l, m)), design in cli.shown(jobs, "exercise 1"):
+        a, b = timing.matrices("uniform", DTYPE, n, l, m)
+        seconds = records.spread(timing.kernel_seconds(runtime, timing.kernel_of(design), a, b, REPEAT))
         yield {"part": "exercise 1", "kernel": design, "form": form, "n": n, "l": l, "m": m, "seconds": seconds}
-    a, b = matrices("uniform", DTYPE, vector, vector, 1)
+    a, b = timing.matrices("uniform", DTYPE, vector, vector, 1)
     out = np.full(vector, np.nan, DTYPE)
     stub_on(runtime)(out, a, b[:, 0].copy(), vector)
-    refuse_wrong("stub", a, b, out[:, None])
-    for kernel in shown(VECTOR_KERNELS, "exercise 2"):
-        seconds = spread(kernel_seconds(runtime, kernel_of(kernel), a, b, REPEAT))
+    product_check.refuse_wrong("stub", a, b, out[:, None])
+    for kernel in cli.shown(VECTOR_KERNELS, "exercise 2"):
+        seconds = records.spread(timing.kernel_seconds(runtime, timing.kernel_of(kernel), a, b, REPEAT))
         yield {"part": "exercise 2", "kernel": kernel, "n": vector, "seconds": seconds}
 
 
-# --- what it says
-
-
-class Results(CommonResults):
+class Results(results.Results):
     """The last line of each kernel and shape."""
 
     command = "lecture_pmpp"
@@ -94,7 +81,7 @@ class Results(CommonResults):
         "exercise 2": {**schema.ON_DEVICE, **schema.TIMED, "kernel": schema.among(*VECTOR_KERNELS)},
     }  # fmt: skip
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)
         self.designs = {(line["form"], line["kernel"]): line for line in lines if line["part"] == "exercise 1"}
         self.vectors = {line["kernel"]: line for line in lines if line["part"] == "exercise 2"}
@@ -104,31 +91,31 @@ class Results(CommonResults):
         line = self.designs[form, design]
         return 2 * line["n"] * line["l"] * line["m"] / line["seconds"]["median"] / 1e9
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[tables.Block]:
         heads = ["C", "n×l · l×m", "kernel", "threads", *(["time", "GF/s"] if self.of_gpu else ["product"])]
         rows = []
         for (form, design), line in self.designs.items():
             shape = f"{line['n']}×{line['l']} · {line['l']}×{line['m']}"
             threads = threads_at_work(design, line["n"], line["m"])
-            speed = [duration(line["seconds"]["median"]), f"{self.gigaflops(form, design):.4g}"]
+            speed = [wording.duration(line["seconds"]["median"]), f"{self.gigaflops(form, design):.4g}"]
             rows.append([form, shape, design, f"{threads:,}", *(speed if self.of_gpu else ["right"])])
-        yield Table(heads, "lllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
-        yield Remarks(list(self._for_and_against()), "for and against")
+        yield tables.Table(heads, "lllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
+        yield tables.Remarks(list(self._for_and_against()), "for and against")
         rows = [[kernel, f"{line['n']}×{line['n']}", self._of_vector(line)] for kernel, line in self.vectors.items()]
-        yield Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
+        yield tables.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
         yield compared()
 
-    def _of_vector(self, line: Line) -> str:
+    def _of_vector(self, line: records.Line) -> str:
         n, seconds = line["n"], line["seconds"]["median"]
-        return f"{duration(seconds)}, {ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix" if self.of_gpu else "right"
+        return f"{wording.duration(seconds)}, {ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix" if self.of_gpu else "right"
 
     def _for_and_against(self) -> Iterator[str]:
         square = self.designs["square", "naive"]
         row, column = (sectors_of_warp(design, square["l"], square["m"], ITEM) for design in DESIGNS[1:])
         of_row, of_column = "with a thread for each row", "with a thread for each column"
-        loads = f"a warp's loads of A touch {row.load_a} sectors of 32 bytes (uncoalesced), its stores to C {row.store_c}"
+        loads = f"a warp's loads of A touch {row[0]} sectors of 32 bytes (uncoalesced), its stores to C {row[2]}"
         yield f"{of_row} {loads}; a load of B is a broadcast"
-        loads = f"a warp's loads of B touch {column.load_b} sectors (coalesced), its stores to C {column.store_c}"
+        loads = f"a warp's loads of B touch {column[1]} sectors (coalesced), its stores to C {column[2]}"
         yield f"{of_column} {loads}; a load of A is a broadcast"
         for form in self.forms:
             n, m = (self.designs[form, "naive"][side] for side in "nm")
@@ -145,12 +132,12 @@ class Results(CommonResults):
         """Sectors of memory and threads of each design; on a GPU its speed as well."""
         colors = dict(zip(DESIGNS, (plots.OTHER, plots.LECTURE, plots.HERE), strict=True))
         square = self.designs["square", "naive"]
-        sectors = {design: sectors_of_warp(design, square["l"], square["m"], ITEM) for design in DESIGNS}
+        sides = [(line["n"], line["m"]) for form in self.forms for line in [self.designs[form, "naive"]]]
         panels: list[tuple[str, str, Sequence[str], Callable[[str], list[float]]]] = [
             ("touched by a warp's instruction", "sectors of 32 bytes", ("load of A", "load of B", "store to C"),
-             lambda design: [sectors[design].load_a, sectors[design].load_b, sectors[design].store_c]),
+             lambda design: sectors_of_warp(design, square["l"], square["m"], ITEM)),
             ("with something to compute", "threads", self.forms,
-             lambda design: [threads_at_work(design, line["n"], line["m"]) for line in self._by_form(design)]),
+             lambda design: [threads_at_work(design, n, m) for n, m in sides]),
             (f"speed, {DTYPE}", "GF/s", self.forms, lambda design: [self.gigaflops(form, design) for form in self.forms]),
         ][: 3 if self.of_gpu else 2]  # fmt: skip
         title = "A thread for each row, column, or element of C"
@@ -165,9 +152,6 @@ class Results(CommonResults):
                 else:
                     panel.legend(loc="upper center", frameon=False, fontsize=8)
 
-    def _by_form(self, design: str) -> list[Line]:
-        return [self.designs[form, design] for form in self.forms]
-
 
 def _short(value: float) -> str:
     """268, 16.4k, 4.19M."""
@@ -175,29 +159,26 @@ def _short(value: float) -> str:
     return f"{value / scale:,.0f}" if 1000 <= value < 1e4 else f"{value / scale:.3g}{unit}"
 
 
-# --- the command
-
-
 def work(options: argparse.Namespace) -> int:
     if options.launch:
         print(*explained(*options.launch), sep="\n")
         return 0
-    return present(options, Results, _measured)
+    return cli.present(options, Results, _measured)
 
 
-def _measured(options: argparse.Namespace) -> Iterator[Line]:
-    runtime = runtime_for(options.device)
+def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    runtime = cuda.runtime_for(options.device)
     size = options.size or (QUICK if options.quick else SIZES)[runtime.device]
     if size % 4:
         raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
     for shape in shapes(size).values():
-        refuse_too_large(*shape)
-    yield from on(runtime, measured(runtime, size, VECTOR[runtime.device] // (4 if options.quick else 1)))
+        cli.refuse_too_large(*shape)
+    yield from cuda.on(runtime, measured(runtime, size, VECTOR[runtime.device] // (4 if options.quick else 1)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_for(__doc__)
-    parser.add_argument("--size", type=at_least_1, metavar="N", help="rows and columns of the square C")
+    parser = cli.parser_for(__doc__)
+    parser.add_argument("--size", type=cli.at_least_1, metavar="N", help="rows and columns of the square C")
     launch = ("ROWS", "COLUMNS", "X", "Y")
-    parser.add_argument("--launch", nargs=4, type=at_least_1, metavar=launch, help="only the arithmetic: X×Y threads a block")
-    return command(parser, work, arguments)
+    parser.add_argument("--launch", nargs=4, type=cli.at_least_1, metavar=launch, help="only the arithmetic: X×Y threads a block")
+    return cli.command(parser, work, arguments)

@@ -1,19 +1,13 @@
 """The lecture's roofline: what memory delivers bounds what can be computed, unless numbers are used more than once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from experiments.common import plots, schema
-from experiments.common.cuda_runtime import CudaRuntime, processor
-from experiments.common.records import Line, seconds_of
+from experiments.common import cuda, plots, records, schema, timing, wording
 from experiments.common.tables import Table
-from experiments.common.text import number
-from experiments.common.timing import kernel_seconds, matrices
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import fastest
 
@@ -61,27 +55,27 @@ def point(program: str, width: int, seconds: float) -> Point:
     return Point(program, INTENSITY[program], 2 * width**3 / seconds)
 
 
-def measured(runtime: CudaRuntime) -> Iterator[Line]:
+def measured(runtime: cuda.CudaRuntime) -> Iterator[records.Line]:
     """A GPU, or where there is none a core of the CPU: the best of some copies, and the fastest multiplication there is."""
     moved = 2 * ITEM * COPIED[0] * COPIED[1]  # read and written
     size = MULTIPLIED[runtime.device]
-    a, b = matrices("uniform", "float32", size, size, size)
+    a, b = timing.matrices("uniform", "float32", size, size, size)
     if runtime.device == "cuda":
         copy = min(_copies_on_gpu(runtime))
         kernel = fastest("cuda", "float32", size, runtime.capability).kernel
-        product = min(kernel_seconds(runtime, kernel, a, b, REPEAT))
+        product = min(timing.kernel_seconds(runtime, kernel, a, b, REPEAT))
         name, how = runtime.name, kernel.name
     else:
         with limited_threads(1):
             into, source = np.zeros(COPIED, np.float32), np.ones(COPIED, np.float32)
-            copy = min(seconds_of(np.copyto, into, source) for _ in range(REPEAT))
-            product = min(seconds_of(np.matmul, a, b) for _ in range(REPEAT))
-        name, how = f"one core of {processor()}", "blas"
+            copy = min(records.seconds_of(np.copyto, into, source) for _ in range(REPEAT))
+            product = min(records.seconds_of(np.matmul, a, b) for _ in range(REPEAT))
+        name, how = f"one core of {cuda.processor()}", "blas"
     roof = {"roof": name, "bytes_per_second": moved / copy, "operations_per_second": 2 * size**3 / product}
     yield {"part": "roof", **roof, "multiplied_by": how}
 
 
-def _copies_on_gpu(runtime: CudaRuntime) -> list[float]:
+def _copies_on_gpu(runtime: cuda.CudaRuntime) -> list[float]:
     try:
         into, source = (runtime.allocate(*COPIED, "float32") for _ in range(2))
         runtime.poison(source)
@@ -95,7 +89,7 @@ def _copies_on_gpu(runtime: CudaRuntime) -> list[float]:
         runtime.release()
 
 
-def roof_of(lines: Sequence[Line]) -> Roof:
+def roof_of(lines: Sequence[records.Line]) -> Roof:
     """The last one measured."""
     line = [line for line in lines if line["part"] == "roof"][-1]
     return Roof(line["roof"], line["bytes_per_second"], line["operations_per_second"])
@@ -103,23 +97,19 @@ def roof_of(lines: Sequence[Line]) -> Roof:
 
 def tables(roof: Roof, points: Sequence[Point]) -> Iterator[Table]:
     """The lecture's argument in its numbers, then in these; then what was reached. `points`: programs on `roof`."""
-    heads = ["", "memory", "numbers", "an operation each", "arithmetic", "share"]
-    yield Table(heads, "lrrrrr", [_roof_row(one) for one in (LECTURE, roof)], "the roofline")
-    rows = [_point_row(each, roof.bound(each.intensity)) for each in points]
+    rows = []
+    for one in (LECTURE, roof):
+        memory, numbers, peak = (wording.number(rate / 1e9) for rate in (one.bytes, one.numbers, one.operations))
+        share = f"{100 * one.numbers / one.operations:.2g} %"
+        rows.append([one.name, f"{memory} GB/s", f"{numbers} G/s", f"{numbers} GF/s", f"{peak} GF/s", share])
+    yield Table(["", "memory", "numbers", "an operation each", "arithmetic", "share"], "lrrrrr", rows, "the roofline")
+    rows = []
+    for each in points:
+        bound, reached = (wording.number(rate / 1e9) for rate in (roof.bound(each.intensity), each.operations))
+        note = " (above: caches hold what was loaded before)" if each.operations > roof.bound(each.intensity) else ""
+        rows.append([each.program, f"{each.intensity:g}", f"{bound} GF/s", f"{reached} GF/s{note}"])
     if rows:
         yield Table(["", "operations a byte", "bound", "reached"], "lrrl", rows, f"under the roof of {roof.name}")
-
-
-def _roof_row(one: Roof) -> list[str]:
-    numbers, share = number(one.numbers / 1e9), 100 * one.numbers / one.operations
-    rates = [f"{number(one.bytes / 1e9)} GB/s", f"{numbers} G/s", f"{numbers} GF/s", f"{number(one.operations / 1e9)} GF/s"]
-    return [one.name, *rates, f"{share:.2g} %"]
-
-
-def _point_row(each: Point, bound: float) -> list[str]:
-    note = " (above: caches hold what was loaded before)" if each.operations > bound else ""
-    reached = f"{number(each.operations / 1e9)} GF/s{note}"
-    return [each.program, f"{each.intensity:g}", f"{number(bound / 1e9)} GF/s", reached]
 
 
 def draw(panel: Any, roof: Roof, points: Sequence[Point], lecture: Sequence[Point]) -> None:

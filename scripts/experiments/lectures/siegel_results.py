@@ -1,17 +1,11 @@
 """What scripts/lecture_siegel.py says of its lines: the lecture's numbers beside this machine's, as a table and a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from experiments.common import plots, schema
-from experiments.common.records import Line
-from experiments.common.results import Results as CommonResults
-from experiments.common.tables import Block, Remarks, Table
-from experiments.common.text import duration
-from experiments.common.timing import kernel_of
+from experiments.common import plots, records, results, schema, tables, timing, wording
 from experiments.ladder.loads import form_of, loads_of_elements
+from hybrid.core.text import plural
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY
 
 PROGRAMS = {"matmul1": "naive", "matmul2": "tiled"}  # the kernel of each
@@ -27,39 +21,41 @@ def formulas(program: str) -> tuple[str, str]:
     """Reads of each element of a and of b."""
     if PROGRAMS[program] == "naive":
         return "m", "n"
-    rows, columns = form_of(kernel_of(PROGRAMS[program]), DTYPE, EMULATED_CAPABILITY).tile
+    rows, columns = form_of(timing.kernel_of(PROGRAMS[program]), DTYPE, EMULATED_CAPABILITY).tile
     return f"ceil(m / {columns})", f"ceil(n / {rows})"
 
 
 def reads(program: str, shape: tuple[int, int, int] = (N, N, N)) -> tuple[int, int]:
     """The same in numbers."""
-    kernel = kernel_of(PROGRAMS[program])
+    kernel = timing.kernel_of(PROGRAMS[program])
     return loads_of_elements(kernel.name, form_of(kernel, DTYPE, EMULATED_CAPABILITY).tile, shape)
 
 
-# --- what it says
-
+_LOADS = schema.several(schema.positive, 3, 3)
 _SEVERAL: schema.Schema = {**schema.ON_DEVICE, **schema.TIMED, "devices": schema.count}
-_THREE = schema.several(schema.positive, 3, 3)
 
 
-class Results(CommonResults):
+class Results(results.Results):
     """The last line of each measurement, and what follows from them."""
 
     command = "lecture_siegel"
     schemas = {
         "seq": {**schema.ON_DEVICE, **schema.TIMED, "kernel": schema.among(*ORDERS)},
         "kernel": {**schema.ON_DEVICE, **schema.TIMED, "program": schema.among(*PROGRAMS), "whole": schema.spread},
-        "loads": {**schema.ON_DEVICE, "program": schema.among(*PROGRAMS), **dict.fromkeys("ab", _THREE)},
+        "loads": {
+            **schema.ON_DEVICE,
+            "program": schema.among(*PROGRAMS),
+            **dict.fromkeys("ab", _LOADS),
+        },
         "one process": _SEVERAL,
         "ranks": {**_SEVERAL, "total": schema.spread},
     }
 
     @staticmethod
-    def kind_of(line: Line) -> Any:
+    def kind_of(line: records.Line) -> Any:
         return line.get("way") if line.get("part") == "several" else line.get("part")
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)
         self.seq = {(line["kernel"], line["n"]): line["seconds"]["median"] for line in lines if line["part"] == "seq"}
         self.programs = {line["program"]: line for line in lines if line["part"] == "kernel"}
@@ -71,11 +67,12 @@ class Results(CommonResults):
         sizes = [n for name, n in self.seq if name == kernel]
         return (self.seq[kernel, max(sizes)] * (N / max(sizes)) ** 3, max(sizes)) if sizes else None
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[tables.Block]:
         title = f"{N}×{N}, {DTYPE}: {N**3:,} multiplications"
-        yield Table(["program", "K40c (lecture)", "here"], "lrl", list(self._time_rows()), title)
+        yield tables.Table(["program", "K40c (lecture)", "here"], "lrl", list(self._time_rows()), title)
         yield self._memory_table()
-        yield self._about_several()
+        n = next(iter(self.several.values()))["n"]
+        yield tables.Remarks(list(self._lines_of_several()), f"several devices, matmul2 at {n}")
 
     def _time_rows(self) -> Iterator[list[str]]:
         for kernel, order in ORDERS.items():
@@ -85,9 +82,7 @@ class Results(CommonResults):
             size = "" if n == N else f" at {n}"
             here = f"right at {n}, on the CPU's CUDA runtime"
             if self.of_gpu:
-                here = (
-                    f"{duration(line['seconds']['median'])}{size}, {duration(line['whole']['median'])} with allocation and copies"
-                )
+                here = f"{_median(line)}{size}, {_median(line, 'whole')} with allocation and copies"
             yield [program, f"{seconds:.1f} s", here]
         if self.of_gpu and len(self.programs) == len(PROGRAMS):
             one, two = (self.programs[program]["seconds"]["median"] for program in PROGRAMS)
@@ -99,9 +94,10 @@ class Results(CommonResults):
         if found is None:
             return "not measured"
         seconds, size = found
-        return f"{duration(seconds)}, extrapolated by n³ from {duration(self.seq[kernel, size])} at {size}; not measured"
+        measured = wording.duration(self.seq[kernel, size])
+        return f"{wording.duration(seconds)}, extrapolated by n³ from {measured} at {size}; not measured"
 
-    def _memory_table(self) -> Table:
+    def _memory_table(self) -> tables.Table:
         rows = []
         for program in PROGRAMS:
             a, b = formulas(program)
@@ -111,22 +107,17 @@ class Results(CommonResults):
             both = ", ".join(map(str, dict.fromkeys(reads(program))))
             rows.append([program, a, b, both, shown_counts or "not counted"])
         heads = ["program", "of a", "of b", f"at {N}", f"counted at n, l, m = {', '.join(map(str, COUNTED))}"]
-        return Table(heads, "lrrrl", rows, "how often is each element read from global memory?")
-
-    def _about_several(self) -> Remarks:
-        n = next(iter(self.several.values()))["n"]
-        return Remarks(list(self._lines_of_several()), f"several devices, matmul2 at {n}")
+        return tables.Table(heads, "lrrrl", rows, "how often is each element read from global memory?")
 
     def _lines_of_several(self) -> Iterator[str]:
         for (way, devices), line in self.several.items():
-            what = f"{devices} {'device' if devices == 1 else 'devices'}, {'a process' if way == 'one process' else 'a rank'} "
-            what += "for all" if way == "one process" else "each"
+            what = f"{devices} {plural('device', devices)}, {'a rank each' if way == 'ranks' else 'a process for all'}"
             if not self.of_gpu:
                 yield f"{what}: right, pretended by the CPU"
             elif way == "ranks":
-                yield f"{what}: multiply {duration(line['seconds']['median'])}, host to host {duration(line['total']['median'])}"
+                yield f"{what}: multiply {_median(line)}, host to host {_median(line, 'total')}"
             else:
-                yield f"{what}: {duration(line['seconds']['median'])} from the first launch to the last end"
+                yield f"{what}: {_median(line)} from the first launch to the last end"
 
     def draw(self, path: str) -> None:
         """Seconds at 8000 beside the lecture's; reads of each element, and on a GPU the time against the number of devices."""
@@ -143,15 +134,14 @@ class Results(CommonResults):
         rows = [("seq, lecture", LECTURE_SEQ_LEAST, "> 1 h", plots.LECTURE)]
         for kernel, order in ORDERS.items():
             if found := self.extrapolated(kernel):
-                text = f"{duration(found[0])}, extrapolated from {found[1]}"
+                text = f"{wording.duration(found[0])}, extrapolated from {found[1]}"
                 rows.append((f"seq {order}, here", found[0], text, plots.GREY))
         for program, seconds in LECTURE_SECONDS.items():
             rows.append((f"{program}, lecture", seconds, f"{seconds} s", plots.LECTURE))
             line = self.programs[program]
             if self.of_gpu:
                 size = "" if line["n"] == N else f" at {line['n']}"
-                here = line["seconds"]["median"]
-                rows.append((f"{program}, here", here, duration(here) + size, plots.HERE))
+                rows.append((f"{program}, here", line["seconds"]["median"], _median(line) + size, plots.HERE))
         names, values, texts, colors = zip(*rows, strict=True)
         plots.plain(panel, "time" + ("" if self.of_gpu else " (no GPU here)"))
         plots.bars(panel, names, values, texts, colors)
@@ -172,6 +162,10 @@ class Results(CommonResults):
         panel.set_ylabel("seconds")
         panel.set_ylim(0, 1.15 * max(line["seconds"]["median"] for line in self.several.values()))
         panel.legend(frameon=False, fontsize=8, loc="lower left")
+
+
+def _median(line: records.Line, key: str = "seconds") -> str:
+    return wording.duration(line[key]["median"])
 
 
 def _draw_reads(panel: Any) -> None:

@@ -10,22 +10,13 @@ Without a GPU the CPU runs its program at full width; the GPU's run at width 256
 runtime: their products are checked, and their times are no speeds. --quick takes widths 256, 128 and 72.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import fmean
 
-from experiments.common import plots, schema
-from experiments.common.cli import at_least_1, command, parser_for, present, refuse_too_large, shown
-from experiments.common.cuda_runtime import CudaRuntime, on, runtime_for
-from experiments.common.records import Line, spread
-from experiments.common.results import Results as CommonResults
-from experiments.common.tables import Block, Remarks, Table
-from experiments.common.text import number
-from experiments.common.timing import kernel_of, kernel_seconds, loops_seconds, matrices, whole_seconds, with_block
+from experiments.common import cli, cuda, plots, records, results, schema, tables, timing, wording
 from experiments.lectures import roofline
 from experiments.lectures.roofline import Point, point
 from hybrid.errors import DeviceUnavailable
@@ -47,7 +38,7 @@ LECTURE_TIMES_FASTER = {"MM-GPU-GM": 772, "MM-GPU-SM": 1664}
 
 
 def kernel_for(program: str) -> Kernel:
-    return with_block("naive", SIDE) if program == "MM-GPU-GM" else kernel_of(PROGRAMS[program])
+    return timing.with_block("naive", SIDE) if program == "MM-GPU-GM" else timing.kernel_of(PROGRAMS[program])
 
 
 def left_out(width: int, side: int = SIDE) -> int:
@@ -55,24 +46,22 @@ def left_out(width: int, side: int = SIDE) -> int:
     return width**2 - (width // side * side) ** 2
 
 
-def measured(runtime: CudaRuntime, cpu_width: int, width: int, ragged: int) -> Iterator[Line]:
-    a, b = matrices("index", DTYPE, cpu_width, cpu_width, cpu_width)
+def measured(runtime: cuda.CudaRuntime, cpu_width: int, width: int, ragged: int) -> Iterator[records.Line]:
+    a, b = timing.matrices("index", DTYPE, cpu_width, cpu_width, cpu_width)
     try:
-        times = [seconds for _ in shown(range(RUNS), "MM-CPU") for seconds in loops_seconds("loops", a, b, 1)]
+        times = [seconds for _ in cli.shown(range(RUNS), "MM-CPU") for seconds in timing.loops_seconds("loops", a, b, 1)]
         yield {"part": "programs", "program": "MM-CPU", "width": cpu_width, "runs": times, "kernel_seconds": None}
     except DeviceUnavailable as missing:
         print(f"MM-CPU is left out: {missing}", file=sys.stderr)
     on_gpu = runtime.device == "cuda"
     for part, at in (("programs", width), ("ragged", ragged)):
-        a, b = matrices("index", DTYPE, at, at, at)
-        for program in shown(("MM-GPU-GM", "MM-GPU-SM"), f"width {at}"):
-            times = whole_seconds(runtime, kernel_for(program), a, b, RUNS if on_gpu else 1)
-            alone = spread(kernel_seconds(runtime, kernel_for(program), a, b, RUNS)) if on_gpu else None
+        a, b = timing.matrices("index", DTYPE, at, at, at)
+        for program in cli.shown(("MM-GPU-GM", "MM-GPU-SM"), f"width {at}"):
+            times = timing.whole_seconds(runtime, kernel_for(program), a, b, RUNS if on_gpu else 1)
+            alone = records.spread(timing.kernel_seconds(runtime, kernel_for(program), a, b, RUNS)) if on_gpu else None
             yield {"part": part, "program": program, "width": at, "runs": times, "kernel_seconds": alone}
     yield from roofline.measured(runtime)
 
-
-# --- what it says
 
 _PROGRAM: schema.Schema = {
     **schema.ON_DEVICE, "program": schema.among(*PROGRAMS), "width": schema.count, "runs": schema.several(schema.positive),
@@ -80,13 +69,13 @@ _PROGRAM: schema.Schema = {
 }  # fmt: skip
 
 
-class Results(CommonResults):
+class Results(results.Results):
     """The line of each program, at the width that is compared and at the ragged one."""
 
     command = "lecture_2d"
     schemas = {"programs": _PROGRAM, "ragged": _PROGRAM, "roof": {**schema.ON_DEVICE, **roofline.SCHEMA}}
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)
         self.programs = {line["program"]: line for line in lines if line["part"] == "programs"}
         self.ragged = {line["program"]: line for line in lines if line["part"] == "ragged"}
@@ -109,21 +98,20 @@ class Results(CommonResults):
         cpu = self.programs.get("MM-CPU")
         return [point("MM-CPU", cpu["width"], self.milliseconds("MM-CPU") / 1e3)] if cpu else []
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[tables.Block]:
         heads = ["", "width", "five runs", "average", "times faster", "kernel alone", ""]
-        yield Table(heads, "lrlrrrl", list(self._program_rows()), f"{DTYPE}, a[y][x] = x + y·width; ms")
+        yield tables.Table(heads, "lrlrrrl", list(self._program_rows()), f"{DTYPE}, a[y][x] = x + y·width; ms")
         if self.ragged:
-            yield Remarks([_about_ragged(line) for line in self.ragged.values()], f"a width that is no multiple of {SIDE}")
+            yield tables.Remarks([_about_ragged(line) for line in self.ragged.values()], f"a width that is no multiple of {SIDE}")
         yield from roofline.tables(roofline.roof_of(self.lines), self.points())
 
     def _program_rows(self) -> Iterator[list[str]]:
         for program, line in self.programs.items():
-            mean, faster = LECTURE_MEAN_MS[program], LECTURE_TIMES_FASTER.get(program)
-            yield _row(program, LECTURE_WIDTH, LECTURE_MS[program], mean, faster, None, "lecture")
+            yield [program, *_times(LECTURE_WIDTH, LECTURE_MS[program], LECTURE_TIMES_FASTER.get(program)), "", "lecture"]
             if program == "MM-CPU" or self.of_gpu:
-                alone = line["kernel_seconds"] and 1e3 * line["kernel_seconds"]["median"]
+                alone = f"{1e3 * line['kernel_seconds']['median']:.3f}" if line["kernel_seconds"] else ""
                 runs = [1e3 * seconds for seconds in line["runs"]]
-                yield _row("", line["width"], runs, fmean(runs), self.times_faster(program), alone, "here")
+                yield ["", *_times(line["width"], runs, self.times_faster(program)), alone, "here"]
             else:
                 yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
 
@@ -141,23 +129,20 @@ class Results(CommonResults):
         with plots.figure(path, (10.5, 4.4), title, self.caption()) as figure:
             left, right = figure.subplots(1, 2)
             plots.plain(left, "average of five runs" + ("" if self.of_gpu else " (no GPU here)"))
-            plots.bars(left, names, values, [number(value) for value in values], colors)
+            plots.bars(left, names, values, [wording.number(value) for value in values], colors)
             left.set_xlabel("ms")
             told = [point(program, LECTURE_WIDTH, LECTURE_MEAN_MS[program] / 1e3) for program in PROGRAMS if "GPU" in program]
             roofline.draw(right, roofline.roof_of(self.lines), self.points(), told)
 
 
-def _row(
-    name: str, width: int, runs: Sequence[float], mean: float, faster: float | None, alone: float | None, whose: str
-) -> list[str]:
+def _times(width: int, runs: Sequence[float], faster: float | None) -> list[str]:
+    mean = fmean(runs)
     digits = 2 if mean >= 1000 else 1 if mean >= 10 else 3
     five = " ".join(f"{ms:.{digits}f}" for ms in runs)
-    times = "" if faster is None else f"{faster:.0f}"
-    kernel = "" if alone is None else f"{alone:.3f}"
-    return [name, str(width), five, f"{mean:.{max(2, digits)}f}", times, kernel, whose]
+    return [str(width), five, f"{mean:.{max(2, digits)}f}", "" if faster is None else f"{faster:.0f}"]
 
 
-def _about_ragged(line: Line) -> str:
+def _about_ragged(line: records.Line) -> str:
     width = line["width"]
     terms = f" and the terms from k = {width // SIDE * SIDE} on" if "SM" in line["program"] else ""
     return (
@@ -166,18 +151,15 @@ def _about_ragged(line: Line) -> str:
     )
 
 
-# --- the command
-
-
-def _measured(options: argparse.Namespace) -> Iterator[Line]:
-    runtime = runtime_for(options.device)
+def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    runtime = cuda.runtime_for(options.device)
     width = options.width or (QUICK_WIDTHS if options.quick else WIDTHS)[runtime.device]
     cpu = options.width or (QUICK_WIDTHS["cuda"] if options.quick else LECTURE_WIDTH)
-    refuse_too_large(*[max(cpu, width)] * 3)
-    yield from on(runtime, measured(runtime, cpu, width, QUICK_RAGGED if options.quick else RAGGED_WIDTH))
+    cli.refuse_too_large(*[max(cpu, width)] * 3)
+    yield from cuda.on(runtime, measured(runtime, cpu, width, QUICK_RAGGED if options.quick else RAGGED_WIDTH))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_for(__doc__)
-    parser.add_argument("--width", type=at_least_1, metavar="N", help="of all three programs")
-    return command(parser, partial(present, results=Results, measured=_measured), arguments)
+    parser = cli.parser_for(__doc__)
+    parser.add_argument("--width", type=cli.at_least_1, metavar="N", help="of all three programs")
+    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)

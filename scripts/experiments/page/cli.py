@@ -9,8 +9,6 @@ What is missing is named on the page with the command that adds it. Lines that c
 code is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys
@@ -18,11 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.common import plots
-from experiments.common.cli import command, plain_parser
-from experiments.common.tables import Remarks
+from experiments.common import cli, plots, tables
 from experiments.page import html, runs
-from experiments.page.html import Section
 from experiments.page.lines import Found, found_in
 from experiments.page.sections import SOURCES
 from hybrid.errors import UsageError, one_line
@@ -33,13 +28,13 @@ LONGEST_REASON = 300
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
+    parser = cli.plain_parser(__doc__)
     parser.add_argument("lines", nargs="*", metavar="lines.jsonl", help="recorded lines, the newest last")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (report.html)")
     parser.add_argument("--run", action="store_true", help="run the lectures' scripts, beside the lines given")
     parser.add_argument("--quick", action="store_true", help="with small sizes")
     parser.add_argument("--json", metavar="FILE", help="append the lines of the scripts that are run")
-    return command(parser, make, arguments)
+    return cli.command(parser, make, arguments)
 
 
 def make(options: argparse.Namespace) -> int:
@@ -74,15 +69,12 @@ def write(path: str, found: Found, failed: Sequence[str], started: str) -> int:
         else:
             missing.append(f"`{source.adds}` adds: {source.title}")
     notes = {"What is not here, and what adds it": missing, "Lines that are not shown": not_shown, "Faults": faults}
-    text = page(sections, [Remarks(lines, title) for title, lines in notes.items() if lines], started)
+    introduction = ["Each figure with its machine, its date, and the command that gives it again.", f"This page: `{started}`"]
+    listed = [tables.Remarks(lines, title) for title, lines in notes.items() if lines]
+    text = html.page(TITLE, introduction, sections, listed)
     with files.appearing(path) as beside:
         beside.write_text(text, encoding="utf-8", errors="backslashreplace")
     for reason in (*not_shown, *faults):
         print(reason, file=sys.stderr)
     print(f"{path}: {len(sections)} of {len(SOURCES)} sections")
     return 1 if faults else 0
-
-
-def page(sections: Sequence[Section], notes: Sequence[Remarks], started: str) -> str:
-    introduction = ["Each figure with its machine, its date, and the command that gives it again.", f"This page: `{started}`"]
-    return html.page(TITLE, introduction, sections, notes)

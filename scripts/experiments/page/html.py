@@ -1,9 +1,7 @@
 """A report as one HTML page that needs nothing else: every text is escaped, every picture is part of it, no script runs."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -40,11 +38,17 @@ class Section:
 def page(title: str, introduction: Sequence[str], sections: Sequence[Section], notes: Sequence[Remarks]) -> str:
     """`notes`: what is not on the page, and why."""
     links = [(section.name, section.title) for section in sections]
-    links += [(_name_of_note(index), note.title) for index, note in enumerate(notes)]
+    links += [(f"note-{index}", note.title) for index, note in enumerate(notes, 1)]
     body = [f"<h1>{escape(title)}</h1>", *(f"<p>{inline(text)}</p>" for text in introduction)]
-    body += ["<nav aria-label='contents'>", "<ol>", *(_link(*link) for link in links), "</ol>", "</nav>"]
+    body += [
+        "<nav aria-label='contents'>",
+        "<ol>",
+        *(f'<li><a href="#{escape(name)}">{escape(title)}</a></li>' for name, title in links),
+        "</ol>",
+        "</nav>",
+    ]
     body += [line for section in sections for line in _section(section)]
-    body += [line for index, note in enumerate(notes) for line in _note(index, note)]
+    body += [line for index, note in enumerate(notes, 1) for line in _note(index, note)]
     return "\n".join([*_head(title), "<body>", "<main>", *body, "</main>", "</body>", "</html>", ""])
 
 
@@ -59,10 +63,6 @@ def _head(title: str) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield '<meta name="color-scheme" content="light dark">'
     yield f"<title>{escape(title)}</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>"
-
-
-def _link(name: str, title: str) -> str:
-    return f'<li><a href="#{escape(name)}">{escape(title)}</a></li>'
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -110,21 +110,16 @@ def _item(line: str) -> str:
 def _table(table: Table) -> Iterator[str]:
     yield "<table>"
     if any(table.heads):
-        yield from ("<thead>", _row(table.heads, table.sides, _head_cell), "</thead>")
-    yield from ("<tbody>", *(_row(row, table.sides, _cell) for row in table.rows), "</tbody>", "</table>")
-
-
-def _row(cells: Sequence[str], sides: str, made: Callable[[str, str], str]) -> str:
-    return f"<tr>{''.join(map(made, cells, sides))}</tr>"
-
-
-def _head_cell(text: str, side: str) -> str:
-    wraps = " long" if len(text) > LONG_HEAD else ""
-    return f'<th scope="col" class="{side}{wraps}">{inline(text)}</th>' if text else "<td></td>"
-
-
-def _cell(text: str, side: str) -> str:
-    return f'<td class="{side}">{inline(text)}</td>'
+        heads = (
+            f'<th scope="col" class="{side}{" long" * (len(head) > LONG_HEAD)}">{inline(head)}</th>' if head else "<td></td>"
+            for head, side in zip(table.heads, table.sides, strict=True)
+        )
+        yield f"<thead><tr>{''.join(heads)}</tr></thead>"
+    yield "<tbody>"
+    for row in table.rows:
+        cells = (f'<td class="{side}">{inline(cell)}</td>' for cell, side in zip(row, table.sides, strict=True))
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</tbody></table>"
 
 
 def _wide(content: str, label: str) -> str:
@@ -141,10 +136,6 @@ def _origin(figure: Figure) -> Iterator[str]:
     yield "</dl>\n</figcaption>"
 
 
-def _name_of_note(index: int) -> str:
-    return f"note-{index + 1}"
-
-
 def _note(index: int, note: Remarks) -> Iterator[str]:
-    yield f'<section id="{_name_of_note(index)}" class="note">\n<h2>{escape(note.title)}</h2>'
+    yield f'<section id="note-{index}" class="note">\n<h2>{escape(note.title)}</h2>'
     yield from (*_list(note.lines), "</section>")

@@ -1,7 +1,5 @@
 """Pictures as parts of a page: drawn by the scripts' own functions, then freed of what a page has once, and of fixed colours."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The lines that a report is made of. Files may hold anything: what cannot be used is named, and the rest is taken."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The scripts that a report needs no recorded lines of: they are run, one after the other."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

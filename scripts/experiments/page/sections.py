@@ -1,7 +1,5 @@
 """The sections of a report: which experiments' lines make which, by their own tables and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType

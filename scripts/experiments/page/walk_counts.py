@@ -4,19 +4,14 @@ How many walks of a length lead from where to where? The entries of the adjacenc
 long ones the first and the last digits are shown.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 
-from experiments.common import schema
-from experiments.common.records import Line
-from experiments.common.results import Results as CommonResults
-from experiments.common.tables import Block, Remarks, Table
+from experiments.common import records, results, schema, tables
 from hybrid.core.text import plural
 
 
-class Results(CommonResults):
+class Results(results.Results):
     """Of each command the newest line: a figure of its own."""
 
     command = "paths"
@@ -29,35 +24,35 @@ class Results(CommonResults):
     }  # fmt: skip
 
     @staticmethod
-    def kind_of(line: Line) -> str:
+    def kind_of(line: records.Line) -> str:
         return ""
 
     @classmethod
-    def fault(cls, line: Line) -> str:
+    def fault(cls, line: records.Line) -> str:
         if reason := super().fault(line):
             return reason
         sizes = [len(row) for row in line["numbers"]]
         return "" if sizes == [len(line["columns"])] * len(line["rows"]) else "it has not a number for each row and column"
 
     @classmethod
-    def not_shown(cls, lines: Sequence[Line]) -> Iterator[str]:
+    def not_shown(cls, lines: Sequence[records.Line]) -> Iterator[str]:
         return iter(())
 
     @classmethod
-    def each(cls, lines: Sequence[Line]) -> Iterator[CommonResults]:
+    def each(cls, lines: Sequence[records.Line]) -> Iterator[results.Results]:
         yield from (cls([line]) for line in {cls.started_by(line): line for line in lines}.values())
 
     @staticmethod
-    def started_by(line: Line) -> str:
+    def started_by(line: records.Line) -> str:
         launcher = ["mpirun", "-n", str(line["ranks"])] if line["ranks"] > 1 else []
         return shlex.join([*launcher, "python", "-m", "hybrid.paths", *line["arguments"]])
 
     def has_picture(self) -> bool:
         return False
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[tables.Block]:
         (line,) = self.lines
         rows = [[name, *numbers] for name, numbers in zip(line["rows"], line["numbers"], strict=True)]
         heads = ["from\\to", *line["columns"]]
-        yield Table(heads, "l" + "r" * len(line["columns"]), rows, f"{line['graph']}, length {line['length']}")
-        yield Remarks([line["arithmetic"], f"{line['products']} {plural('product', line['products'])} by the runner"])
+        yield tables.Table(heads, "l" + "r" * len(line["columns"]), rows, f"{line['graph']}, length {line['length']}")
+        yield tables.Remarks([line["arithmetic"], f"{line['products']} {plural('product', line['products'])} by the runner"])

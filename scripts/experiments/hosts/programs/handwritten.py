@@ -3,8 +3,6 @@
 Every buffer is made and touched before the clock runs; barriers stand between the steps. Without a GPU NumPy stands for CuPy.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +11,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from experiments.common.product_check import refuse_wrong
 from experiments.common.records import spread
-from experiments.hosts.programs.common import cuda_device, parse, record, refuse_wrong, uniform
+from experiments.hosts.programs.common import cuda_device, parse, record, uniform
 
 STEPS = ("scatter and broadcast", "to the GPU", "multiply", "from the GPU", "gather")
 
@@ -41,32 +40,25 @@ def chosen_device(name: str) -> Device:
 
 @dataclass
 class Matrices:
-    """Rank 0's whole A, B and C; every rank's rows of A and C, and its copy of B."""
+    """Rank 0's whole A, B and C; every rank's rows of A and C, and its copy of B. `setup`: seconds to make what is no operand."""
 
     a: np.ndarray | None
     b: np.ndarray
     c: np.ndarray | None
     a_rows: np.ndarray
     c_rows: np.ndarray
+    setup: float
 
 
-def made(n: int) -> tuple[Matrices, float]:
-    """The matrices, and the seconds it took to make those that are not operands."""
-    rows = n // comm.size
-    a, b = (uniform(n), uniform(n)) if comm.rank == 0 else (None, None)
+def made(n: int) -> Matrices:
+    a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     comm.Barrier()
     began = time.perf_counter()
-    whole = touched(n, n)  # C at rank 0, B elsewhere
-    a_rows, c_rows = touched(rows, n), touched(rows, n)
+    # Filled, so that all memory is touched; the whole one is C at rank 0, B elsewhere.
+    whole, a_rows, c_rows = (np.full((rows, n), np.nan) for rows in (n, n // comm.size, n // comm.size))
     comm.Barrier()
-    seconds = time.perf_counter() - began
-    if a is None or b is None:
-        return Matrices(None, whole, None, a_rows, c_rows), seconds
-    return Matrices(a, b, whole, a_rows, c_rows), seconds
-
-
-def touched(rows: int, columns: int) -> np.ndarray:
-    return np.full((rows, columns), np.nan)
+    whole_b, c = (whole, None) if b is None else (b, whole)
+    return Matrices(a, whole_b, c, a_rows, c_rows, time.perf_counter() - began)
 
 
 def moment(device: Device) -> float:
@@ -97,13 +89,13 @@ def main() -> None:
     options = parse(__doc__)
     device = chosen_device(options.device)
     for n in options.sizes:
-        matrices, setup = made(n)
-        setup += float(multiply(matrices, device).sum())  # the first one warms up
+        matrices = made(n)
+        setup = matrices.setup + float(multiply(matrices, device).sum())  # the first one warms up
         if matrices.c is not None:
             matrices.c.fill(np.nan)  # so that elements nobody writes are found
         steps = [multiply(matrices, device) for _ in range(options.repeat)]
         if matrices.a is not None and matrices.c is not None:
-            error = refuse_wrong(matrices.a, matrices.b, matrices.c)
+            error = refuse_wrong("the product", matrices.a, matrices.b, matrices.c)
             phases = {step: spread([float(times[index]) for times in steps]) for index, step in enumerate(STEPS)}
             totals = [float(times.sum()) for times in steps]
             record(options.json, "handwritten", comm.size, n, totals, setup=setup, phases=phases, error=error)

@@ -8,8 +8,6 @@ wires     A and B from the host to the GPUs and C back, all at the same time, an
           GPU's link; what GPUs exchange is not counted
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,8 +16,9 @@ from typing import Any
 import numpy as np
 
 import hybrid
+from experiments.common.product_check import refuse_wrong
 from experiments.common.records import seconds_of
-from experiments.hosts.programs.common import DTYPE, cuda_device, parse, record, refuse_wrong, seconds_of_all, uniform
+from experiments.hosts.programs.common import DTYPE, cuda_device, parse, record, seconds_of_all, uniform
 from hybrid.core.spans import block
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
@@ -45,7 +44,7 @@ def library(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Times]:
             c.fill(np.nan)  # so that elements nobody writes are found
         taken = seconds_of_all(comm, partial(multiply, part, check))
         if compare and a is not None and b is not None:
-            refuse_wrong(a, b, product)
+            refuse_wrong("the product", a, b, product)
         return taken
 
     setup = {part: seconds(part, check=True) for part in parts}
@@ -90,7 +89,7 @@ def small(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Times]:
     a, b = uniform(n), uniform(n)
     setup = {part: seconds_of(product, a, b) for part, product in products.items()}
     for product in products.values():
-        refuse_wrong(a, b, product(a, b))
+        refuse_wrong("the product", a, b, product(a, b))
     times: dict[str, list[float]] = {part: [] for part in products}
     for repeat in range(options.repeat + 1):  # the first one warms up
         for part in list(products) if repeat % 2 else list(products)[::-1]:

@@ -1,7 +1,5 @@
 """The calls of a CUDA program, made on a GPU, or on the CPU's CUDA runtime where they do the same to the host's memory."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,19 +24,23 @@ class CallFailed(HybridError):
     """A call of CUDA's, or what stands for it, did not succeed; the text is CUDA's own."""
 
 
-class _Budget:
-    """Bytes allocated, at most `cap` (0: of what there is)."""
+class _Capped:
+    """Counts the bytes allocated, at most `cap` (0: of what there is)."""
 
     def __init__(self, cap: int) -> None:
-        self.cap, self.taken = cap, 0
+        self._cap, self._taken = cap, 0
 
-    def take(self, size: int) -> None:
-        if self.cap and self.taken + size > self.cap:
+    def _take(self, size: int) -> None:
+        if self._cap and self._taken + size > self._cap:
             raise CallFailed(OUT_OF_MEMORY)
-        self.taken += size
+        self._taken += size
+
+    def release(self) -> None:
+        """Give back everything allocated here."""
+        self._taken = 0
 
 
-class GpuRuntime:
+class GpuRuntime(_Capped):
     """A GPU whose memory holds dense matrices. Calls follow each other as on CUDA's default stream.
 
     `cap`: bytes of its memory that may be used; 0: all.
@@ -52,7 +54,7 @@ class GpuRuntime:
         self.gpu, self.name, self.capability = gpu, gpu.name, gpu.capability
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         self._device = cupy.cuda.Device(gpu.index)
-        self._budget = _Budget(cap)
+        super().__init__(cap)
         self._addresses: list[int] = []
         self._products: dict[tuple[Kernel, str], Multiply] = {}
 
@@ -60,22 +62,21 @@ class GpuRuntime:
         """Memory of its own for a matrix, its contents undefined. CallFailed where there is none."""
         size = rows * columns * np.dtype(dtype).itemsize
         with self._device:
-            self._budget.take(size)
+            self._take(size)
             try:
                 address = self._called(self._runtime.malloc, max(1, size))
             except CallFailed:
-                self._budget.taken -= size
+                self._taken -= size
                 raise
             self._addresses.append(address)
             memory = self._cupy.cuda.UnownedMemory(address, max(1, size), self, self.gpu.index)
             return self._cupy.ndarray((rows, columns), dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
     def release(self) -> None:
-        """Give back everything allocated here."""
         with self._device:
             while self._addresses:
                 self._runtime.free(self._addresses.pop())
-        self._budget.taken = 0
+        super().release()
 
     def copy(self, into: Any, source: Any) -> None:
         """Between the host and the device, whole rows; it has been done when this returns."""
@@ -149,10 +150,10 @@ class GpuRuntime:
     def memory(self) -> int:
         """Bytes that can be allocated now."""
         free = free_bytes(self.gpu)
-        return min(self._budget.cap - self._budget.taken, free) if self._budget.cap else free
+        return min(self._cap - self._taken, free) if self._cap else free
 
 
-class EmulatedRuntime:
+class EmulatedRuntime(_Capped):
     """The same calls of the CPU's CUDA runtime. `cap`: bytes of the host's memory that stand for a GPU's."""
 
     device = "emulate"
@@ -160,18 +161,15 @@ class EmulatedRuntime:
 
     def __init__(self, cap: int) -> None:
         self.name = processor()
-        self._budget = _Budget(cap)
+        super().__init__(cap)
         self._devices: dict[tuple[Kernel, str], EmulatedDevice] = {}
 
     def allocate(self, rows: int, columns: int, dtype: str) -> Any:
-        self._budget.take(rows * columns * np.dtype(dtype).itemsize)
+        self._take(rows * columns * np.dtype(dtype).itemsize)
         try:
             return np.empty((rows, columns), dtype)
         except MemoryError:
             raise CallFailed(OUT_OF_MEMORY) from None
-
-    def release(self) -> None:
-        self._budget.taken = 0
 
     def copy(self, into: Any, source: Any) -> None:
         np.copyto(into, source)
@@ -198,7 +196,7 @@ class EmulatedRuntime:
         return end - begin
 
     def memory(self) -> int:
-        return self._budget.cap - self._budget.taken
+        return self._cap - self._taken
 
 
 CudaRuntime = GpuRuntime | EmulatedRuntime

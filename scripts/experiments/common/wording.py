@@ -1,7 +1,5 @@
 """Numbers and errors as people read them; bytes are hybrid.core.text's."""
 
-from __future__ import annotations
-
 import re
 
 _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
