@@ -28,7 +28,7 @@ def test_the_checkout_s_own_package_is_used(tmp_path):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_without_what_it_needs_it_says_how_to_install(name, tmp_path):
-    done = run(tmp_path, "-I", "-S", SCRIPTS / name, "--help")
+    done = run(tmp_path, "-S", SCRIPTS / name, "--help")
     assert done.returncode == 1
     assert done.stderr.endswith(f" is not installed: pip install -e {ROOT}\n"), done.stderr
     assert done.stderr.count("\n") == 1

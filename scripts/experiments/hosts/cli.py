@@ -18,7 +18,7 @@ What a program has measured is recorded when it ends, also when it fails, takes 
 fails is named and left out of later rounds; the others go on, and the exit code is 1.
 
 Anywhere: `--device cpu` or `emulate` runs the same with small matrices, to see that it runs. `--from hosts.jsonl` prints the
-table of recorded lines, with --write it goes into docs/benchmarks.md and docs/hosts.svg, with --check it is held against the
+table of recorded lines, with --write it goes into docs/benchmarks.md and docs/hosts.svg, with --check it is compared with the
 goals.
 """
 
