@@ -14,7 +14,6 @@ import pytest
 from recorded_lines import hosts_line, hosts_lines, written
 
 from experiments.common.product_check import refuse_wrong
-from experiments.common.tables import write_between_markers
 from experiments.hosts import cli, goals, runs
 from experiments.hosts.programs.common import uniform
 from experiments.hosts.results import Results
@@ -22,7 +21,7 @@ from experiments.hosts.runs import Start, starts
 from experiments.start import SCRIPTS
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.build import compiler
-from hybrid.errors import CheckFailed, DeviceUnavailable, UsageError
+from hybrid.errors import CheckFailed, DeviceUnavailable
 from hybrid.reporting import jsonl
 
 SCRIPT = SCRIPTS / "bench_hosts.py"
@@ -109,61 +108,40 @@ def test_what_was_left_out_is_named(tmp_path):
     assert "| n |" not in alone
 
 
-# --- PAGE and picture
-
-
-def test_rewriting_keeps_the_rest_and_can_be_repeated(tmp_path):
-    path = tmp_path / "PAGE.md"
-    path.write_bytes(PAGE.encode())
-    before, _, after = PAGE.encode().partition(b"<!-- hosts -->\nold\n<!-- /hosts -->\n")
-    for _ in range(2):
-        write_between_markers(path, "hosts", "a table with × in it\n")
-        assert (
-            path.read_bytes()
-            == before + b"<!-- hosts -->\n\n" + "a table with × in it\n".encode() + b"\n<!-- /hosts -->\n" + after
-        )
-
-
-@pytest.mark.parametrize("text", ["", "<!-- hosts -->\n", "<!-- /hosts -->\n<!-- hosts -->\n", PAGE + "\n" + PAGE])
-def test_without_its_markers_nothing_is_written(tmp_path, text):
-    path = tmp_path / "PAGE.md"
-    path.write_bytes(text.encode())
-    with pytest.raises(UsageError, match="must have one line"):
-        write_between_markers(path, "hosts", "table")
-    assert path.read_bytes() == text.encode()
+# --- page and picture
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
-    """A PAGE and a picture to write to."""
+def written_to(tmp_path, monkeypatch):
+    """A page and a picture to write to."""
     pytest.importorskip("matplotlib")
-    readme, picture = tmp_path / "PAGE.md", tmp_path / "docs" / "hosts.svg"
+    page, picture = tmp_path / "docs" / "benchmarks.md", tmp_path / "docs" / "hosts.svg"
     picture.parent.mkdir()
-    readme.write_bytes(PAGE.encode())
-    monkeypatch.setattr(cli, "PAGE", readme)
+    page.write_bytes(PAGE.encode())
+    monkeypatch.setattr(cli, "PAGE", page)
     monkeypatch.setattr(cli, "PICTURE", picture)
-    return readme, picture
+    return page, picture
 
 
-def test_table_and_picture_from_recorded_lines(lines_file, places):
+def test_table_and_picture_from_recorded_lines(lines_file, written_to):
     made = []
     for _ in range(2):
         assert cli.main(["--from", lines_file, "--write"]) == 0
-        made.append(tuple(path.read_bytes() for path in places))
+        made.append(tuple(path.read_bytes() for path in written_to))
     assert made[0] == made[1]
-    assert b"](docs/hosts.svg)" in made[0][0]
+    assert b"](hosts.svg)" in made[0][0]
     picture = made[0][1].decode()
     assert "<svg" in picture
     for text in ("written by hand", "JAX", "PyTorch", "ours, the command", "8000³", "8 × NVIDIA H200", "2026-11-21"):
         assert text in picture
 
 
-def test_what_is_not_of_a_gpu_is_not_written(tmp_path, places, capsys):
+def test_what_is_not_of_a_gpu_is_not_written(tmp_path, written_to, capsys):
     path = written(tmp_path / "lines.jsonl", hosts_lines("cpu"))
     assert cli.main(["--from", path, "--write"]) == 2
     assert "not of a GPU: nothing is written" in capsys.readouterr().err
-    assert places[0].read_bytes() == PAGE.encode()
-    assert not places[1].exists()
+    assert written_to[0].read_bytes() == PAGE.encode()
+    assert not written_to[1].exists()
 
 
 # --- the goals

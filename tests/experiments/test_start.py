@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from experiments.start import ROOT, SCRIPTS
 
 PUBLIC = sorted(path.name for path in SCRIPTS.glob("*.py"))

@@ -1,4 +1,4 @@
-"""Paths of a length, counted exactly: what a report shows of lines that python -m hybrid.paths has recorded.
+"""Paths of a length, counted exactly: python -m hybrid.paths, of whose recorded lines a report shows the newest.
 
 How many walks of a length lead from where to where? The entries of the adjacency matrix's power, whole numbers of any size; of
 long ones the first and the last digits are shown.

@@ -61,7 +61,7 @@ class Torch:
 
 
 def main() -> None:
-    libraries = {"jax": ("JAX", Jax), "torch": ("PyTorch", Torch)}
+    libraries: dict[str, tuple[str, type[Any]]] = {"jax": ("JAX", Jax), "torch": ("PyTorch", Torch)}
     options = parse(__doc__, list(libraries))
     if options.part == "jax" and options.device != "cuda":  # a CPU that pretends to be so many; read when JAX is loaded
         os.environ["JAX_PLATFORMS"] = "cpu"
