@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from experiments.ablation import program
 from experiments.ablation.cli import PROGRAM, main, table
-
 from hybrid.reporting import jsonl
 
 SCRIPTS = PROGRAM.parents[2]

@@ -99,7 +99,7 @@ def panel_rates(device: Any, product: Product, rows: int, widths: Sequence[int],
     columns = 2 * max(widths) // ITEM
     here = np.ones((rows, columns))  # of memory that is there: zeros might all be one page
     there = device.matrix(device.reserve(here.nbytes, shared=False), 0, rows, columns, "float64")
-    device.lock(here)
+    device.pin(here)
     rates = {}
     for width in (widths[0], *widths):  # the first copies take longer
         size = rows * width

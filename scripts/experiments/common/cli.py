@@ -1,0 +1,112 @@
+"""How an experiment's script is told what to do, and how it ends."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from experiments.common import plots
+from experiments.common.records import END, Line, Recorder
+from experiments.common.results import Results
+from hybrid.core import text
+from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.host import files, memory
+from hybrid.ranks.launcher import launched, rank_by_launcher
+
+Item = TypeVar("Item")
+
+
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def add_lines(parser: argparse.ArgumentParser) -> None:
+    """--json and --from."""
+    lines = parser.add_mutually_exclusive_group()
+    lines.add_argument("--json", metavar="FILE", help="append a line for each result")
+    lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
+
+
+def parser_for(description: str | None) -> argparse.ArgumentParser:
+    """With the options that the lectures' scripts have in common."""
+    parser = plain_parser(description)
+    parser.add_argument(
+        "--device", choices=("auto", "cuda", "emulate"), default="auto", help="emulate: the GPU's kernels on the CPU (auto)"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes: under a minute without a GPU")
+    parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
+    add_lines(parser)
+    return parser
+
+
+def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
+    """An option's type."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0
+    if not value >= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a {'whole ' if kind is int else ''}number from 1 up")
+    return value
+
+
+def command(
+    parser: argparse.ArgumentParser,
+    work: Callable[[argparse.Namespace], int],
+    arguments: Sequence[str] | None,
+    failure: int = 1,
+) -> int:
+    """The exit code; at least `failure` for an error. What can be refused is refused before anything is measured."""
+    options = parser.parse_args(arguments)
+    options.words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _refuse_ranks()
+        if getattr(options, "json", None):
+            files.refuse_unwritable(options.json)
+        if getattr(options, "picture", None):
+            plots.refuse(options.picture)
+        return work(options)
+    except (HybridError, OSError, KeyboardInterrupt) as error:
+        said, code = one_line(error), max(failure, getattr(error, "exit_code", failure))
+    except (LookupError, RuntimeError) as missing:  # lines of a run are looked for one by one
+        if not getattr(options, "source", None):
+            raise
+        said, code = f"{options.source} lacks lines that a whole run has ({one_line(missing)})", UsageError.exit_code
+    if rank_by_launcher() == 0:
+        print(f"{parser.prog}: {said}", file=sys.stderr)
+    return code
+
+
+def _refuse_ranks() -> None:
+    launch = launched()
+    if launch is not None and launch.size > 1:
+        raise UsageError(f"{launch.name} started this {launch.size} times, and each would do all of it: start it alone")
+
+
+def present(options: argparse.Namespace, results: type[Results], measured: Callable[[argparse.Namespace], Iterable[Line]]) -> int:
+    """Print, and where asked for draw, the lines of --from, or else what is measured and recorded. The exit code."""
+    if options.source:
+        lines = results.recorded(options.source)
+    else:
+        recorder = Recorder(results.command, options.words, options.json)
+        lines = [recorder.keep(line) for line in measured(options)]
+        recorder.keep({"part": END})
+    made = results(lines)
+    print(*made.printed(), sep="\n", flush=True)
+    if options.picture:
+        made.draw(options.picture)
+    return made.exit_code()
+
+
+def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
+    """With a bar on a terminal."""
+    return iter(tqdm(items, desc=title, leave=False, delay=1, disable=not sys.stderr.isatty()))
+
+
+def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
+    """DoesNotFit where the host cannot hold its own copies of the matrices."""
+    needed, free = item * (n * l + l * m + n * m), memory.available_host_bytes()
+    if needed > free:
+        raise DoesNotFit(f"A, B and C take {text.readable(needed)} of the host's memory, which has {text.readable(free)}")

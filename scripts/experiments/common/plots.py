@@ -1,0 +1,86 @@
+"""How all pictures are drawn: one style; the same lines and the same matplotlib make the same file."""
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hybrid.errors import UsageError
+from hybrid.host import files
+
+HERE, LECTURE, OTHER, GREY = "#4878a8", "#c44e52", "#6aa56e", "#999999"
+TEXT, GRID = "#333333", "#e4e4e4"
+Groups = Sequence[tuple[str, str, Sequence[Any]]]  # label, colour, values
+FORMATS = (".png", ".svg")
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "experiments",  # else names inside the file are random
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT),
+}
+
+
+def refuse(path: str) -> None:
+    """UsageError for what could not be written."""
+    if Path(path).suffix not in FORMATS:
+        raise UsageError(f"{path}: pictures are {' or '.join(FORMATS)}")
+    files.refuse_unwritable(path)
+    refuse_without_matplotlib()
+
+
+def refuse_without_matplotlib() -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("the picture needs matplotlib: pip install '.[plot]'")
+
+
+@contextmanager
+def figure(path: str, size: tuple[float, float], title: str = "", caption: str = "") -> Iterator[Any]:
+    """A matplotlib figure, written to `path` at the end. `caption`: machine and date, below."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    suffix = Path(path).suffix
+    metadata: dict[str, Any] = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
+    with matplotlib.rc_context(_STYLE):
+        drawn = Figure(figsize=size, layout="constrained")
+        if title:
+            drawn.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+        yield drawn
+        if caption:
+            drawn.supxlabel(caption, fontsize=8, x=0.01, ha="left")
+        with files.atomic_write(path) as beside:
+            drawn.savefig(beside, format=suffix[1:], metadata=metadata, dpi=120)
+
+
+def plain(panel: Any, title: str = "") -> None:
+    """A panel without a box, with a light grid."""
+    panel.set_title(title, loc="left", fontsize=10)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color=GRID, linewidth=0.6)
+    panel.set_axisbelow(True)
+
+
+def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colors: Sequence[str]) -> None:
+    """From top to bottom on a logarithmic axis, each value's text behind its bar."""
+    panel.barh(range(len(names)), values, color=colors, height=0.65)
+    panel.set_yticks(range(len(names)), names)
+    panel.invert_yaxis()
+    panel.set_xscale("log")
+    panel.set_xlim(min(values) / 3, max(values) * 30)
+    for row, (value, text) in enumerate(zip(values, texts, strict=True)):
+        panel.annotate(text, (value, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    panel.tick_params(axis="y", length=0)
+    panel.grid(axis="y", visible=False)
+
+
+def grouped_bars(panel: Any, names: Sequence[str], groups: Groups, text: Any = "{:g}".format) -> None:
+    """Beside each other for each name a bar of every group: its label, colour and values; None leaves a gap."""
+    width = 0.8 / len(groups)
+    for index, (label, color, values) in enumerate(groups):
+        shift = width * (index - (len(groups) - 1) / 2)
+        there = [(place + shift, value) for place, value in enumerate(values) if value is not None]
+        drawn = panel.bar([at for at, _ in there], [value for _, value in there], 0.93 * width, color=color, label=label)
+        panel.bar_label(drawn, [text(value) for _, value in there], fontsize=8, padding=2)
+    panel.set_xticks(range(len(names)), names)

@@ -1,0 +1,152 @@
+"""What an experiment makes of its recorded lines: the base of every experiment's `Results`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from experiments.common.records import END, Line
+from experiments.common.schema import WHOLE_RUN, Schema
+from experiments.common.tables import Block, markdown, printed
+from hybrid.errors import UsageError
+from hybrid.reporting import jsonl
+
+
+class Results:
+    """The lines to be shown, the last of them measured last. Subclasses say them as tables and draw them."""
+
+    command: ClassVar[str]  # the script's name, and what its lines have as `command`
+    more_arguments: ClassVar[str] = ""  # with which the script measures all that a report shows
+    schemas: ClassVar[Mapping[str, Schema]]  # of each kind of line
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines = lines
+
+    @staticmethod
+    def kind_of(line: Line) -> Any:
+        """The key in `schemas`."""
+        return line.get("part")
+
+    @classmethod
+    def fault(cls, line: Line) -> str:
+        """What is wrong with a line of this script; empty where nothing is."""
+        kind = cls.kind_of(line)
+        schema = WHOLE_RUN if kind == END else cls.schemas.get(kind) if isinstance(kind, str) else None
+        if schema is None:
+            return "it has no part that the script writes"
+        if missing := [key for key in schema if key not in line]:
+            return f"it has no {', '.join(missing)}"
+        wrong = [key for key, test in schema.items() if not test(line[key])]
+        return f"what it has as {', '.join(wrong)} cannot be" if wrong else ""
+
+    @classmethod
+    def selected(cls, lines: Sequence[Line]) -> list[Line]:
+        """Of the script's lines those of the last run that came to its end; empty where none did."""
+        ended = [line.get("run") for line in lines if line.get("part") == END]
+        return [line for line in lines if ended and line.get("run") == ended[-1] and line.get("part") != END]
+
+    @classmethod
+    def not_shown(cls, lines: Sequence[Line]) -> Iterator[str]:
+        """Which of the script's lines are not selected, and why."""
+        run = cls.selected(lines)
+        for began in dict.fromkeys(line["run"] for line in lines):
+            if not run:
+                yield f"{cls.command}, run of {began}: it did not come to its end"
+            elif began != run[-1]["run"]:
+                yield f"{cls.command}, run of {began}: the last one that came to its end is shown"
+
+    @classmethod
+    def recorded(cls, path: str) -> list[Line]:
+        """The selected lines of a file. UsageError when there is none, and for lines that the script does not write."""
+        lines = [line for line in jsonl.read(path) if line.get("command") == cls.command]
+        for line in lines:
+            if reason := cls.fault(line):
+                raise UsageError(f"{path}, a line of {cls.command}: {reason}")
+        if not lines:
+            raise UsageError(f"{path} has no lines of scripts/{cls.command}.py")
+        if not (selected := cls.selected(lines)):
+            raise UsageError(f"{path} has no run of scripts/{cls.command}.py that came to its end")
+        return selected
+
+    @classmethod
+    def each(cls, lines: Sequence[Line]) -> Iterator[Results]:
+        """Of all lines what is shown together, with one picture."""
+        if selected := cls.selected(lines):
+            yield cls(selected)
+
+    def blocks(self) -> Iterator[Block]:
+        raise NotImplementedError
+
+    def draw(self, path: str) -> None:
+        """A picture; UsageError where nothing was measured that it shows."""
+        raise NotImplementedError
+
+    def has_picture(self) -> bool:
+        return True
+
+    def exit_code(self) -> int:
+        """Of the script, where nothing failed."""
+        return 0
+
+    def printed(self) -> Iterator[str]:
+        """For a terminal."""
+        yield self.caption()
+        yield from printed(self.blocks())
+
+    @property
+    def of_gpu(self) -> bool:
+        """Else times say nothing of a GPU."""
+        return self.lines[-1]["device"] == "cuda"
+
+    @staticmethod
+    def machine_of(line: Line) -> str:
+        """The processor too: some times are its own, and those of whole programs depend on it."""
+        processor = f"{line['machine']['processor']}, {line['machine']['cores']} cores"
+        if line.get("gpu"):
+            return f"{line['gpu']}, {processor}"
+        return f"{processor}, no GPU" if "gpu" in line else processor
+
+    def machine(self) -> str:
+        return self.machine_of(self.lines[-1])
+
+    def dates(self) -> str:
+        return ", ".join(dict.fromkeys(line["date"][:10] for line in self.lines))
+
+    def caption(self) -> str:
+        return f"{self.machine()}; {self.dates()}"
+
+    @staticmethod
+    def started_by(line: Line) -> str:
+        """The command that gives such lines again."""
+        return shlex.join(["python", f"scripts/{line['command']}.py", *line["arguments"]])
+
+    def started(self) -> list[str]:
+        return list(dict.fromkeys(map(self.started_by, self.lines)))
+
+
+class MachineResults(Results):
+    """Of lines that runs add to, one after the other: all that were measured on the machine of the last one."""
+
+    @classmethod
+    def selected(cls, lines: Sequence[Line]) -> list[Line]:
+        return [line for line in lines if cls.machine_of(line) == cls.machine_of(lines[-1])]
+
+    @classmethod
+    def not_shown(cls, lines: Sequence[Line]) -> Iterator[str]:
+        machines = list(dict.fromkeys(map(cls.machine_of, lines)))
+        shown = cls.machine_of(lines[-1])
+        yield from (f"{cls.command}, lines of {other}: those of {shown} came later" for other in machines if other != shown)
+
+    about_picture: ClassVar[str]
+
+    def markdown(self, picture: str = "") -> str:
+        """The tables, and where the numbers come from, with the commands of the runs. `picture`: a path to show above them."""
+        parts = [f"![{self.about_picture}]({picture})\n"] if picture else []
+        runs = dict.fromkeys((line["date"][:10], self.started_by(line)) for line in self.lines if line.get("seconds"))
+        origin = "; ".join(f"{date}, `{command}`" for date, command in runs)
+        return "\n".join([*parts, *map(markdown, self.blocks()), f"Measured on {self.software()}; {origin}\n"])
+
+    def software(self) -> str:
+        """Machine and versions."""
+        return self.machine()

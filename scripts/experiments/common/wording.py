@@ -1,0 +1,29 @@
+"""Numbers and errors as people read them; bytes are hybrid.core.text's."""
+
+import re
+
+_ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
+
+
+def number(value: float) -> str:
+    """40,505 or 24.34."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """1.234 ms, 12.34 s, 1.5 h."""
+    for least, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms")):
+        if seconds >= least:
+            return f"{seconds / least:.4g} {unit}"
+    return f"{seconds * 1e6:.4g} µs"
+
+
+def last_error(*streams: str) -> str:
+    """Of what a program that failed has printed, beside its launcher: the last line that tells an error, of the first stream
+    that has any lines; else its last line."""
+    for text in streams:
+        lines = text.strip().splitlines()
+        errors = [line for line in lines if _ERROR.match(line)]
+        if lines:
+            return (errors or lines)[-1].strip()
+    return "no message"

@@ -1,0 +1,96 @@
+"""Is the runner as fast on CPUs as NumPy alone? python scripts/bench_cpu.py [n] [--pairs 5]
+
+In turn: a process that multiplies n×n float64 matrices with NumPy and as many BLAS threads as there are ranks, and
+`mpirun -n 2 python -m hybrid.matmul n n n`. Prints the medians, what the job spends around the multiplication, its peak
+memory (all processes, shared pages counted once) beside the three matrices, and last `ratio R`: NumPy's time over ours.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from experiments.common.cli import at_least_1, command, plain_parser, shown
+from experiments.common.programs import matmul
+
+NUMPY = """\
+import sys, time, numpy
+n = int(sys.argv[1])
+rng = numpy.random.default_rng(0)
+a, b = rng.random((n, n)), rng.random((n, n))
+a[:256, :256] @ b[:256, :256]
+began = time.perf_counter()
+a @ b
+print(time.perf_counter() - began)
+"""
+ON_CPU = ("--fill", "uniform", "--device", "cpu")
+SAMPLE_EVERY = 0.05  # seconds between two samples of the memory
+
+
+def numpy_alone(n: int, threads: int) -> float:
+    """Seconds of a @ b in a process of its own."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    done = subprocess.run([sys.executable, "-c", NUMPY, str(n)], capture_output=True, text=True, check=True, env=environment)
+    return float(done.stdout)
+
+
+def peak_memory(n: int, ranks: int) -> int:
+    """The largest proportional set size of all processes of the job (Linux); in a run of its own: samples take time."""
+    samples = [0]
+
+    def watch(root: int) -> None:
+        while Path(f"/proc/{root}/stat").exists() and (found := sum(map(_proportional_bytes, _with_descendants(root)))):
+            samples.append(found)
+            time.sleep(SAMPLE_EVERY)
+
+    matmul(ranks, n, *ON_CPU, watch=lambda job: threading.Thread(target=watch, args=[job]).start())
+    return max(samples)
+
+
+def _with_descendants(process: int) -> Iterator[int]:
+    yield process
+    try:
+        threads = list(Path(f"/proc/{process}/task").iterdir())
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    except OSError:
+        return  # it has ended meanwhile
+    for child in children:
+        yield from _with_descendants(int(child))
+
+
+def _proportional_bytes(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0  # it has ended meanwhile
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def work(options: argparse.Namespace) -> int:
+    alone, ours, around = [], [], []
+    for _ in shown(range(options.pairs), "pairs"):
+        alone.append(numpy_alone(options.n, options.ranks))
+        began = time.perf_counter()
+        ours.append(matmul(options.ranks, options.n, *ON_CPU)["seconds"]["multiply"]["median"])
+        around.append(time.perf_counter() - began - ours[-1])
+    peak = peak_memory(options.n, options.ranks)
+    threads, ranks = f"numpy alone, {options.ranks} threads", f"multiply by {options.ranks} ranks"
+    for what, times in ((threads, alone), (ranks, ours), ("around the multiplication", around)):
+        print(f"{what:27} {statistics.median(times):8.3f} s  ({min(times):.3f} to {max(times):.3f})")
+    matrices = 3 * 8 * options.n**2
+    print(f"peak memory of the job      {peak / 2**20:8.0f} MiB  {peak / matrices:.3f} × the three matrices")
+    print(f"ratio {statistics.median(alone) / statistics.median(ours):.3f}")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = plain_parser(__doc__)
+    parser.add_argument("n", nargs="?", type=at_least_1, default=8000)
+    parser.add_argument("--pairs", type=at_least_1, default=5)
+    parser.add_argument("--ranks", type=at_least_1, default=2, help="ranks of ours and threads of NumPy's (2)")
+    return command(parser, work, arguments)

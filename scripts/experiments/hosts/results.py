@@ -1,0 +1,224 @@
+"""What the recorded lines of scripts/bench_hosts.py say: the table, and the picture."""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from experiments.common import plots, records, results, schema, tables
+from hybrid.errors import UsageError
+
+YARDSTICK = "handwritten"
+NOT_COMPARED = (YARDSTICK, "wires", "resident")
+PICTURED = 8000  # the size that the picture shows, and else the largest there is
+NAMES = {  # of what is in the table, in its order
+    "handwritten": "written by hand",
+    "ours": "ours, the command",
+    "wires": "the copies alone, nothing multiplied",
+    "library": "ours, `multiply(a, b, out=c)`",
+    "library, new C": "ours, `multiply(a, b)`",
+    "jax": "JAX",
+    "torch": "PyTorch",
+    "resident": "ours, row blocks that stay on the GPUs",
+}
+BESIDE = ("larger", "wall", "launcher", "small", "small, plain")  # the table
+DRAWN = {  # name, colour, how the line is drawn
+    "handwritten": ("written by hand", plots.LECTURE, "-"),
+    "jax": ("JAX", "#937860", "-"),
+    "torch": ("PyTorch", "#dd8452", "-"),
+    "library": ("ours, multiply(a, b, out=c)", plots.HERE, "--"),
+    "ours": ("ours, the command", plots.HERE, "-"),
+    "wires": ("the copies alone", plots.GREY, ":"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A part on so many GPUs at one size, over all rounds of a run: the median of their medians, the ends of their times."""
+
+    run: str
+    part: str
+    gpus: int
+    n: int
+    seconds: float
+    least: float
+    most: float
+    repeats: int
+    medians: dict[int, float]  # by round
+    setup: float | None  # the least: rounds after the first find files and kernels in caches
+
+    @property
+    def milliseconds(self) -> float:
+        return 1e3 * self.seconds
+
+
+_LINE: schema.Schema = {
+    **schema.WHOLE_RUN, "device": schema.among("cuda", "cpu", "emulate"), "gpu": schema.or_none(schema.name),
+    "gpus_there": schema.whole, "versions": lambda value: isinstance(value, dict) and all(map(schema.name, value.values())),
+}  # fmt: skip
+
+
+class Results(results.MachineResults):
+    """The last run's result for each part, number of GPUs and size."""
+
+    command, about_picture = "bench_hosts", "Time against the number of GPUs"
+    more_arguments = " --gpus 1 2 4 8"
+    schemas = {
+        "timed": {
+            **_LINE, **schema.TIMED, "part": schema.among(*NAMES, *BESIDE), "gpus": schema.count, "round": schema.whole,
+            "repeat": schema.count,
+        },
+        "left out": {**_LINE, "left_out": schema.text},
+    }  # fmt: skip
+
+    def __init__(self, lines: Sequence[records.Line]) -> None:
+        super().__init__(lines)
+        self._timed = [line for line in lines if line.get("seconds")]
+        grouped: dict[tuple[str, str, int, int], list[records.Line]] = {}
+        for line in self._timed:
+            grouped.setdefault((line["run"], line["part"], line["gpus"], line["n"]), []).append(line)
+        self._cells = {key: _cell(key, of_key) for key, of_key in grouped.items()}
+
+    @staticmethod
+    def kind_of(line: records.Line) -> str:
+        return "timed" if line.get("seconds") else "left out"
+
+    @staticmethod
+    def machine_of(line: records.Line) -> str:
+        """GPUs, or what stood for them."""
+        if line["gpu"]:
+            return f"{line['gpus_there']} × {line['gpu']}"
+        return f"{line['machine']['processor']}, {line['machine']['cores']} cores: no GPU, device {line['device']}"
+
+    def dates(self) -> str:
+        return ", ".join(dict.fromkeys(line["date"][:10] for line in self._timed or self.lines))
+
+    def __iter__(self) -> Iterator[Cell]:
+        """The newest of each."""
+        return iter({(cell.part, cell.gpus, cell.n): cell for cell in self._cells.values()}.values())
+
+    def of(self, part: str, gpus: int, n: int, run: str | None = None) -> Cell | None:
+        """The newest, or the one of this run."""
+        found = [cell for cell in self._cells.values() if (cell.part, cell.gpus, cell.n) == (part, gpus, n)]
+        return next((cell for cell in reversed(found) if run in (None, cell.run)), None)
+
+    def ratio(self, cell: Cell, yardstick: str = YARDSTICK) -> float | None:
+        """The yardstick's time over this one's, the median over the rounds that have both; None: not of the same run."""
+        other = self.of(yardstick, cell.gpus, cell.n, cell.run)
+        both = [number for number in cell.medians if other and number in other.medians]
+        return statistics.median(other.medians[number] / cell.medians[number] for number in both) if other and both else None
+
+    def sizes(self, parts: Sequence[str] = tuple(NAMES)) -> list[int]:
+        return sorted({cell.n for cell in self if cell.part in parts})
+
+    def gpus(self) -> list[int]:
+        return sorted({cell.gpus for cell in self if cell.part in NAMES})
+
+    def left_out(self) -> list[str]:
+        """Parts that failed, or were left out, in the last run, and why."""
+        last = self.lines[-1]["run"]
+        return [line["left_out"] for line in self.lines if line["run"] == last and line.get("left_out")]
+
+    def software(self) -> str:
+        versions = self.lines[-1]["versions"]
+        cupy = [f"{key} {versions[key]}" for key in ("cupy-cuda13x", "cupy-cuda12x") if key in versions]
+        libraries = [line[key].split(",")[0] for key in ("mpi", "library") for line in self.lines if line.get(key)]
+        return ", ".join([self.machine(), *dict.fromkeys(cupy + libraries)])
+
+    def blocks(self) -> Iterator[tables.Block]:
+        if not self.of_gpu:
+            yield tables.Remarks(["Not of a GPU: this shows only that the programs run."])
+        if self.gpus():
+            title = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
+            yield self._grid(self._time, title)
+            title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
+            yield self._grid(lambda cell: _number(1e3 * cell.setup) if cell.setup is not None else "–", title)
+        if remarks := [*self._beside(), *(f"Left out: {text}" for text in self.left_out())]:
+            yield tables.Remarks(remarks)
+
+    def _time(self, cell: Cell) -> str:
+        ratio = None if cell.part in NOT_COMPARED else self.ratio(cell)
+        return _number(cell.milliseconds) + (f" ({_number(ratio)} ×)" if ratio is not None else "")
+
+    def _grid(self, text: Callable[[Cell], str], title: str) -> tables.Table:
+        gpus, unit = self.gpus(), "GPU" if self.of_gpu else "rank"
+        heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], []
+        for n in self.sizes():
+            for part, name in NAMES.items():
+                texts = [text(cell) if (cell := self.of(part, count, n)) else "–" for count in gpus]
+                if set(texts) != {"–"}:
+                    rows.append([str(n), name, *texts])
+        return tables.Table(heads, "rl" + "r" * len(gpus), rows, title)
+
+    def _beside(self) -> Iterator[str]:
+        for cell in self:
+            if cell.part == "larger":
+                ratio = self.ratio(cell, "ours")
+                rate = "–" if ratio is None else f"{ratio:.3f}"
+                larger = f"{cell.n} on 1, matrices 3 × the allowed memory"
+                yield f"{larger}: {_number(cell.milliseconds)} ms, {rate} × the rate in memory."
+            elif cell.part == "wall":
+                times = f"{cell.seconds:.2f} s ({cell.least:.2f} to {cell.most:.2f})"
+                launcher = self.of("launcher", cell.gpus, cell.n, cell.run)
+                alone = f"; `mpirun -n {cell.gpus} true` takes {launcher.seconds:.2f} s" if launcher else ""
+                command = f"mpirun -n {cell.gpus} python -m hybrid.matmul {cell.n} {cell.n} {cell.n}"
+                yield f"Whole command, `{command}`: {times}{alone}."
+            elif cell.part == "small" and (plain := self.of("small, plain", cell.gpus, cell.n, cell.run)):
+                both = f"{cell.milliseconds:.3f} ms, the same copies and cuBLAS {plain.milliseconds:.3f} ms"
+                yield f"{cell.n} on 1: {both}, {cell.milliseconds - plain.milliseconds:.3f} ms more."
+
+    def has_picture(self) -> bool:
+        return bool(self.sizes(tuple(DRAWN)))
+
+    def draw(self, path: str) -> None:
+        """A line for each program at 8000, or at the largest size there is; both axes logarithmic."""
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        if not self.has_picture():
+            raise UsageError("nothing of the picture was measured")
+        n, gpus = size_of_picture(self.sizes(tuple(DRAWN))), self.gpus()
+        with plots.figure(path, (6.4, 4.2)) as figure:
+            panel = figure.subplots()
+            plots.plain(panel)
+            for part, (name, color, style) in DRAWN.items():
+                points = [(cell.gpus, cell.milliseconds) for count in gpus if (cell := self.of(part, count, n))]
+                if points:
+                    last = f"{name}: {points[-1][1]:.{1 if points[-1][1] < 100 else 0}f} ms on {points[-1][0]}"
+                    panel.plot(*zip(*points, strict=True), style, marker="o", markersize=4, color=color, label=last)
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks(gpus, [str(count) for count in gpus])
+            panel.set_xticks([], minor=True)
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            panel.yaxis.set_minor_locator(NullLocator())
+            panel.grid(axis="x", visible=False)
+            panel.set_ylabel(f"ms, host memory to host memory, {n}³ float64")
+            panel.set_xlabel(f"GPUs of {self.machine()}, {self.dates()}")
+            figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
+
+
+def _cell(key: tuple[str, str, int, int], lines: Sequence[records.Line]) -> Cell:
+    seconds = [line["seconds"] for line in lines]
+    by_round: dict[int, list[float]] = {}
+    for line in lines:
+        by_round.setdefault(line["round"], []).append(line["seconds"]["median"])
+    medians = {number: statistics.median(times) for number, times in by_round.items()}
+    setups = [line["setup"] for line in lines if line.get("setup") is not None]
+    return Cell(
+        *key,
+        statistics.median(medians.values()),
+        min(each["min"] for each in seconds),
+        max(each["max"] for each in seconds),
+        sum(line["repeat"] for line in lines),
+        medians,
+        min(setups, default=None),
+    )
+
+
+def size_of_picture(sizes: Sequence[int]) -> int:
+    return PICTURED if PICTURED in sizes else max(sizes)
+
+
+def _number(value: float) -> str:
+    """Three digits or so."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

@@ -1,0 +1,218 @@
+"""Does every CUDA kernel compile, and fit, on every GPU? python scripts/compile_kernels.py [--targets sm_80 sm_90a]
+
+Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. All
+forms of the catalogue are compiled to machine code, for each width of copies, and the kernels of other programs. Prints what
+each instance takes of a GPU; `shared` is what the source declares + what the launch gives, `spills` are bytes stored + loaded.
+Then a line for each fault: what does not compile; for the forms that would be launched there, what does not fit on the GPU or
+spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments.common.cli import command, plain_parser
+from experiments.common.tables import Table, printed
+from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
+from hybrid.core.settings import one_of
+from hybrid.core.text import plural
+from hybrid.devices import greeting
+from hybrid.errors import UsageError
+from hybrid.host import files
+from hybrid.kernels import catalogue
+from hybrid.kernels.catalogue import CATALOGUE, Kernel, Launch
+from hybrid.kernels.sources import KERNELS
+from hybrid.reporting import jsonl
+
+TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+# Bytes of shared memory that one block can have, by compute capability (CUDA programming guide, technical specifications).
+SHARED_LIMITS = {
+    **dict.fromkeys((50, 52, 60, 61), 48 * 1024),
+    **dict.fromkeys((70, 72), 96 * 1024),
+    75: 64 * 1024,
+    **dict.fromkeys((80, 87), 163 * 1024),
+    **dict.fromkeys((86, 89, 120, 121), 99 * 1024),
+    **dict.fromkeys((90, 100, 103, 110), 227 * 1024),
+}
+QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers of their own; warps are dealt to them in turn
+MOST_THREADS = 1024
+OTHERS = {greeting.KERNEL: Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)}  # than products'
+WIDTHS = {"float32": (1, 2, 4), "float64": (1, 2)}  # elements that can be copied at once, up to 16 bytes
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One form of a kernel, for one kind of GPU."""
+
+    kernel: str
+    dtype: str  # "": it is no template
+    target: str
+    launch: Launch
+    launched: bool  # False: on this GPU the kernel has a faster form
+
+    @property
+    def threads(self) -> int:
+        return self.launch.block[0] * self.launch.block[1]
+
+
+def capability_of(target: str) -> int:
+    """sm_90a → 90."""
+    match = re.fullmatch(r"sm_(\d+)[af]?", target)
+    if match is None or int(match[1]) not in SHARED_LIMITS:
+        known = ", ".join(map(str, sorted(SHARED_LIMITS)))
+        raise UsageError(f"unknown target {target}: sm_ and one of {known}, then a, f or nothing")
+    return int(match[1])
+
+
+def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE) -> Iterator[Instance]:
+    """All forms that the target is capable of, once with each width, and once more where the kernel adds to C."""
+    capability = capability_of(target)
+    for kernel in kernels:
+        for dtype in kernel.dtypes if kernel.source else ():
+            possible = [form for form in kernel.forms.get(dtype, ()) if form.capability <= capability]
+            for form in possible:
+                alone = dataclasses.replace(kernel, forms={dtype: (form,)})
+                for width in WIDTHS[dtype] if form.by_width else (1,):
+                    for adds in (False, True) if kernel.adds else (False,):
+                        launch = catalogue.launch_of(alone, dtype, 1, 1, capability, width, adds=adds)
+                        chosen = catalogue.launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
+                        yield Instance(kernel.name, dtype, target, launch, launch == chosen)
+
+
+def others(target: str, names: Iterable[str] = tuple(OTHERS)) -> list[Instance]:
+    """The kernels that other programs launch."""
+    return [Instance(name, "", target, OTHERS[name], launched=True) for name in names]
+
+
+def left_out(folder: Path = KERNELS) -> list[str]:
+    """A fault for each source in the folder that neither the catalogue nor another program names."""
+    known = {kernel.source for kernel in CATALOGUE} | {launch.source for launch in OTHERS.values()}
+    return [
+        f"{path.name}: compiled for no GPU: it is neither in the catalogue nor among OTHERS of scripts/compile_kernels.py"
+        for path in sorted(folder.glob("*.cu"))
+        if path.name not in known
+    ]
+
+
+def faults_of(instance: Instance, used: Resources) -> list[str]:
+    """What keeps the instance from starting, or makes it slow, on its target."""
+    faults = []
+    threads = instance.threads
+    limit = SHARED_LIMITS[capability_of(instance.target)]
+    shared = used.shared + instance.launch.shared_bytes
+    if threads > (used.most_threads or MOST_THREADS):
+        whose = "its __launch_bounds__ allow" if used.most_threads else "a block can have"
+        faults.append(f"{threads} threads a block, {whose} {used.most_threads or MOST_THREADS}")
+    if not registers_fit(used.registers, threads):
+        faults.append(f"{used.registers} registers × {threads} threads, an SM has {QUARTERS * QUARTER_REGISTERS} registers")
+    if shared > limit:
+        faults.append(f"{shared} bytes of shared memory, a block can have {limit}")
+    if used.spill_stores or used.spill_loads:
+        faults.append(f"spills registers: {used.spill_stores} bytes stored, {used.spill_loads} loaded")
+    return faults
+
+
+def registers_fit(registers: int, threads: int) -> bool:
+    """Whether an SM has the registers of one block. It gives them to a warp in portions of eight a thread."""
+    warps_of_a_quarter = -(-threads // (32 * QUARTERS))
+    return warps_of_a_quarter * -(-registers // 8) * 8 * 32 <= QUARTER_REGISTERS
+
+
+def judge(wanted: Sequence[Instance], compiled: Mapping[tuple[str, str], Compiled]) -> list[str]:
+    """One line a fault. `compiled`: by source and target. An error that many instances share is one fault."""
+    faults: dict[tuple[str, str, str], list[str]] = {}
+    for instance in wanted:
+        source, expression = instance.launch.source, instance.launch.expression
+        done = compiled[source, instance.target]
+        if expression in done.errors:
+            causes = [f"does not compile: {done.errors[expression]}"]
+        else:
+            causes = faults_of(instance, done.resources[expression]) if instance.launched else []
+        for cause in causes:
+            faults.setdefault((source, instance.target, cause), []).append(expression)
+    return [
+        f"{source}, {target}: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {cause}"
+        for (source, target, cause), names in faults.items()
+    ]
+
+
+Used = tuple[Instance, Resources]
+
+
+def table(rows: Iterable[Used]) -> Table:
+    heads = ["kernel", "expression", "target", "registers", "shared", "stack", "spills", ""]
+    cells = []
+    for instance, used in rows:
+        shared, spills = f"{used.shared}+{instance.launch.shared_bytes}", f"{used.spill_stores}+{used.spill_loads}"
+        note = "" if instance.launched else "not launched"
+        numbers = (str(used.registers), shared, str(used.stack), spills)
+        cells.append([instance.kernel, instance.launch.expression, instance.target, *numbers, note])
+    return Table(heads, "lllrrrrl", cells)
+
+
+def work(options: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    nvrtc = Nvrtc()
+    targets = options.targets or [target for target in TARGETS if capability_of(target) in nvrtc.capabilities]
+    for target in targets:
+        if capability_of(target) not in nvrtc.capabilities:
+            raise UsageError(f"NVRTC {nvrtc.version} does not know {target}")
+    kernels = [kernel for kernel in CATALOGUE if not options.kernels or kernel.name in options.kernels]
+    more = [name for name in OTHERS if not options.kernels or name in options.kernels]
+    for name in options.kernels or ():
+        one_of("kernel with a source", name, [*(kernel.name for kernel in CATALOGUE if kernel.source), *OTHERS])
+    all_instances = (instance for target in targets for instance in (*instances(target, kernels), *others(target, more)))
+    wanted = list(dict.fromkeys(all_instances))
+    order = [*(kernel.name for kernel in kernels), *more]
+    wanted.sort(key=lambda instance: (order.index(instance.kernel), instance.launch.expression))
+    compiled = compile_all(nvrtc, wanted, max(1, options.jobs))
+    found = [compiled[one.launch.source, one.target].resources.get(one.launch.expression) for one in wanted]
+    rows = [(instance, used) for instance, used in zip(wanted, found, strict=True) if used is not None]
+    if rows and not options.quiet:
+        print(*printed([table(rows)]), sep="\n")
+    if options.json:
+        with files.atomic_write(options.json) as beside:
+            beside.touch()
+            for instance, used in rows:
+                line = {"nvrtc": nvrtc.version, **dataclasses.asdict(instance), **dataclasses.asdict(used)}
+                jsonl.write(line | {"faults": faults_of(instance, used) if instance.launched else []}, str(beside))
+    for warning in sorted(frozenset().union(*(done.warnings for done in compiled.values()))):
+        print(f"warning: {warning}", file=sys.stderr)
+    faults = judge(wanted, compiled) + ([] if options.kernels else left_out())
+    for fault in faults:
+        print(f"FAULT {fault}")
+    seconds, count = time.perf_counter() - began, f"{len(faults) or 'no'} {plural('fault', len(faults))}"
+    print(f"NVRTC {nvrtc.version}: {len(wanted)} instances for {' '.join(targets)} in {seconds:.0f} s: {count}")
+    return 1 if faults else 0
+
+
+def compile_all(nvrtc: Nvrtc, wanted: Sequence[Instance], jobs: int) -> dict[tuple[str, str], Compiled]:
+    """By source and target. The library lets other threads run while it compiles."""
+    expressions: dict[tuple[str, str], dict[str, None]] = {}
+    for instance in wanted:
+        expressions.setdefault((instance.launch.source, instance.target), {})[instance.launch.expression] = None
+    # Long sources take longest: they come first, lest one of them ends alone.
+    work = sorted(expressions, key=lambda job: len(expressions[job]) * (KERNELS / job[0]).stat().st_size, reverse=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        results = pool.map(lambda job: nvrtc.compile(KERNELS / job[0], list(expressions[job]), job[1]), work)
+        return dict(zip(work, tqdm(results, total=len(work), desc="sources", disable=not sys.stderr.isatty()), strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = plain_parser(__doc__)
+    targets = f"GPUs to compile for ({' '.join(TARGETS)}, as far as NVRTC can)"
+    parser.add_argument("--targets", nargs="+", metavar="SM", help=targets)
+    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these (all)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="sources compiled at once (one a core)")
+    parser.add_argument("--json", metavar="FILE", help="write one line for each instance: what it takes, and its faults")
+    parser.add_argument("--quiet", action="store_true", help="no table: only faults and the last line")
+    return command(parser, work, arguments, failure=2)

@@ -1,0 +1,118 @@
+"""The faults that scripts/mutants.py plants into the kernels: at least two for every idea that can be got wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+SHAPES = ((33, 29, 45), (17, 5, 130), (64, 64, 64), (40, 90, 70))
+VECTORS = ((33, 29, 1), (17, 130, 1), (300, 5, 1))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is changed in a source, and the quickest mode that notices it."""
+
+    name: str
+    old: str
+    new: str
+    found_by: str = "forward"
+    kind: str = "wrong"  # of the verdict that this mode must give
+    file: str = ""  # "": the kernel's own source
+    shapes: tuple[tuple[int, int, int], ...] = SHAPES
+    capability: int = 90
+    kernel: str = ""  # in which it must be noticed
+
+
+def _in(kernel: str, *faults: Fault) -> Sequence[Fault]:
+    return [replace(fault, kernel=kernel) for fault in faults]
+
+
+FAULTS = (
+    *_in(
+        "naive",
+        Fault("one row too many", "row < c.rows;", "row <= c.rows;", kind="canary"),
+        Fault("a tall C's first rows only", "gridDim.y * Size(blockDim.y)", "c.rows", shapes=((1048586, 1, 1),)),
+        Fault("columns taken for the stride", "row * stride + column",
+              "row * columns + column", kind="canary", file="matrix.cuh"),
+    ),
+    *_in(
+        "column_per_thread",
+        Fault("the sum goes on in the next row", "    for (Size row = 0; row < c.rows; ++row) {\n        T sum = 0;",
+              "    T sum = 0;\n    for (Size row = 0; row < c.rows; ++row) {"),
+        Fault("a bound of > for >=", "column >= c.columns", "column > c.columns", kind="canary"),
+    ),
+    *_in(
+        "row_per_thread",
+        Fault("no bound on the threads", "if (row >= c.rows) return;", "", kind="canary"),
+    ),
+    *_in(
+        "matvec_warp",
+        Fault("one fold too few", "distance; distance /= 2", "distance > 1; distance /= 2", shapes=VECTORS),
+        Fault("half a warp in the mask", "0xffffffffu", "0x0000ffffu", kind="warp", shapes=VECTORS),
+        Fault("lanes overlap", "k += 32", "k += 31", shapes=VECTORS),
+    ),
+    *_in(
+        "tiled",
+        Fault("no barrier before the tiles are read", "__syncthreads();  // the tiles are whole", "", "threads", "race"),
+        Fault("no barrier after the tiles were read", "__syncthreads();  // nobody needs them any more", ""),
+        Fault("no zeros past the edge of k", "b_tile[y][x] = b.holds(left + y, column) ? b(left + y, column) : T(0);",
+              "if (b.holds(left + y, column)) b_tile[y][x] = b(left + y, column);"),
+        Fault("reads past A's last row", "a.holds(row, left + x) ? ", "left + x < a.columns ? ", "address", "address"),
+        Fault("writes past C's last row", "if (c.holds(row, column))", "if (column < c.columns)", kind="canary"),
+        Fault("writes past C's last column", "if (c.holds(row, column))",
+              "if (row < c.rows && column <= c.columns)", kind="canary"),
+        Fault("the wrong place in shared memory", "b_tile[k][x]", "b_tile[k + 1][x]"),
+        Fault("a thread leaves before the barrier", "        T sum = 0;",
+              "        if (row >= c.rows) return;\n        T sum = 0;", kind="barrier"),
+    ),
+    *_in(
+        "tiled32",
+        Fault("a barrier for some threads only", "__syncthreads();  // the tiles are whole",
+              "if (row < c.rows) __syncthreads();", kind="barrier"),
+    ),
+    *_in(
+        "register_tiled",
+        Fault("no barrier after the tiles were read", "        __syncthreads();\n    }", "    }", "threads", "race"),
+        Fault("a vector load half beyond the edge", "from.holds(row, column + WIDTH - 1)",
+              "from.holds(row, column)", "address", "address", file="vectors.cuh"),
+        Fault("a vector store half beyond the edge", "column + i + WIDTH <= c.columns",
+              "column + i < c.columns", kind="canary", file="vectors.cuh"),
+        Fault("a thread's second piece in the wrong column", "x + j * COLUMN_STEP", "x + j * VECTOR"),
+        Fault("an unaligned vector load", "T a_tile[DEPTH][ROWS + VECTOR]", "T a_tile[DEPTH][ROWS + 1]",
+              "undefined", "undefined"),
+    ),
+    *_in(
+        "pipelined",
+        Fault("a wait too weak", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();", file="stages.cuh"),
+        Fault("no barrier between tiles", "        __syncthreads();\n", "", file="stages.cuh"),
+        Fault("a copy into the tile that is read", "tile < Pipeline::AHEAD", "tile < Pipeline::AHEAD + 1"),
+        Fault("no zeros past the last row", "i * ROWS_PER_PASS < rows ? valid_bytes : 0", "valid_bytes", file="stages.cuh"),
+        Fault("the swizzle of the copy is not that of the load", "tile + Tile::offset(row + i * ROWS_PER_PASS, column)",
+              "tile + (row + i * ROWS_PER_PASS) * Tile::COLUMNS + column", file="stages.cuh"),
+    ),
+    *_in(
+        "warp_tiled",
+        Fault("no barrier between tiles", "        __syncthreads();\n", "", file="stages.cuh"),
+        Fault("copies are never closed as a group", "        copies_commit();\n", "", kind="copy", file="stages.cuh"),
+        Fault("B is read where it was", "b_from += forward;", ""),
+        Fault("lanes' rows overlap", "y = lane / 8 * VECTOR", "y = lane / 8", "undefined", "undefined"),
+    ),
+    *_in(
+        "tensor",
+        Fault("a wait too weak", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();", file="stages.cuh"),
+        Fault("no barrier between tiles", "        __syncthreads();\n", "", "threads", "race", file="stages.cuh"),
+        Fault("an operand's k and column exchanged", "BTile::offset(2 * t, warp_column + 2 * g)",
+              "BTile::offset(2 * (g % 4), warp_column + 2 * t)"),
+        Fault("the results' order", "{sums[j][i][odd], sums[j][i][odd + 2]}", "{sums[j][i][2 * odd], sums[j][i][2 * odd + 1]}"),
+        Fault("half of A's operands stay behind", "                        a_from[1] += forward;\n", ""),
+        Fault("the last tile is copied without care", "tile + Pipeline::AHEAD < pipeline.full_tiles",
+              "tile + Pipeline::AHEAD <= pipeline.full_tiles", shapes=((40, 90, 70),)),
+        Fault("what is left along k is an earlier tile's", "pipeline.copy_checked(tile + Pipeline::AHEAD)",
+              "pipeline.copy_checked(tile)"),
+        Fault("an edge through a piece is forgotten", "cut ? 0 : ",
+              "", "address", "address", file="stages.cuh", shapes=((130, 200, 129),)),
+        Fault("the swizzle repeats too early", "to[i % PHASES] + i / PHASES * PHASES * ROWS_PER_PASS",
+              "to[0] + i * ROWS_PER_PASS", file="stages.cuh", shapes=((64, 200, 64),)),
+        Fault("the halves of an mma exchanged", "mma_m8n8k4(part, a[half + 2], b[1]);",
+              "mma_m8n8k4(part, a[half + 2], b[0]);", capability=80),
+    ),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""NVIDIA's run-time compiler, and what its log says of the kernels it made."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybrid.errors import HybridError
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an instance takes of a GPU."""
+
+    registers: int = 0  # of a thread
+    shared: int = 0  # bytes that the source declares
+    stack: int = 0  # bytes of a thread
+    spill_stores: int = 0
+    spill_loads: int = 0
+    most_threads: int = 0  # by its __launch_bounds__; 0: it has none
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What became of the expressions of one source: resources, or why there are none."""
+
+    resources: Mapping[str, Resources]
+    errors: Mapping[str, str]
+    warnings: frozenset[str] = frozenset()
+
+
+class Nvrtc:
+    """The compiler's library, which loads without a driver. Its methods may be called from several threads at once."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import nvrtc  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+            self._library: Any = nvrtc
+            major, minor = self._call(nvrtc.nvrtcVersion)
+            self.capabilities = frozenset(self._call(nvrtc.nvrtcGetSupportedArchs))
+        except (ImportError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise HybridError(f"NVRTC cannot be loaded ({reason}): pip install '.[nvrtc13]' or '.[nvrtc12]'") from error
+        self.version = f"{major}.{minor}"
+
+    def compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
+        """All instances of a source together; one by one if that fails, to tell which of them it is."""
+        compiled = self._compile(source, expressions, target)
+        if not compiled.errors or len(expressions) == 1:
+            return compiled
+        each = [self._compile(source, [expression], target) for expression in expressions]
+        return Compiled(
+            {name: resources for one in each for name, resources in one.resources.items()},
+            {name: error for one in each for name, error in one.errors.items()},
+            frozenset().union(*(one.warnings for one in each)),
+        )
+
+    def _compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
+        library, call = self._library, self._call
+        program = call(library.nvrtcCreateProgram, source.read_bytes(), source.name.encode(), 0, None, None)
+        try:
+            for expression in expressions:
+                call(library.nvrtcAddNameExpression, program, expression.encode())
+            options = [f"-I{source.parent}", "--std=c++17", f"-arch={target}", "--ptxas-options=-v"]
+            status, *_ = library.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+            log = self._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+            warnings = warnings_in(log)
+            if status != library.nvrtcResult.NVRTC_SUCCESS:
+                return Compiled({}, dict.fromkeys(expressions, first_error(log) or status.name), warnings)
+            ptx = self._text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program)
+            found = resources_in(log, ptx)
+            names = {expression: call(library.nvrtcGetLoweredName, program, expression.encode()) for expression in expressions}
+        finally:
+            call(library.nvrtcDestroyProgram, program)
+        return Compiled({expression: found[name.decode()] for expression, name in names.items()}, {}, warnings)
+
+    def _text(self, size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
+        text = bytearray(self._call(size, program))
+        self._call(get, program, text)
+        return text.rstrip(b"\0").decode(errors="replace")
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        status, *results = function(*arguments)
+        if status != self._library.nvrtcResult.NVRTC_SUCCESS:
+            raise HybridError(f"{function.__name__}: {status.name}")
+        return results[0] if len(results) == 1 else results
+
+
+def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
+    """By mangled name: what `--ptxas-options=-v` says of each kernel, functions that it calls included."""
+    bounds = {
+        name: int(x) * int(y) * int(z)
+        for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
+    }
+    found = {}
+    for part in re.split(r"Compiling entry function ", log)[1:]:
+        name = part.split("'")[1]
+        local = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
+        registers = re.search(r"Used (\d+) registers", part)
+        shared = re.search(r"(\d+) bytes smem", part)
+        if registers is None:
+            raise HybridError(f"the compiler's log says nothing of the registers of {name}")
+        stack, stores, loads = (sum(map(int, column)) for column in zip(*local, strict=True)) if local else (0, 0, 0)
+        found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, stack, stores, loads, bounds.get(name, 0))
+    return found
+
+
+def first_error(log: str) -> str:
+    """The compiler's first complaint, without its excerpts of the source."""
+    lines = [line.strip() for line in log.splitlines()]
+    return next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), "")
+
+
+def warnings_in(log: str) -> frozenset[str]:
+    """But for those that the oldest targets will go some day."""
+    lines = (line.strip() for line in log.splitlines())
+    return frozenset(line for line in lines if re.search(r"\bwarning\b.*:", line) and "Architectures prior to" not in line)

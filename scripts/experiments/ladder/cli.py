@@ -1,0 +1,87 @@
+"""How fast is every kernel of the catalogue beside cuBLAS? python scripts/ladder.py [--json lines.jsonl] [--write] [--check]
+
+On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS, in one run: in each
+round every kernel runs once, in changing order. Prints a line for each as it comes: the median, and the median over the
+rounds of cuBLAS' time / the kernel's. A rung whose launch takes more than --longest seconds is left out.
+
+Anywhere: `--from lines.jsonl --write` makes the table in kernels/README.md and docs/ladder.svg from recorded lines, `--check`
+ends with 1 when a target is missed, and `--loads` counts the loads of every element of A and B on the CPU.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from tqdm import tqdm
+
+from experiments.common import cli, plots, records, tables, targets
+from experiments.ladder.loads import Shape, count_loads, loads_table
+from experiments.ladder.results import ROW_BLOCK, Results, as_text, label, rungs_named, square, verdicts
+from experiments.ladder.timing import EXACT_CUBLAS, measure
+from experiments.start import ROOT
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import BOTH, Kernel
+
+README, PICTURE = ROOT / "kernels" / "README.md", ROOT / "docs" / "ladder.svg"
+SIZES = (*map(square, (4096, 8000, 8192, 16384)), ROW_BLOCK)
+RAGGED = (300, 40, 290)  # of no kernel's tile a multiple
+
+
+def as_shape(text: str) -> Shape:
+    """From 8192 or 1000x8000x8000."""
+    lengths = [int(length) if length.isdecimal() else 0 for length in text.split("x")]
+    if len(lengths) not in (1, 3) or min(lengths) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is neither N nor NxLxM")
+    return square(lengths[0]) if len(lengths) == 1 else (lengths[0], lengths[1], lengths[2])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = cli.plain_parser(__doc__)
+    sizes = " ".join(map(label, SIZES))
+    parser.add_argument("--dtype", choices=BOTH, help="only this one (both)")
+    parser.add_argument("--sizes", nargs="+", type=as_shape, default=SIZES, metavar="N", help=f"N or NxLxM ({sizes})")
+    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)")
+    parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
+    parser.add_argument("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)")
+    cli.add_lines(parser)
+    parser.add_argument("--write", action="store_true", help="the table in kernels/README.md, and docs/ladder.svg")
+    parser.add_argument("--check", action="store_true", help="are the targets reached?")
+    parser.add_argument("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU")
+    shape = ("N", "L", "M")
+    parser.add_argument(
+        "--shape", nargs=3, type=cli.at_least_1, default=RAGGED, metavar=shape, help="to count loads for (300 40 290)"
+    )
+    return cli.command(parser, work, arguments, failure=2)
+
+
+def work(options: argparse.Namespace) -> int:
+    kernels = rungs_named(options.kernels)
+    dtypes = [options.dtype] if options.dtype else list(BOTH)
+    if options.rounds < 1 or not options.longest > 0:
+        raise UsageError("rounds and seconds must be more than 0")
+    if options.loads:
+        jobs = [(kernel, dtype) for dtype in dtypes for kernel in kernels if dtype in kernel.dtypes]
+        counted = [count_loads(kernel, dtype, tuple(options.shape)) for kernel, dtype in cli.shown(jobs, "rungs")]
+        print(*tables.printed([loads_table(counted)]), sep="\n")
+        return 0 if all(one.as_they_should_be for one in counted) else 1
+    if options.write:
+        plots.refuse_without_matplotlib()  # not after minutes
+    results = Results(Results.recorded(options.source) if options.source else list(measured(options, dtypes, kernels)))
+    if options.source and not (options.write or options.check):
+        print(*map(as_text, results.lines), sep="\n")
+    if options.write:
+        results.draw(str(PICTURE))
+        tables.write_between_markers(README, "ladder", results.markdown(os.path.relpath(PICTURE, README.parent)))
+    return 0 if targets.all_reached(verdicts(results) if options.check else []) else 1
+
+
+def measured(options: argparse.Namespace, dtypes: Sequence[str], kernels: Sequence[Kernel]) -> Iterator[records.Line]:
+    """Prints and records each result as it comes."""
+    os.environ.update(EXACT_CUBLAS)
+    recorder = records.Recorder(Results.command, options.words, options.json)
+    for line in measure(usable_gpus()[0], dtypes, options.sizes, kernels, options.rounds, options.longest):
+        tqdm.write(as_text(line))
+        sys.stdout.flush()
+        yield recorder.keep(line)

@@ -1,0 +1,205 @@
+"""With and without shared memory: python scripts/lecture_hochberg.py [--picture FILE.svg]
+
+Section 2.4 of the matrix multiplication module, float32: time against matrix size, to 1000 and from 1000 to 8000, and under
+it how many times faster shared memory makes it. The published factors are of whole programs by the clock on the wall, so wall
+and kernel are drawn apart; no curves were published, and the factors are points.
+
+  python scripts/lecture_hochberg.py multNoShare 10 15 8      the module's programs: A is 10×15, B 15×8; what each CUDA call
+  python scripts/lecture_hochberg.py multShare 10 15 8        said, then the matrices' top left corners
+
+Here a whole program is one of these commands: its wall time has Python's and CUDA's start in it. Without a GPU the kernels run
+on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, nothing is timed or compared.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from experiments.common import cli, cuda, plots, records, results, schema, tables, timing, wording
+from experiments.lectures.hochberg_programs import DTYPE, MODULE_PROGRAMS, run_program
+from experiments.start import SCRIPTS
+from hybrid.core.settings import Settings, parse_bytes
+from hybrid.errors import HybridError, UsageError
+
+SMALL, LARGE = range(100, 1001, 100), range(1000, 8001, 1000)
+WALL_SIZES = (100, 500, 1000, 2000, 4000, 8000)
+QUICK_SIZES = (200, 1000, 2000)
+EMULATED_SIZES, EMULATED_QUICK = (64, 100, 130), (64,)
+REPEAT, WALL_REPEAT = 7, 3
+WITHOUT, WITH = MODULE_PROGRAMS  # shared memory
+
+
+# How many times faster shared memory made the whole program, as the module words it.
+Published = namedtuple("Published", "gpu capability cores size factor wording")
+PUBLISHED = (
+    Published("GT 9600M", "1.1", 32, 1000, 7, "7"),
+    Published("GT 330M", "1.2", 48, 1000, 2, "towards 2"),
+    Published("C1060", "1.3", 240, 1000, 1.1, "about 1.1"),
+    Published("C1060", "1.3", 240, 8000, 6.5, "more than 6.5"),
+    Published("M2070", "2.0", 448, 1000, 1.7, "about 1.7"),
+    Published("M2070", "2.0", 448, 8000, 2.6, "2.6"),
+)
+
+
+def run_whole(program: str, size: int) -> None:
+    """The whole program in a process of its own, on a GPU."""
+    script = str(SCRIPTS / f"{Results.command}.py")
+    words = [sys.executable, script, program, *[str(size)] * 3, "--device", "cuda", "--no-check"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HybridError(f"{program} {size} {size} {size} failed: {wording.last_error(done.stderr)}")
+
+
+def measured(runtime: cuda.CudaRuntime, sizes: Sequence[int], wall_sizes: Sequence[int]) -> Iterator[records.Line]:
+    for size in cli.shown(sizes, "kernels"):
+        a, b = timing.matrices("lecture", DTYPE, size, size, size)
+        for program, kernel in MODULE_PROGRAMS.items():
+            times = timing.kernel_seconds(runtime, timing.kernel_of(kernel), a, b, REPEAT)
+            yield {"part": "kernel", "program": program, "size": size, "seconds": records.spread(times)}
+    for size in cli.shown(wall_sizes, "whole programs"):
+        of_programs: dict[str, list[float]] = {program: [] for program in MODULE_PROGRAMS}
+        for index in range(-1, WALL_REPEAT):  # the first one finds nothing in any cache
+            for program in MODULE_PROGRAMS:
+                seconds = records.seconds_of(run_whole, program, size)
+                if index >= 0:
+                    of_programs[program].append(seconds)
+        for program in MODULE_PROGRAMS:
+            yield {"part": "wall", "program": program, "size": size, "seconds": records.spread(of_programs[program])}
+
+
+_LINE: schema.Schema = {
+    **schema.ON_DEVICE, "program": schema.among(*MODULE_PROGRAMS), "size": schema.count, "seconds": schema.spread
+}  # fmt: skip
+
+
+class Results(results.Results):
+    """Medians by size; none of them where there was no GPU."""
+
+    command = "lecture_hochberg"
+    schemas = {"kernel": _LINE, "wall": _LINE}
+
+    def __init__(self, lines: Sequence[records.Line]) -> None:
+        super().__init__(lines)
+        self.sizes = sorted({line["size"] for line in lines})
+        self._seconds = {(line["part"], line["program"], line["size"]): line["seconds"]["median"] for line in lines}
+
+    def seconds(self, part: str, program: str, size: int) -> float | None:
+        return self._seconds.get((part, program, size)) if self.of_gpu else None
+
+    def ratio(self, part: str, size: int) -> float | None:
+        """Time without shared memory / time with it."""
+        slow, fast = (self.seconds(part, program, size) for program in (WITHOUT, WITH))
+        return slow / fast if slow and fast else None
+
+    def within(self, sizes: range) -> list[int]:
+        return [size for size in self.sizes if sizes[0] <= size <= sizes[-1]]
+
+    def blocks(self) -> Iterator[tables.Block]:
+        title = f"{DTYPE}, time without / with shared memory"
+        if self.of_gpu:
+            heads = ["size", "kernel, ms", "ratio", "whole program, s", "ratio"]
+            yield tables.Table(heads, "rrrrr", [self._times_at(size) for size in self.sizes], title)
+        else:
+            sizes = ", ".join(map(str, self.sizes))
+            said = f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime; nothing was timed"
+            yield tables.Remarks([said], title)
+        rows = [[one.gpu, one.capability, f"{one.cores} cores", str(one.size), one.wording] for one in PUBLISHED]
+        yield tables.Table(["GPU", "compute capability", "", "size", "factor"], "lrrrl", rows, "published, of whole programs")
+
+    def _times_at(self, size: int) -> list[str]:
+        cells = [str(size)]
+        for part, scale in (("kernel", 1e3), ("wall", 1.0)):
+            times = [self.seconds(part, program, size) for program in MODULE_PROGRAMS]
+            ratio = self.ratio(part, size)
+            both = " / ".join(wording.number(scale * seconds) for seconds in times if seconds)
+            cells += [both or "–", "–" if ratio is None else f"{ratio:.2f}"]
+        return cells
+
+    def draw(self, path: str) -> None:
+        """Times above, ratios under them; left the sizes to 1000, right those from 1000 on."""
+        rows = ["seconds", "wall", "kernel"] if self.of_gpu else ["wall"]
+        title = f"Shared memory: what it brings, {DTYPE}" + ("" if self.of_gpu else " (no GPU here: the published factors)")
+        with plots.figure(path, (10, 1.2 + 2.6 * len(rows)), title, self.caption()) as figure:
+            panels = figure.subplots(len(rows), 2, squeeze=False)
+            for name, row in zip(rows, panels, strict=True):
+                for panel, sizes in zip(row, (SMALL, LARGE), strict=True):
+                    if name == "seconds":
+                        _draw_seconds(panel, self, sizes)
+                    else:
+                        _draw_ratios(panel, self, name, sizes)
+            for panel in panels[-1]:
+                panel.set_xlabel("rows and columns of each matrix")
+
+
+def _draw_seconds(panel: Any, results: Results, sizes: range) -> None:
+    plots.plain(panel, f"time, {sizes[0]} to {sizes[-1]}")
+    for part, style in (("wall", "--"), ("kernel", "-")):
+        for program, color in ((WITHOUT, plots.OTHER), (WITH, plots.HERE)):
+            points = [(n, seconds) for n in results.within(sizes) if (seconds := results.seconds(part, program, n))]
+            if points:
+                panel.plot(*zip(*points, strict=True), style, marker="o", markersize=3, color=color, label=f"{program}, {part}")
+    panel.set_yscale("log")
+    panel.set_ylabel("seconds")
+    if sizes is SMALL:
+        panel.legend(frameon=False, fontsize=8, handlelength=4, loc="best")
+
+
+def _draw_ratios(panel: Any, results: Results, part: str, sizes: range) -> None:
+    whole = {"wall": "whole programs by the wall clock", "kernel": "kernels by CUDA events"}
+    plots.plain(panel, f"ratio without / with, {whole[part]}")
+    points = [(n, ratio) for n in results.within(sizes) if (ratio := results.ratio(part, n))]
+    if points:
+        panel.plot(*zip(*points, strict=True), marker="o", markersize=3, color=plots.HERE, label="here")
+    for one in PUBLISHED if part == "wall" else ():
+        if sizes[0] <= one.size <= sizes[-1]:
+            panel.plot(one.size, one.factor, "D", color=plots.LECTURE)
+            inwards, side = (8, "left") if one.size == sizes[0] else (-8, "right")
+            where = {"xytext": (inwards, 6), "textcoords": "offset points", "ha": side, "va": "center"}
+            text = f"{one.gpu}: {one.wording}"
+            panel.annotate(text, (one.size, one.factor), fontsize=8, color=plots.LECTURE, **where)
+    panel.axhline(1, color=plots.GREY, linewidth=0.8)
+    panel.set_xlim(sizes[0] - 0.04 * sizes[-1], 1.04 * sizes[-1])
+    panel.set_yscale("log", base=2)
+    ratios = [ratio for _, ratio in points]
+    panel.set_ylim(min([0.7, *(0.9 * ratio for ratio in ratios)]), max([10.0, *(1.1 * ratio for ratio in ratios)]))
+    panel.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    panel.set_ylabel("times faster")
+
+
+def work(options: argparse.Namespace) -> int:
+    memory = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
+    if options.program:
+        if options.picture or options.json or options.source:
+            raise UsageError("one of the programs records and draws nothing: --picture, --json and --from are for the figure")
+        program, *sizes = options.program
+        if program not in MODULE_PROGRAMS or len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):
+            names = " and ".join(MODULE_PROGRAMS)
+            raise UsageError(f"the programs are {names}, each with three sizes: A's rows, its columns, B's columns")
+        a1, a2, b2 = map(int, sizes)
+        run_program(program, cuda.runtime_for(options.device, memory), (a1, a2, b2), options.seed, check=not options.no_check)
+        return 0
+    return cli.present(options, Results, partial(_measured, memory=memory))
+
+
+def _measured(options: argparse.Namespace, memory: int) -> Iterator[records.Line]:
+    runtime = cuda.runtime_for(options.device, memory)
+    if runtime.device == "emulate":
+        sizes, wall_sizes = options.sizes or (EMULATED_QUICK if options.quick else EMULATED_SIZES), ()
+    else:
+        sizes = options.sizes or (QUICK_SIZES if options.quick else sorted({*SMALL, *LARGE}))
+        wall_sizes = options.sizes or (QUICK_SIZES if options.quick else WALL_SIZES)
+    yield from cuda.on(runtime, measured(runtime, sizes, wall_sizes))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = cli.parser_for(__doc__)
+    parser.add_argument("program", nargs="*", metavar="multNoShare|multShare A1 A2 B2", help="one of the module's programs")
+    parser.add_argument("--seed", type=int, help="of its matrices (another one each time)")
+    parser.add_argument("--no-check", action="store_true", help="do not verify the program's product, as the module does not")
+    parser.add_argument("--gpu-memory", metavar="BYTES", help="memory that may be used of the GPU, or of the CPU in its place")
+    parser.add_argument("--sizes", nargs="+", type=cli.at_least_1, metavar="N", help="sizes to measure")
+    return cli.command(parser, work, arguments)

@@ -1,0 +1,252 @@
+"""Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python scripts/pascal.py [--kernel NAME]
+
+L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. For each element type, the largest N of N×N with
+  (a) fit     every entry held exactly by the type,
+  (b) exact   every sum exact in whatever order it is added up: Σ|terms| stays within the integers that the type holds,
+  (c) right   the identity in fact: all sizes up to N multiplied by the runner, with the kernel of choice.
+
+(a) and (b) are computed, (c) is measured, in seconds and without a GPU; --quick stops at the first size that is wrong, else
+larger ones that come out right by luck are looked for too.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+import hybrid
+from experiments.common import cli, plots, records, results, schema, tables
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.errors import UsageError
+from hybrid.ranks.team import Team
+from hybrid.selection.agreement import agree
+from hybrid.selection.decision import ProductRequest
+from hybrid.selection.inventory import take_inventory
+from hybrid.selection.session import Session
+
+MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
+LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
+
+Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Wrong = dict[str, Any]  # an element of a product that should be the identity: the size, its row, column and value
+
+
+def magnitude(row: int, column: int) -> int:
+    """Σ|terms| of an element of the product: Σ C(i, k)·C(k, j) = C(i, j)·2^(i-j)."""
+    return math.comb(row, column) << (row - column) if row >= column else 0
+
+
+def holds(dtype: str, number: int) -> bool:
+    """Whether the type has this number, exactly; floating point also has large ones that end in enough zero bits."""
+    if dtype.startswith("int"):
+        return number <= LIMITS[dtype]
+    odd_part = number >> ((number & -number).bit_length() - 1) if number else 0
+    return odd_part <= LIMITS[dtype]
+
+
+def largest_that_fits(dtype: str) -> int:
+    """(a)"""
+    return next(size for size in count(1) if not all(holds(dtype, math.comb(size, column)) for column in range(size + 1)))
+
+
+def largest_exact(dtype: str) -> int:
+    """(b)"""
+    return next(size for size in count(1) if max(magnitude(size, column) for column in range(size + 1)) > LIMITS[dtype])
+
+
+def triangles(size: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """L and R, each entry rounded once. UsageError for sizes whose entries exceed the type."""
+    limit = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
+    if math.comb(size - 1, (size - 1) // 2) > limit:
+        raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
+    whole = np.array([[math.comb(row, column) for column in range(size)] for row in range(size)], object)
+    signs = np.array([[(-1) ** (row + column) for column in range(size)] for row in range(size)], object)
+    return whole.astype(dtype), (whole * signs).astype(dtype)
+
+
+def first_wrong(product: np.ndarray) -> Wrong | None:
+    """The first element that is not the identity's; None where all are."""
+    wrong = product != np.eye(len(product), dtype=product.dtype)
+    if not wrong.any():
+        return None
+    row, column = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
+    return {"size": len(product), "row": row, "column": column, "value": float(product[row, column])}
+
+
+def as_text(wrong: Wrong) -> str:
+    row, column = wrong["row"], wrong["column"]
+    return f"N = {wrong['size']}: [{row}][{column}] is {wrong['value']:.12g}, not {int(row == column)}"
+
+
+def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.Line:
+    """All three, each with its reason; (c) is None where nothing multiplies this type."""
+    fit, exact = largest_that_fits(dtype), largest_exact(dtype)
+    column = next(column for column in range(fit + 1) if not holds(dtype, math.comb(fit, column)))
+    limit = f"2^{LIMITS[dtype].bit_length() - (not dtype.startswith('int'))}"
+    why_fit = f"C({fit}, {column}) = {math.comb(fit, column)} of N = {fit + 1} is not among {dtype}'s numbers"
+    worst = max(range(exact + 1), key=lambda column: magnitude(exact, column))
+    terms = f"2^{math.log2(magnitude(exact, worst)):.1f}"
+    why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {terms}, past {limit}"
+    line = {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact}
+    if dtype not in MULTIPLIED:
+        why_not = "no kernel multiplies integers; sums that wrap around are the identity for every N, so a product shows nothing"
+        return {**line, "right": None, "kernel": None, "reasons": [why_fit, why_exact, why_not]}
+    right, wrong, again = 0, None, []
+    with tqdm(total=fit, desc=dtype, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
+        for size in range(1, fit + 1):
+            found = first_wrong(multiply(*triangles(size, dtype)))
+            bar.update()
+            if found is None and wrong is None:
+                right = size
+            elif found is None:
+                again.append(size)
+            elif wrong is None:
+                wrong = found
+                if quick:
+                    break
+    why = "as far as the entries fit"
+    if wrong:
+        why = f"{as_text(wrong)}; its terms add up to 2^{math.log2(magnitude(wrong['row'], wrong['column'])):.1f}"
+    if again:
+        why += f"; right again at {', '.join(map(str, again))}"
+    return {**line, "right": right, "kernel": kernel, "reasons": [why_fit, why_exact, why]}
+
+
+def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str, str | None]:
+    """What the runner will take, and on what; the GPU's name."""
+    settings, session = Settings.gather({"device": options.device, "kernel": options.kernel}), Session(Team())
+    inventory = take_inventory(session, settings)
+    decision = agree(session, ProductRequest(Problem(size, size, size, dtype)), settings, [inventory])
+    gpu = inventory.gpus[0].name if decision.plan.device == "cuda" else None
+    return f"{decision.kernel.name} ({decision.plan.device}, {decision.kernel_reason})", gpu
+
+
+def _element(value: Any) -> bool:
+    """A Wrong, as it is recorded."""
+    places = ("size", "row", "column")
+    if not isinstance(value, dict) or set(value) != {*places, "value"}:
+        return False
+    return schema.real(value["value"]) and all(schema.whole(value[key]) for key in places)
+
+
+_LINE: schema.Schema = {**schema.RECORDED, "dtype": schema.among(*LIMITS)}
+
+
+class Results(results.Results):
+    """The newest line of each type and kernel, and of each type and single size."""
+
+    command = "pascal"
+    schemas = {
+        "all sizes": {
+            **_LINE, "fit": schema.count, "exact": schema.count, "right": schema.or_none(schema.whole),
+            "kernel": schema.or_none(schema.text), "reasons": schema.several(schema.text, 3, 3),
+        },
+        "one size": {**_LINE, "size": schema.count, "wrong": schema.or_none(_element)},
+    }  # fmt: skip
+
+    def __init__(self, lines: Sequence[records.Line]) -> None:
+        newest = {(line["dtype"], line["kernel"]): line for line in lines if line["part"] == "all sizes"}
+        one_size = {(line["dtype"], line["size"]): line for line in lines if line["part"] == "one size"}
+        self.all_sizes, self.one_size = list(newest.values()), list(one_size.values())
+        super().__init__([*self.all_sizes, *self.one_size])
+
+    @classmethod
+    def selected(cls, lines: Sequence[records.Line]) -> list[records.Line]:
+        return [line for line in lines if line["part"] != records.END]
+
+    @classmethod
+    def not_shown(cls, lines: Sequence[records.Line]) -> Iterator[str]:
+        return iter(())
+
+    def machine(self) -> str:
+        """With the GPU, if one multiplied: integers are multiplied by none, and older lines do not name it."""
+        gpus = [line["gpu"] for line in self.lines if schema.name(line.get("gpu"))]
+        last = {key: value for key, value in self.lines[-1].items() if key != "gpu"}
+        return self.machine_of({**last, "gpu": gpus[-1]} if gpus else last)
+
+    def printed(self) -> Iterator[str]:
+        yield from tables.printed(self.blocks())
+
+    def blocks(self) -> Iterator[tables.Block]:
+        if self.all_sizes:
+            rows = []
+            for line in self.all_sizes:
+                right = "–" if line["right"] is None else str(line["right"])
+                rows.append([line["dtype"], str(line["fit"]), str(line["exact"]), right, line["kernel"] or "–"])
+            yield tables.Table(["type", "(a) fit", "(b) exact", "(c) right", "with kernel"], "lrrrl", rows)
+        for line in self.all_sizes:
+            reasons = zip("abc", line["reasons"], strict=True)
+            yield tables.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
+        if self.one_size:
+            yield tables.Remarks([_about_one_size(line) for line in self.one_size], "of one size" if self.all_sizes else "")
+
+    def exit_code(self) -> int:
+        return int(any(line["wrong"] for line in self.one_size))
+
+    def has_picture(self) -> bool:
+        return bool(self.all_sizes)
+
+    def draw(self, path: str) -> None:
+        """A group of bars for each type, from its newest line; no bar where nothing multiplies it."""
+        if not self.has_picture():
+            raise UsageError("the picture is of the largest sizes, and only one was multiplied")
+        lines = list({line["dtype"]: line for line in self.all_sizes}.values())
+        kinds = (("fit", plots.LECTURE, "a"), ("exact", plots.OTHER, "b"), ("right", plots.HERE, "c"))
+        groups = [(f"({letter}) {key}", color, [line[key] for line in lines]) for key, color, letter in kinds]
+        with plots.figure(path, (2.5 + 1.4 * len(lines), 3.9), "The largest triangles of Pascal", self.caption()) as figure:
+            panel = figure.subplots()
+            plots.plain(panel)
+            plots.grouped_bars(panel, [line["dtype"] for line in lines], groups)
+            panel.set_ylabel("N, rows and columns of the triangle")
+            panel.margins(y=0.12)
+            panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _about_one_size(line: records.Line) -> str:
+    what = f"N = {line['size']}: the identity" if line["wrong"] is None else as_text(line["wrong"])
+    return f"{line['dtype']}  {what}"
+
+
+def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return hybrid.multiply(a, b, device=options.device, kernel=options.kernel)
+
+    chosen = {"device": options.device, "gpu": None}
+    if options.size:
+        for dtype in options.dtype:
+            if dtype in MULTIPLIED:
+                wrong = first_wrong(multiply(*triangles(options.size, dtype)))
+                yield {**chosen, "part": "one size", "dtype": dtype, "size": options.size, "wrong": wrong}
+        return
+    for dtype in options.dtype:
+        kernel = ""
+        if dtype in MULTIPLIED:
+            kernel, chosen["gpu"] = kernel_for(dtype, largest_that_fits(dtype), options)
+        yield {**chosen, **assess(dtype, multiply, kernel, options.quick)}
+
+
+def work(options: argparse.Namespace) -> int:
+    if options.size and options.picture:
+        raise UsageError("--picture draws the largest sizes: not with --size")
+    if options.size and not set(options.dtype) & set(MULTIPLIED):
+        raise UsageError("the runner multiplies float32 and float64: --dtype one of these")
+    return cli.present(options, Results, measured)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = cli.plain_parser(__doc__)
+    parser.add_argument("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)")
+    parser.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)")
+    parser.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
+    size = "only multiply the triangles of this size: is it the identity?"
+    parser.add_argument("--size", type=cli.at_least_1, metavar="N", help=size)
+    parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
+    cli.add_lines(parser)
+    parser.add_argument("--picture", metavar="FILE", help="draw the largest N of each type, as .png or .svg")
+    return cli.command(parser, work, arguments)

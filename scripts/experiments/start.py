@@ -1,0 +1,29 @@
+"""Starts what a public script does, from a checkout, also where the package is not installed."""
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+ROOT = SCRIPTS.parent
+
+
+def use_checkout() -> None:
+    """This process, and those that it starts, import `hybrid` and `experiments` from this checkout."""
+    ours = [str(ROOT), str(SCRIPTS)]
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in ours]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *others])
+    sys.path[:] = [*ours, *(path for path in sys.path if path not in ours)]
+
+
+def run(module: str) -> None:
+    """What `main` of a module of `experiments` does, to the end of this process; or say which package is missing."""
+    use_checkout()
+    try:
+        main = import_module(f"experiments.{module}").main
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] in ("experiments", "hybrid"):
+            raise
+        sys.exit(f"{missing.name} is not installed: pip install -e {ROOT}")
+    sys.exit(main())

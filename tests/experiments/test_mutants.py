@@ -1,0 +1,43 @@
+"""Every planted fault is noticed, in the mode that is said to find it soonest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.kernel_checks.faults import FAULTS
+from experiments.kernel_checks.mutants import plant, table, tried
+from hybrid.emulation.build import compiler
+from hybrid.emulation.checked import Verdict
+from hybrid.errors import DeviceUnavailable
+
+
+@pytest.fixture(autouse=True, scope="module")
+def a_compiler():
+    try:
+        compiler()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kernel}: {fault.name}")
+def test_a_planted_fault_is_found(fault):
+    (verdict,) = tried(fault, [fault.found_by])
+    assert verdict.kind == fault.kind, verdict
+
+
+@pytest.mark.parametrize("mode", sorted({fault.found_by for fault in FAULTS}))
+def test_a_fault_that_changes_nothing_is_not_found(mode):
+    harmless = replace(FAULTS[0], new=FAULTS[0].old)
+    assert [verdict.kind for verdict in tried(harmless, [mode])] == ["ok"]
+
+
+def test_a_fault_whose_place_is_gone_is_said(tmp_path):
+    with pytest.raises(LookupError, match=r"naive.cu no longer has 'nothing like it'"):
+        plant(replace(FAULTS[0], old="nothing like it"), tmp_path)
+
+
+def test_the_table_has_a_dash_where_nothing_was_noticed():
+    row = table([(FAULTS[0], [Verdict("ok"), Verdict("race"), *[Verdict("ok")] * 4])]).splitlines()[-1]
+    assert row == f"| naive | {FAULTS[0].name} | – | race | – | – | – | – |"
