@@ -52,12 +52,12 @@ def test_switches_do_what_they_say():
 
 def test_tiles_of_a_gpu_begin_in_any_order_while_that_is_measured():
     device = program.cuda_device.CudaDevice.__new__(program.cuda_device.CudaDevice)
-    setattr(device, program._LAST_BEGUN, ["before"])
+    device._last_multiply_begin = ["before"]
     (order,) = (each for each in program.MECHANISMS if each.name == "tiles begin in order")
     with program._patched(order.without):
-        setattr(device, program._LAST_BEGUN, ["of the last tile"])
-        assert getattr(device, program._LAST_BEGUN) == []
-    assert getattr(device, program._LAST_BEGUN) == ["before"]
+        device._last_multiply_begin = ["of the last tile"]
+        assert device._last_multiply_begin == []
+    assert device._last_multiply_begin == ["before"]
 
 
 def line(mechanism, ratio, gpus=1, left_out=None):

@@ -352,8 +352,8 @@ def test_a_part_that_fails_is_named_and_does_not_stop_the_others(bench, capsys):
     assert code == 1
     assert measured(lines) == {("handwritten", 1, 96), ("handwritten", 1, 128)}
     told = capsys.readouterr().out
-    assert told.count("Left out: ours on 1 at 96: hybrid.matmul: the road peers cannot be taken") == 1
-    assert "Left out: library on 1: hybrid.errors.DeviceUnavailable: the road peers cannot be taken" in told
+    assert told.count("Left out: ours on 1 at 96: hybrid.matmul: the transport peers cannot be used") == 1
+    assert "Left out: library on 1: hybrid.errors.DeviceUnavailable: the transport peers cannot be used" in told
 
 
 def test_no_time_left(bench, capsys):

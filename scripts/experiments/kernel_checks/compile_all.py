@@ -24,7 +24,7 @@ from experiments.common.cli import command, plain_parser
 from experiments.common.tables import Table, printed
 from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
 from hybrid.core.settings import one_of
-from hybrid.core.text import plural
+from hybrid.core.text import counted
 from hybrid.devices import greeting
 from hybrid.errors import UsageError
 from hybrid.host import files
@@ -190,7 +190,7 @@ def work(options: argparse.Namespace) -> int:
     faults = judge(wanted, compiled) + ([] if options.kernels else left_out())
     for fault in faults:
         print(f"FAULT {fault}")
-    seconds, count = time.perf_counter() - began, f"{len(faults) or 'no'} {plural('fault', len(faults))}"
+    seconds, count = time.perf_counter() - began, f"{counted(len(faults) or 'no', 'fault')}"
     print(f"NVRTC {nvrtc.version}: {len(wanted)} instances for {' '.join(targets)} in {seconds:.0f} s: {count}")
     return 1 if faults else 0
 

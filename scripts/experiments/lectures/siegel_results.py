@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.common import plots, records, results, schema, tables, timing, wording
 from experiments.ladder.loads import form_of, loads_of_elements
-from hybrid.core.text import plural
+from hybrid.core.text import counted
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY
 
 PROGRAMS = {"matmul1": "naive", "matmul2": "tiled"}  # the kernel of each
@@ -111,7 +111,7 @@ class Results(results.Results):
 
     def _lines_of_several(self) -> Iterator[str]:
         for (way, devices), line in self.several.items():
-            what = f"{devices} {plural('device', devices)}, {'a rank each' if way == 'ranks' else 'a process for all'}"
+            what = f"{counted(devices, 'device')}, {'a rank each' if way == 'ranks' else 'a process for all'}"
             if not self.of_gpu:
                 yield f"{what}: right, pretended by the CPU"
             elif way == "ranks":

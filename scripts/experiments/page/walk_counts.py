@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from experiments.common import records, results, schema, tables
-from hybrid.core.text import plural
+from hybrid.core.text import counted
 
 
 class Results(results.Results):
@@ -55,4 +55,4 @@ class Results(results.Results):
         rows = [[name, *numbers] for name, numbers in zip(line["rows"], line["numbers"], strict=True)]
         heads = ["from\\to", *line["columns"]]
         yield tables.Table(heads, "l" + "r" * len(line["columns"]), rows, f"{line['graph']}, length {line['length']}")
-        yield tables.Remarks([line["arithmetic"], f"{line['products']} {plural('product', line['products'])} by the runner"])
+        yield tables.Remarks([line["arithmetic"], f"{counted(line['products'], 'matrix product')}"])
