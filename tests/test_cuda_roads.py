@@ -153,11 +153,11 @@ def test_a_rank_that_fails_among_joined_gpus_keeps_nobody_waiting(comm, nccl, mo
     assert comm.rank != 0 or right(c, a, b)
     original, calls = getattr(CudaDevice, work), []
 
-    def second(*arguments):
+    def second(*arguments, **named):
         calls.append(work)
         if len(calls) == 2:
             raise RuntimeError("planted")
-        return original(*arguments)
+        return original(*arguments, **named)
 
     with monkeypatch.context() as patch:
         if comm.rank == comm.size - 1:

@@ -11,7 +11,7 @@ from hybrid.core.problem import padded
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
-from hybrid.devices.cuda_events import OpenedEvent, OperationEvents
+from hybrid.devices.cuda_events import OpenedEvent, OperationEnd
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
@@ -49,7 +49,6 @@ class CudaDevice:
         self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event, end event
         # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
-        self._last_multiply_begin: list[Any] = []  # one event, or none
         self._time_origin: Any = None  # an event, recorded when perf_counter was
         self._host_time_origin = 0.0
 
@@ -93,11 +92,7 @@ class CudaDevice:
             with stream:
                 self._multiply(a, b, c, adding)
 
-        # Kernels on the two streams start in the order they were enqueued. Copies to the host are first in, first out, so a
-        # tile that was computed out of order would not be copied out earlier.
-        event = self._enqueue("multiply", [*self._last_multiply_begin, *after], launch)
-        self._last_multiply_begin = [event.begin]
-        return event
+        return self._enqueue("multiply", after, launch)
 
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self._enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
@@ -105,7 +100,7 @@ class CudaDevice:
     def finish(self) -> Timings:
         timed, origin, host_origin = self._timed, self._time_origin, self._host_time_origin
         # Reset before anything below can raise: the next product must not find events of this one.
-        self._timed, self._time_origin, self._last_multiply_begin = [], None, []
+        self._timed, self._time_origin = [], None
         self._awaited.clear()
         for stream in self._all_streams:
             stream.synchronize()
@@ -211,7 +206,7 @@ class CudaDevice:
             enqueue(stream)
             end = stream.record()
         self._timed.append((phase, begin, end))
-        return OperationEvents(begin, end, stream)
+        return OperationEnd(end, stream)
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"

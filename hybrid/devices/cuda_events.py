@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 
-class OperationEvents:
-    """The end of an enqueued operation, to be given to Stream.wait_event; `begin` is the event recorded before it."""
+class OperationEnd:
+    """The end of an enqueued operation, to be given to Stream.wait_event."""
 
-    __slots__ = ("_end", "begin", "ptr", "stream")
+    __slots__ = ("_end", "ptr", "stream")
 
-    def __init__(self, begin: Any, end: Any, stream: Any) -> None:
+    def __init__(self, end: Any, stream: Any) -> None:
         self._end = end  # CuPy destroys the event with its last reference
-        self.begin = begin
         self.ptr = end.ptr
         self.stream = stream
 

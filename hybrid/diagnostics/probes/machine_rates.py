@@ -15,7 +15,7 @@ import numpy as np
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.spans import Span, pieces
 from hybrid.diagnostics.probes.all_ranks import device_of
-from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, HostLink
+from hybrid.diagnostics.probes.copy_rates import ITEM, HostLink
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
@@ -38,7 +38,10 @@ def main(argument: str) -> None:
 def measure(device: Any, task: Mapping[str, Any]) -> None:
     """Report the link's rates, the fastest kernels' rates, and the rates of column panels while a kernel runs."""
     report(stage="link", multiprocessors=multiprocessors(device))
-    link = HostLink(device, min(_LINK_BYTES, task["rows"] * COLUMNS * ITEM)).alone()
+    host_link = HostLink(device, _LINK_BYTES)
+    if not host_link.pinned:
+        raise RuntimeError("host memory cannot be pinned, so copies do not run at the link's rate")
+    link = host_link.alone()
     report(link=link)
     rates: dict[str, float] = {}
     for dtype in reversed(ITEM_SIZES):

@@ -8,7 +8,6 @@ host memory (float64, not verified but for the first product), with and without 
   last row panels halved          so that little is left to compute when the last one arrives
   several interleaved row panels  arrive in turn with the k-slabs, instead of one
   peers fetch B                   from each other's GPUs, instead of over every rank's link
-  tiles begin in order            of their arrival
   out of core                     a third of the memory: which operand is stationary, and whether its panels come in k-slabs
 
 The ratio is the time without by the time with, the median over the rounds. Anywhere: `--device emulate` or `cpu` runs it with
@@ -35,7 +34,7 @@ from hybrid.host.files import refuse_unwritable
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
-BENCHMARK = "ablation"  # says which lines of a file are ours
+COMMAND = "ablation"  # says which lines of a file are ours
 WORTH = 1.02  # what gains less, wherever it was measured, is not worth its code
 PROGRAM = Path(__file__).with_name("program.py")
 _OF_WRITER = ("schema", "date", "versions", "machine")
@@ -76,9 +75,9 @@ def _measure(options: argparse.Namespace) -> int:
     if gpus and max(options.gpus) > len(gpus):
         raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
     about = {
-        "benchmark": BENCHMARK,
+        "command": COMMAND,
         "run": datetime.now(timezone.utc).isoformat(timespec="microseconds"),
-        "command": shlex.join(["python", "scripts/ablation.py", *sys.argv[1:]]),
+        "arguments": sys.argv[1:],
         "device": options.device,
         "gpu": gpus[0].name if gpus else None,
         "dtype": "float64",

@@ -23,7 +23,6 @@ import numpy as np
 
 import hybrid
 from hybrid.core.problem import Problem
-from hybrid.devices import cuda_device
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
 from hybrid.plan import out_of_core, tiling
@@ -43,8 +42,6 @@ def _only_a_stationary(search: out_of_core.OutOfCoreTiling, halvings: int) -> It
 _CANDIDATES = out_of_core.OutOfCoreTiling.candidates
 _NO_HALVES = (tiling, "half_in_tiles", lambda rows: 0)
 _ONLY_A = (out_of_core.OutOfCoreTiling, "candidates", _only_a_stationary)
-# Without the events after which the next tile may begin.
-_ANY_ORDER = (cuda_device.CudaDevice, "_last_multiply_begin", property(lambda device: [], lambda device, events: None))
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,6 @@ MECHANISMS = (
     Mechanism("last row panels halved", AS_PLANNED, Variant(patches=(_NO_HALVES,))),
     Mechanism("several interleaved row panels", AS_PLANNED, Variant(model=(("adding_speed", 1e-6),))),
     Mechanism("peers fetch B", AS_PLANNED, Variant(settings=(("TRANSPORT", "host"),)), of_tiling=False),
-    Mechanism("tiles begin in order", AS_PLANNED, Variant(patches=(_ANY_ORDER,)), of_tiling=False),
     Mechanism("out of core: stationary operand chosen, not A", STREAMED, replace(STREAMED, patches=(_ONLY_A,))),
     Mechanism("out of core: stationary panels in k-slabs", STREAMED, replace(NO_SLABS, out_of_core=True)),
 )
@@ -91,8 +87,6 @@ def why_not(mechanism: Mechanism, device: str, ranks: int) -> str:
             return "one rank"
         if device != "cuda":
             return "all memory is a CPU's own: nobody fetches"
-    if _ANY_ORDER in mechanism.without.patches and device != "cuda":
-        return "a CPU computes one tile after the other"
     return ""
 
 
