@@ -1,43 +1,5 @@
-"""Commands as users start them, for the tests."""
+"""The old name of support.commands, until the tests of the scripts import that."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from hybrid.ranks.launcher import mpirun
-
-
-def module(name: str) -> list[str]:
-    return [sys.executable, "-m", name]
-
-
-def start(
-    command: Sequence[str | Path],
-    *arguments: Any,
-    ranks: int = 0,
-    hidden: tuple[str, ...] = ("HYBRID_",),
-    limit: float = 60,
-    cwd: Path | None = None,
-    **environment: str,
-) -> subprocess.CompletedProcess[str]:
-    """The command alone, or by `ranks` ranks. Variables that begin as `hidden` says are not taken over from outside."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return subprocess.run(
-        [*(mpirun(ranks) if ranks else []), *command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        cwd=cwd,
-        env={**clean, **environment},
-        check=False,
-    )
-
-
-def successful(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == 0, done.stderr
-    return done
+from support.commands import module as module
+from support.commands import start as start
+from support.commands import successful as successful
