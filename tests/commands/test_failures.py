@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.selection import exhaustive, pairwise
 
 from hybrid.ranks.launcher import mpirun
 
@@ -28,6 +30,15 @@ SAID = {
     "SIGTERM": "was killed by SIGTERM",
     "out of memory": "(out of memory|MemoryError)",
 }
+WAYS = [("exception", "out of memory"), ("exit 0", "exit 5"), ("SIGKILL", "SIGTERM")]  # of failing, with the kinds of each
+RANKS = [0, 1]
+
+
+def failures():
+    """All with --all; by default any two of phase, way of failing and rank come together, and the kinds of a way in turn."""
+    turns = {way: itertools.cycle(way) for way in WAYS}
+    chosen = [(phase, next(turns[way]), rank) for phase, way, rank in pairwise(PHASES, WAYS, RANKS)]
+    return exhaustive(chosen, itertools.product(PHASES, SAID, RANKS))
 
 
 def run(ranks: int, command: list[str], limit: float = LIMIT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,20 +60,18 @@ def own_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("hybrid")]
 
 
-@pytest.mark.parametrize("kind", SAID)
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_failing_rank_ends_the_job_with_one_line(phase, kind):
-    job = [str(FAILING), "1", phase, kind, "200", "150", "100"]
+@pytest.mark.parametrize(("phase", "kind", "rank"), failures())
+def test_a_failing_rank_ends_the_job_with_one_line(phase, kind, rank):
+    job = [str(FAILING), str(rank), phase, kind, "200", "150", "100"]
     done = run(2, job, HYBRID_STAGED="1", HYBRID_PANEL_ROWS="40", HYBRID_RANKS_PER_NODE="1")
     assert done.returncode != 0
     (line,) = own_lines(done.stderr)
-    assert re.search(rf"rank 1\b.* on {re.escape(socket.gethostname())}, {phase}: .*{SAID[kind]}", line), line
+    assert re.search(rf"rank {rank}\b.* on {re.escape(socket.gethostname())}, {phase}: .*{SAID[kind]}", line), line
     assert "total" not in done.stdout
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("kind", ["exception", "SIGKILL"])
+@pytest.mark.parametrize(("rank", "kind"), exhaustive([(2, "SIGKILL")], itertools.product([0, 2], ["exception", "SIGKILL"])))
 def test_any_of_three_ranks_may_fail(rank, kind):
     done = run(3, [str(FAILING), str(rank), "multiply", kind, "90", "90", "90"])
     assert done.returncode != 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from faults import FAULTS
 
 from hybrid.devices.emulated import EmulatedDevice
 from hybrid.emulation.build import compiler
@@ -255,54 +256,45 @@ def test_same_seed_same_order(run):
     assert (one != other).any()
 
 
-PLANTED = {
-    "no first barrier": ("tiled", "__syncthreads();  // the tiles are whole", "", "threads", "race"),
-    "no second barrier": ("tiled", "__syncthreads();  // nobody needs them any more", "", "threads", "race"),
-    "a barrier for some": (
-        "tiled",
-        "__syncthreads();  // the",
-        "if (row < c.rows) __syncthreads();  // the",
-        "forward",
-        "barrier",
-    ),
-    "no bound on A": ("tiled", "a.holds(row, left + x) ? a(row, left + x) : T(0)", "a(row, left + x)", "address", "address"),
-    "no bound on C": ("tiled", "if (c.holds(row, column)) ", "", "forward", "canary"),
-    "beyond the tile": ("tiled", "b_tile[k][x], sum", "b_tile[k + 1][x], sum", "undefined", "undefined"),
-    "not added": ("naive", "multiply_add(a(row, k), b(k, column), sum)", "a(row, k) * b(k, column)", "reverse", "wrong"),
-    "misaligned": (
-        "naive",
-        "T sum = 0;",
-        "T sum = reinterpret_cast<const double2*>(&a(row, 0))->x * 0;",
-        "undefined",
-        "undefined",
-    ),
-    "written twice": ("naive", "row += gridDim.y * Size(blockDim.y)", "row += 8", "loads", "race"),
-    "misaligned copy": ("tiled", "T sum = 0;", "T sum = 0; copy_async<16>(a_tile[y], &a(0, x));", "threads", "copy"),
-    "not C++": ("naive", "T sum = 0;", "T sum = ;", "forward", "build"),
-}
+# One fault of the catalogue for each mode that finds faults and each kind of them; all are planted by tests of the experiments.
+PLANTED = list({(fault.found_by, fault.kind): fault for fault in reversed(FAULTS) if fault.file.endswith(".cu")}.values())
 
 
-def changed(folder, name, text, instead):
+def changed(folder, file, text, instead):
     """A copy of a kernel's source in which something is wrong."""
-    code = (KERNELS / f"{name}.cu").read_text()
+    code = (KERNELS / file).read_text()
     assert text in code
     folder.mkdir()
-    (folder / f"{name}.cu").write_text(code.replace(text, instead, 1))
-    return str(folder / f"{name}.cu")
+    (folder / file).write_text(code.replace(text, instead, 1))
+    return str(folder / file)
 
 
-def test_planted_faults_are_found(tmp_path):
-    shape = (35, 21, 37)
+def test_each_of_many_jobs_gets_its_own_verdict(tmp_path):
+    """Those that end the process they share as well as those that are only wrong, and one that is right."""
     jobs = [
-        Job(changed(tmp_path / what, name, text, instead), name, "float64", shape, 90, mode)
-        for what, (name, text, instead, mode, _) in PLANTED.items()
-    ]
-    found = run_checked([*jobs, Job(str(KERNELS / "naive.cu"), "naive", "float64", shape)])
-    assert [one.kind for one in found] == [*(fault[-1] for fault in PLANTED.values()), "ok"], found
+        Job(changed(tmp_path / str(number), fault.file, fault.old, fault.new), fault.kernel, fault.dtype, fault.shapes[0],
+            fault.capability, fault.found_by)
+        for number, fault in enumerate(PLANTED)
+    ]  # fmt: skip
+    jobs.insert(3, Job(str(KERNELS / "naive.cu"), "naive", "float64", (35, 21, 37)))
+    kinds = [fault.kind for fault in PLANTED]
+    kinds.insert(3, "ok")
+    found = run_checked(jobs)
+    assert [one.kind for one in found] == kinds, found
+
+
+@pytest.mark.parametrize(
+    ("text", "instead", "mode", "kind"),
+    [("T sum = 0;", "T sum = ;", "forward", "build"), ("row += gridDim.y * Size(blockDim.y)", "row += 8", "loads", "race")],
+    ids=["no C++", "an element written twice"],
+)
+def test_what_is_found_before_and_beside_the_catalogues_modes(tmp_path, text, instead, mode, kind):
+    source = changed(tmp_path / "changed", "naive.cu", text, instead)
+    assert verdict(source, "naive", "float64", (35, 21, 37), mode=mode) == kind
 
 
 def test_one_that_never_ends(tmp_path):
-    source = changed(tmp_path / "changed", "naive", "row += gridDim.y * Size(blockDim.y)", "row += 0")
+    source = changed(tmp_path / "changed", "naive.cu", "row += gridDim.y * Size(blockDim.y)", "row += 0")
     assert run_checked([Job(source, "naive", "float64", (3, 4, 5))], seconds=3)[0].kind == "hang"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ class Joint:
 
 
 def stand_in(monkeypatch: Any) -> list[Any]:
-    """CPUs can be joined from here on, and the road nccl taken; returns the log of what this rank's device is asked."""
+    """CPUs can be joined from here on, and the transport nccl chosen; returns the log of what this rank's device is asked."""
     log: list[Any] = []
     joining, hindrance = DeviceGroup.init_communicator, Plan.why_no_nccl.fget
 
@@ -78,7 +79,7 @@ def stand_in(monkeypatch: Any) -> list[Any]:
 
     ways = {
         "load_collectives": lambda self: log.append("prepare"),
-        "unique_id": lambda self: tempfile.mkdtemp(prefix="hybrid-joined-"),
+        "unique_id": lambda self: tempfile.mkdtemp(prefix=f"hybrid-joined-{os.getpid()}-"),
         "init_communicator": joined,
         "gather_rows": gather_rows,
     }

@@ -25,10 +25,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def exhaustive(chosen: Iterable[Any], everything: Iterable[Any]) -> list[Any]:
     """`everything` as parameters, of which all but those in `chosen` need --all."""
-    chosen = list(chosen)
     cases = [case if isinstance(case, tuple) else (case,) for case in everything]
-    wanted = {case if isinstance(case, tuple) else (case,) for case in chosen}
-    assert wanted <= set(cases)
+    wanted = [case if isinstance(case, tuple) else (case,) for case in chosen]
+    assert all(case in cases for case in wanted)
     return [pytest.param(*case, marks=[] if case in wanted else [pytest.mark.exhaustive]) for case in cases]
 
 

@@ -1,4 +1,4 @@
-"""The road nccl, on CPUs that copy like GPUs and are joined by files: mpirun -n P, P from 2 on."""
+"""The transport nccl, on CPUs that copy like GPUs and are joined by files: mpirun -n P, P from 2 on."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_shared_arrays(own, rng, log):
     assert ("gather", 1) in log  # after the one that tried it out
 
 
-def test_panels_are_brought_at_once_and_strips_fetched_when_their_panel_is_there(own, rng, monkeypatch, log):
+def test_panels_are_loaded_at_once_and_tiles_copied_back_when_their_panel_is_there(own, rng, monkeypatch, log):
     monkeypatch.setenv("HYBRID_PANEL_COLUMNS", "4")
     a, b = rng.standard_normal((3 * own.size, 5)), rng.standard_normal((5, 12))
     check_product(own, a, b)  # the ranks are joined

@@ -1,4 +1,4 @@
-"""The roads between host and devices, on CPUs that copy like GPUs: the same products over each, and the road taken."""
+"""The transports between host and devices, on CPUs that copy like GPUs: the same products over each, and the one taken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def product(comm, a, b, root=0, **more):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The roads that products take."""
+    """The transports that products take."""
     import hybrid.execution.rank_run
 
     seen, original = [], hybrid.execution.rank_run.make_transport
@@ -56,7 +56,7 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("memory", ["0", "6k"], ids=["all fits", "little memory"])
 @pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_the_host_road_gives_numpys_product(comm, rng, monkeypatch, taken, dtype, nodes, memory):
+def test_the_host_transport_gives_numpys_product(comm, rng, monkeypatch, taken, dtype, nodes, memory):
     monkeypatch.setenv("HYBRID_TRANSPORT", "host")
     monkeypatch.setenv("HYBRID_GPU_MEMORY", memory)
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
@@ -67,8 +67,8 @@ def test_the_host_road_gives_numpys_product(comm, rng, monkeypatch, taken, dtype
 
 
 @pytest.fixture
-def gpu_cut_for_small_matrices(monkeypatch):
-    """As a GPU cuts matrices of thousands of rows and columns: many chunks, panels and slabs."""
+def gpu_tiling_of_small_matrices(monkeypatch):
+    """As matrices of thousands of rows and columns are tiled for a GPU: many row panels, column panels and slabs."""
     small = {"PANEL_ROWS": 4, "SLAB_ROWS": 5, "LINE_COMPUTES": 1, "PANEL_ROW_BYTES": 40, "PANEL_BYTES": 500, "PIECE_BYTES": 1}
     small |= {"KERNEL_TILE": 1}
     for name, value in small.items():
@@ -83,7 +83,7 @@ def gpu_cut_for_small_matrices(monkeypatch):
 @pytest.mark.parametrize("transport", ["host", "peers", "nccl"])
 @pytest.mark.parametrize("kernel", ["naive", "register_tiled"], ids=["panels", "slabs"])
 @pytest.mark.parametrize("shared", [False, True], ids=["the root's arrays", "shared arrays"])
-def test_as_a_gpu_cuts_it(comm, rng, monkeypatch, gpu_cut_for_small_matrices, transport, kernel, shared):
+def test_as_a_gpu_tiles_it(comm, rng, monkeypatch, gpu_tiling_of_small_matrices, transport, kernel, shared):
     for name, value in {"TRANSPORT": transport, "DEVICE": "emulate", "KERNEL": kernel}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     log = stand_in(monkeypatch)
@@ -264,7 +264,7 @@ def test_what_is_fetched_must_be_what_lies_there(comm, rng, monkeypatch):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_with_too_little_memory_for_everything_peers_are_refused_and_auto_takes_the_host_road(comm, rng, monkeypatch, taken):
+def test_with_too_little_memory_for_everything_peers_are_refused_and_auto_takes_the_host_transport(comm, rng, monkeypatch, taken):
     monkeypatch.setenv("HYBRID_GPU_MEMORY", "6k")
     a, b = rng.random((50, 30)), rng.random((30, 40))
     monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
@@ -317,8 +317,8 @@ def check_product(comm, a, b, root):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_the_root_brings_home_what_is_done_and_nothing_before(comm, rng, monkeypatch):
-    """CPU devices are always done: here they say so late, and strips are looked at only then."""
+def test_the_root_copies_back_what_is_computed_and_nothing_before(comm, rng, monkeypatch):
+    """CPU devices are always done: here they say so late, and tiles are looked at only then."""
     monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     monkeypatch.setenv("HYBRID_PANEL_ROWS", "5")
     asked, brought = [], []
@@ -337,11 +337,11 @@ def test_the_root_brings_home_what_is_done_and_nothing_before(comm, rng, monkeyp
     monkeypatch.setattr(CpuDevice, "copy_out", copy_out)
     a, b = rng.standard_normal((comm.size * 20, 30)), rng.standard_normal((30, 20))
     check_product(comm, a, b, 0)
-    assert comm.rank != 0 or len(asked) >= 3 * 4 * (comm.size - 1)  # strips of the others, each asked for until it is there
+    assert comm.rank != 0 or len(asked) >= 3 * 4 * (comm.size - 1)  # tiles of the others, each asked for until it is there
 
 
 @pytest.mark.mpi(min_size=2)
-def test_what_does_not_come_home_shows_also_where_a_product_lay_before(comm, monkeypatch):
+def test_tiles_that_are_not_copied_back_show_also_where_a_product_lay_before(comm, monkeypatch):
     monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b = np.ones((1200, 30)), np.ones((30, 1200))
     product(comm, a, b)  # its memory serves the next
@@ -350,7 +350,7 @@ def test_what_does_not_come_home_shows_also_where_a_product_lay_before(comm, mon
         product(comm, a, b)
 
 
-def test_host_memory_is_locked_before_each_product(comm, rng, monkeypatch):
+def test_host_memory_is_pinned_before_each_product(comm, rng, monkeypatch):
     locked = []
     monkeypatch.setattr(CpuDevice, "lock", lambda self, array: locked.append(array.shape))
     a, b = rng.standard_normal((comm.size * 8, 12)), rng.standard_normal((12, 16))
@@ -364,7 +364,7 @@ FAULTS = {
     "the order of arrivals": ("hybrid.plan.rank_share.arrivals", {}),
     "the plan": ("hybrid.selection.agreement.make_plan", {}),
     "the buffers": ("hybrid.devices.buffers.Buffers.__init__", {"TRANSPORT": "peers"}),
-    "the device, on the way to a road": ("hybrid.devices.cpu.CpuDevice.__init__", {"TRANSPORT": "peers"}),
+    "the device, when the transport is chosen": ("hybrid.devices.cpu.CpuDevice.__init__", {"TRANSPORT": "peers"}),
 }
 
 

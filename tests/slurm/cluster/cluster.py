@@ -62,7 +62,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         place = _lock(PLACE)  # a folder that is not yet locked would look left behind to another test run
         remove_leftovers()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=PLACE))
         self.folder.chmod(0o755)
         # The kernel unlocks it when this process ends: what can be locked was left behind.
         self._held = _lock(self.folder)
