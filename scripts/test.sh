@@ -69,7 +69,7 @@ run_tests() {
     local ranks=$1 limit=$2 began=$SECONDS code=0 result passed failed skipped
     shift 2
     printf '\n== ranks: %s\n' "$ranks"
-    limited "$limit" "$@" --outcomes "$OUTCOMES" "${ARGUMENTS[@]}" 2>&1 | tee "$OUTPUT" || code=$?
+    limited "$limit" "$@" --outcomes="$OUTCOMES" "${ARGUMENTS[@]}" 2>&1 | tee "$OUTPUT" || code=$?
     result=$(last_line_of_pytest)
     passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
     if ((code && !failed)) && ! caller_chose_none; then

@@ -51,10 +51,10 @@ def test_empty_and_single(shape):
     )
 
 
-def test_arrays_on_the_gpu_give_one():
+def test_arrays_on_the_gpu_give_one(rng):
     import cupy
 
-    a, b = cupy.random.random((50, 40)), cupy.random.random((40, 30))
+    a, b = cupy.asarray(rng.random((50, 40))), cupy.asarray(rng.random((40, 30)))
     c = hybrid.multiply(a, b)
     assert isinstance(c, cupy.ndarray)
     cupy.testing.assert_allclose(c, a @ b)
@@ -63,9 +63,9 @@ def test_arrays_on_the_gpu_give_one():
     np.testing.assert_allclose(mixed, cupy.asnumpy(c))
 
 
-def test_arrays_of_other_libraries():
+def test_arrays_of_other_libraries(rng):
     torch = pytest.importorskip("torch")
-    a, b = torch.rand(20, 30, device="cuda"), torch.rand(30, 10)
+    a, b = torch.tensor(rng.random((20, 30), "float32"), device="cuda"), torch.tensor(rng.random((30, 10), "float32"))
     c = hybrid.multiply(a, b)
     np.testing.assert_allclose(c, a.cpu().numpy() @ b.numpy(), rtol=1e-5)
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.leftovers import left
 from support.selection import exhaustive, pairwise
 
 from hybrid.ranks.launcher import mpirun
@@ -79,8 +80,18 @@ def test_any_of_three_ranks_may_fail(rank, kind):
     assert f"rank {rank} " in line
 
 
+@pytest.fixture
+def without_names():
+    """A rank that is killed while it waits for a stopped one leaves the names of files in shared memory, which hold none yet."""
+    before = left()
+    yield
+    for path in left() - before:
+        if path.stat().st_blocks == 0:
+            path.unlink()
+
+
 @pytest.mark.parametrize("phase", ["start", "fill", "multiply"])
-def test_a_stopped_rank_is_named_and_the_job_ended(phase):
+def test_a_stopped_rank_is_named_and_the_job_ended(without_names, phase):
     done = run(2, [str(FAILING), "1", phase, "SIGSTOP", "200", "150", "100", "--stall", "2"], limit=2 + LIMIT)
     assert done.returncode != 0
     (line,) = own_lines(done.stderr)
@@ -142,7 +153,7 @@ def alone(*arguments: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-@pytest.mark.parametrize("device", ["cpu", "emulate"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("emulate", marks=pytest.mark.needs("compiler"))])
 def test_an_interrupt_of_the_process_one_started_ends_it(device):
     job = alone("500", "500", "500", "--repeat", "100000", "--device", device)
     assert job.stdout.readline().startswith("C (500×500)")
@@ -153,7 +164,7 @@ def test_an_interrupt_of_the_process_one_started_ends_it(device):
 
 
 def test_a_job_that_was_put_to_sleep_goes_on():
-    job = alone("500", "500", "500", "--repeat", "800", "--stall", "2", start_new_session=True)
+    job = alone("500", "500", "500", "--repeat", "100", "--stall", "2", start_new_session=True)
     assert job.stdout.readline().startswith("C (500×500)")
     os.killpg(job.pid, signal.SIGSTOP)
     time.sleep(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import ROOT, module, start, successful
+from support.selection import exhaustive
 
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.graphs import count_output
@@ -165,8 +167,9 @@ def python_s(edges, names, length):
 
 
 @launcher
-@pytest.mark.parametrize("ranks", [0, 1, 2, 3])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("ranks", "dtype"), exhaustive([(0, "float32"), (2, "float64")], itertools.product([0, 1, 2, 3], ["float32", "float64"]))
+)
 def test_long_paths_are_python_s_integers_on_any_number_of_ranks(ranks, dtype):
     done = good("ten", "--length", 100, "--from", "C", "--to", "J", "--dtype", dtype, "--threads", 1, ranks=ranks)
     assert int(done.stdout) == python_s(TEN, LETTERS, 100)[2, 9]

@@ -11,6 +11,7 @@ import sys
 import pytest
 from support.commands import ROOT
 from support.doctor import COMMAND, SUBJECTS, found, run
+from support.selection import exhaustive
 
 from hybrid.emulation.build import compiler
 from hybrid.ranks.launcher import mpirun
@@ -20,7 +21,7 @@ launcher = pytest.mark.launcher
 
 
 @launcher
-@pytest.mark.parametrize("ranks", [0, 1, 2])
+@pytest.mark.parametrize("ranks", exhaustive([0, 2], [0, 1, 2]))
 def test_a_screen_with_one_line_a_finding(ranks):
     done = run("--threads", 1, ranks=ranks, XDG_CACHE_HOME="")
     findings = found(done.stdout)
@@ -47,7 +48,7 @@ def test_more_threads_than_cores_are_wrong_and_it_is_said_how_many_fit():
 
 
 @launcher
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
 def test_json_is_a_line_of_its_own(tmp_path, ranks):
     path = tmp_path / "doctor.jsonl"
     for _ in range(2):

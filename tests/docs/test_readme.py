@@ -35,8 +35,14 @@ def as_here(line):
     return [sys.executable, *words[1:]]
 
 
+def with_needs(line):
+    """The command as a parameter, marked with what it needs."""
+    needs = {"compiler": "--device emulate" in line or "-m hybrid.hello" in line, "c compiler": "--kernel loops" in line}
+    return pytest.param(line, marks=pytest.mark.needs(*(thing for thing, needed in needs.items() if needed)))
+
+
 @pytest.mark.launcher
-@pytest.mark.parametrize("line", commands())
+@pytest.mark.parametrize("line", list(map(with_needs, commands())))
 def test_commands(line, tmp_path):
     done = subprocess.run(as_here(line), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -15,24 +16,35 @@ SECONDS = 3  # within which what a process has left is removed by those that it 
 _before: set[Path] = set()
 
 
-def _left() -> set[Path]:
-    """What no running process uses: other tests may go on beside these. A name's number is that of the process that made it."""
+def left() -> set[Path]:
+    """What is there of this user's, but for what running processes made, whose numbers are in the names: other tests' perhaps."""
     folders = {shared_memory_folder(), Path(tempfile.gettempdir())}
     found = {path for folder in folders for path in folder.glob("hybrid-*")}
-    return {path for path in found if not any(Path("/proc", part).exists() for part in path.name.split("-") if part.isdigit())}
+    return {path for path in found if _is_own(path) and not _is_used(path)}
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:  # gone by now
+        return False
+
+
+def _is_used(path: Path) -> bool:
+    return any(Path("/proc", part).exists() for part in path.name.split("-") if part.isdigit())
 
 
 def pytest_sessionstart() -> None:
-    _before.update(_left())
+    _before.update(left())
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         return
     deadline = time.monotonic() + SECONDS
-    while (left := _left() - _before) and time.monotonic() < deadline:
+    while (remaining := left() - _before) and time.monotonic() < deadline:
         time.sleep(0.1)
-    if left:
+    if remaining:
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
-        reporter.write_line(f"\nleft behind by the tests: {', '.join(sorted(map(str, left)))}", red=True)
+        reporter.write_line(f"\nleft behind by the tests: {', '.join(sorted(map(str, remaining)))}", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
