@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from support.selection import pairs_first
 
 import hybrid
 from hybrid.core.spans import Span
@@ -39,8 +40,7 @@ def at(comm, root, *values):
     return values if comm.rank == root else (None,) * len(values)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize(("way", "shape", "dtype"), pairs_first(WAYS, SHAPES, [np.float64, np.float32]), indirect=["way"])
 def test_product_is_numpys_at_the_root_and_none_elsewhere(comm, way, shape, dtype):
     n, l, m = shape
     root = (n + m) % comm.size

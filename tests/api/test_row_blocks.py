@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.selection import pairs_first
 
 import hybrid
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.plan.plan import PROCESS_BYTES
 
 pytestmark = pytest.mark.mpi
+RANKS_PER_NODE = ["0", "1", "2"]  # pretended; 0: one node
 
 
 def tiling(rng, comm, total):
@@ -26,9 +28,10 @@ def whole(comm, rows):
     return np.concatenate(comm.allgather(rows.array))
 
 
-@pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])
-@pytest.mark.parametrize("environment", [{}, {"STAGED": "1", "TRANSPORT": "host"}, {"STAGED": "1", "GPU_MEMORY": "6k"}], ids=str)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+ENVIRONMENTS = [{}, {"STAGED": "1", "TRANSPORT": "host"}, {"STAGED": "1", "GPU_MEMORY": "6k"}]
+
+
+@pytest.mark.parametrize(("dtype", "environment", "nodes"), pairs_first(["float64", "float32"], ENVIRONMENTS, RANKS_PER_NODE))
 def test_any_blocks_give_numpys_product(comm, rng, monkeypatch, dtype, environment, nodes):
     for name, value in {**environment, "RANKS_PER_NODE": nodes, "POISON": "1"}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)

@@ -31,17 +31,30 @@ def exhaustive(chosen: Iterable[Any], everything: Iterable[Any]) -> list[Any]:
     return [pytest.param(*case, marks=[] if case in wanted else [pytest.mark.exhaustive]) for case in cases]
 
 
+def pairs_first(*values: Sequence[Any]) -> list[Any]:
+    """Every combination as parameters, of which all but a pairwise choice need --all."""
+    chosen = pairwise(*values)
+    return [
+        pytest.param(*case, id="-".join(map(_name, case)), marks=[] if case in chosen else [pytest.mark.exhaustive])
+        for case in product(*values)
+    ]
+
+
+def _name(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else getattr(value, "__name__", str(value))
+
+
 def pairwise(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Few of the combinations such that any two values of different lists come together in one: found greedily."""
-    combinations_left = list(product(*values))
-    missing = {pair for case in combinations_left for pair in _pairs(case)}
+    cases = list(product(*(range(len(options)) for options in values)))
+    missing = {pair for case in cases for pair in _pairs(case)}
     chosen = []
     while missing:
-        best = max(combinations_left, key=lambda case: len(missing.intersection(_pairs(case))))
+        best = max(cases, key=lambda case: len(missing.intersection(_pairs(case))))
         missing.difference_update(_pairs(best))
-        chosen.append(best)
+        chosen.append(tuple(options[index] for options, index in zip(map(list, values), best, strict=True)))
     return chosen
 
 
-def _pairs(case: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def _pairs(case: tuple[int, ...]) -> list[tuple[Any, ...]]:
     return list(combinations(enumerate(case), 2))

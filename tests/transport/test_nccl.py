@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.fake_nccl import Joint, stand_in
+from support.selection import pairs_first
 
 import hybrid
 from hybrid.arrays.sources import GeneratedMatrix, RootMatrix
@@ -57,9 +58,10 @@ def check_product(comm, a, b, root=0):
     assert comm.rank != root or np.allclose(c, a @ b, rtol=accuracy, atol=accuracy), (a.shape, b.shape)
 
 
-@NODES
-@pytest.mark.parametrize("pieces", [("0", "0"), ("3", "5")], ids=["chosen pieces", "many pieces"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+# Pieces: rows and columns of panels, "0" if they are chosen. Nodes: ranks of each, "0" if there is one.
+@pytest.mark.parametrize(
+    ("dtype", "pieces", "nodes"), pairs_first(["float64", "float32"], [("0", "0"), ("3", "5")], ["0", "1", "2"])
+)
 def test_arrays_of_the_root(own, rng, monkeypatch, log, dtype, nodes, pieces):
     for name, value in {"RANKS_PER_NODE": nodes, "PANEL_ROWS": pieces[0], "PANEL_COLUMNS": pieces[1]}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from support.fake_nccl import stand_in
+from support.selection import pairs_first
 
 import hybrid
 from hybrid.devices.cpu import CpuDevice
@@ -53,9 +54,8 @@ def taken(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("memory", ["0", "6k"], ids=["all fits", "little memory"])
-@pytest.mark.parametrize("nodes", ["0", "1", "2"], ids=["one node", "a node a rank", "nodes of two"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+# Of ranks a node, "0" is one node; of memory, that all fits.
+@pytest.mark.parametrize(("dtype", "nodes", "memory"), pairs_first(["float64", "float32"], ["0", "1", "2"], ["0", "6k"]))
 def test_the_host_transport_gives_numpys_product(comm, rng, monkeypatch, taken, dtype, nodes, memory):
     monkeypatch.setenv("HYBRID_TRANSPORT", "host")
     monkeypatch.setenv("HYBRID_GPU_MEMORY", memory)
@@ -104,9 +104,7 @@ def test_as_a_gpu_tiles_it(comm, rng, monkeypatch, gpu_tiling_of_small_matrices,
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("nodes", ["0", "2"], ids=["one node", "nodes of two"])
-@pytest.mark.parametrize("transport", ["peers", "host"])
-@pytest.mark.parametrize("pieces", PIECES, ids=str)
+@pytest.mark.parametrize(("pieces", "transport", "nodes"), pairs_first(PIECES, ["peers", "host"], ["0", "2"]))
 def test_in_pieces_of_any_kind_from_shared_matrices(comm, rng, monkeypatch, transport, pieces, nodes):
     if comm.size % 2 and nodes == "2":
         pytest.skip("a node of one rank has no peers")
