@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,18 +17,14 @@ SECONDS = 3  # within which what a process has left is removed by those that it 
 _before: set[Path] = set()
 
 
-def left() -> set[Path]:
+def left() -> dict[Path, os.stat_result]:
     """What is there of this user's, but for what running processes made, whose numbers are in the names: other tests' perhaps."""
-    folders = {shared_memory_folder(), Path(tempfile.gettempdir())}
-    found = {path for folder in folders for path in folder.glob("hybrid-*")}
-    return {path for path in found if _is_own(path) and not _is_used(path)}
-
-
-def _is_own(path: Path) -> bool:
-    try:
-        return path.lstat().st_uid == os.geteuid()
-    except FileNotFoundError:  # gone by now
-        return False
+    found = {}
+    for folder in {shared_memory_folder(), Path(tempfile.gettempdir())}:
+        for path in folder.glob("hybrid-*"):
+            with suppress(FileNotFoundError):  # gone by now
+                found[path] = path.lstat()
+    return {path: status for path, status in found.items() if status.st_uid == os.geteuid() and not _is_used(path)}
 
 
 def _is_used(path: Path) -> bool:
@@ -42,7 +39,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         return
     deadline = time.monotonic() + SECONDS
-    while (remaining := left() - _before) and time.monotonic() < deadline:
+    while (remaining := left().keys() - _before) and time.monotonic() < deadline:
         time.sleep(0.1)
     if remaining:
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
