@@ -20,12 +20,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if config.option.seed is None:
         config.option.seed = secrets.randbelow(1 << 32)
-    comm = world(config)
-    if comm is not None:
-        config.option.seed = comm.bcast(config.option.seed)
     config.option.hypothesis_seed = str(config.option.seed)
     settings.register_profile("tests", print_blob=True, deadline=None)
     settings.load_profile("tests")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The root's seed on all ranks. Not sooner: where MPI starts before pytest is configured, it fails in a job of Slurm."""
+    from hypothesis import core
+
+    comm = world(session.config)
+    if comm is not None:
+        core.global_force_seed = session.config.option.seed = comm.bcast(session.config.option.seed)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
