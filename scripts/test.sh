@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# usage: bash scripts/test.sh [pytest argument…]
-# Sets up what is missing and runs the tests: without mpirun, those marked mpi on 1 to 4 ranks, and, as root where Slurm is
-# installed, those of a cluster.
+# usage: bash scripts/test.sh [--all] [--ranks "2 4"] [pytest argument…]
+# Sets up what is missing and runs the tests: on all cores what one process can test, then those marked mpi on 2 and on 4
+# ranks. --all: every case of the large tables, 1 to 4 ranks, and, as root where Slurm is installed, a cluster.
+# The last lines count what was not tested, by reason.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
@@ -9,31 +10,42 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 SECONDS_ALONE=1200
 SECONDS_WITH_MPI=300
 SECONDS_ON_CLUSTER=400
+MOST_WORKERS=8
 
-CHOSEN=$# # then a step may be left without tests
-MARKED='' # the caller's -m narrows those of the steps
+RANKS=(2 4)
+ALL=''
+CHOSEN=0    # by the caller's arguments: then a step may be left without tests
+MARKED=''   # the caller's -m narrows those of the steps
+COVERAGE=() # --cov…: of the tests without mpirun
 ARGUMENTS=(-p no:cacheprovider --color=no)
 PASSED=0 FAILED=0 SKIPPED=0
 SUMMARY=$(printf '%-5s %7s  %s' ranks seconds result)
-OUTPUT=$(mktemp)
-trap 'rm -f "$OUTPUT"' EXIT
+OUTPUT=$(mktemp) OUTCOMES=$(mktemp)
+trap 'rm -f "$OUTPUT" "$OUTCOMES"' EXIT
 
 main() {
     local ranks
     read_arguments "$@"
     set_up test
     cd "$ROOT"
-    run_tests - "$SECONDS_ALONE" "$PYTHON" -m pytest -m "not mpi$MARKED"
-    for ranks in 1 2 3 4; do
+    run_tests - "$SECONDS_ALONE" "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED" \
+        ${COVERAGE[@]+"${COVERAGE[@]}"}
+    for ranks in "${RANKS[@]}"; do
         run_tests "$ranks" "$SECONDS_WITH_MPI" "${MPIRUN[@]}" -n "$ranks" "$PYTHON" -m pytest --with-mpi -m "mpi$MARKED"
     done
     run_cluster_tests
     sum_up
 }
 
+# The cores that this process may use, but not all of a large machine's.
+workers() {
+    "$PYTHON" -c 'import sys; from hybrid.host.threads import core_quota, usable_cores
+print(max(1, min(int(sys.argv[1]), len(usable_cores()), int(core_quota() or sys.maxsize))))' "$MOST_WORKERS"
+}
+
 run_cluster_tests() {
     local reason
-    reason=$("$PYTHON" tests/cluster/cluster.py --why-not)
+    if [[ -n $ALL ]]; then reason=$("$PYTHON" tests/slurm/cluster/cluster.py --why-not); else reason="--all runs these"; fi
     if [[ -z $reason ]]; then
         run_tests slurm "$SECONDS_ON_CLUSTER" "$PYTHON" -m pytest -m "cluster$MARKED"
     else
@@ -44,8 +56,11 @@ run_cluster_tests() {
 read_arguments() {
     while (($#)); do
         case $1 in
-            -m) MARKED=" and (${2-})" && shift $(($# > 1 ? 2 : 1)) ;;
-            *) ARGUMENTS+=("$1") && shift ;;
+            --all) ALL=1 RANKS=(1 2 3 4) ARGUMENTS+=(--all) && shift ;;
+            --ranks) read -ra RANKS <<<"${2-}" && shift $(($# > 1 ? 2 : 1)) ;;
+            --cov*) COVERAGE+=("$1") && shift ;;
+            -m) CHOSEN=1 MARKED=" and (${2-})" && shift $(($# > 1 ? 2 : 1)) ;;
+            *) CHOSEN=1 ARGUMENTS+=("$1") && shift ;;
         esac
     done
 }
@@ -54,7 +69,7 @@ run_tests() {
     local ranks=$1 limit=$2 began=$SECONDS code=0 result passed failed skipped
     shift 2
     printf '\n== ranks: %s\n' "$ranks"
-    limited "$limit" "$@" "${ARGUMENTS[@]}" 2>&1 | tee "$OUTPUT" || code=$?
+    limited "$limit" "$@" --outcomes="$OUTCOMES" "${ARGUMENTS[@]}" 2>&1 | tee "$OUTPUT" || code=$?
     result=$(last_line_of_pytest)
     passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
     if ((code && !failed)) && ! caller_chose_none; then
@@ -99,6 +114,7 @@ sum_up() {
     printf '\n%s\n\n' "$SUMMARY"
     if ((PASSED + FAILED + SKIPPED == 0)); then echo "no test ran" && FAILED=1; fi
     echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"
+    "$PYTHON" tests/support/outcomes.py "$OUTCOMES"
     ((FAILED == 0))
 }
 

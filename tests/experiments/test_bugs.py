@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.selection import exhaustive
 
 from experiments.kernel_checks import bugs
 from experiments.kernel_checks.bug_list import BUGS
@@ -21,14 +22,7 @@ except DeviceUnavailable as missing:
 
 SCRIPT = SCRIPTS / "bugs.py"
 SEED = 7
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    """All kernels are built anew, once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+LARGE = "width-1000-gm"  # takes seconds: with --all only
 
 
 def named(name):
@@ -74,7 +68,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", exhaustive([name for name in WRITERS if name != LARGE], WRITERS))
 def test_the_wrong_elements_are_those_that_the_sizes_tell(outcome_of, name):
     outcome = outcome_of(name)
     n, _, m = named(name).shape
@@ -88,12 +82,15 @@ def test_the_wrong_elements_are_those_that_the_sizes_tell(outcome_of, name):
     assert (np.flatnonzero(after) == np.flatnonzero(times[n * m :])).all()
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", exhaustive([bug for bug in BUGS if bug.name != LARGE], BUGS), ids=lambda bug: bug.name)
 def test_the_right_kernel_makes_no_mistake(bug):
     assert bugs.tried(bug.right_launch, bug.shape, SEED, equal=bug.equal, stride=bug.stride).fine
 
 
-@pytest.mark.parametrize(("name", "circumstances"), [(bug.name, also) for bug in BUGS for also in bug.also])
+@pytest.mark.parametrize(
+    ("name", "circumstances"),
+    exhaustive(*([(bug.name, also) for bug in BUGS for also in bug.also if bug.name != left_out] for left_out in (LARGE, ""))),
+)
 def test_in_other_circumstances_the_error_does_not_show(name, circumstances):
     _, launch, equal = circumstances
     assert bugs.tried(launch, named(name).shape, SEED, equal=equal).fine

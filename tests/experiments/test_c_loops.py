@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from starting import module, start, successful
+from support.commands import module, start, successful
 
 import hybrid
 from hybrid.devices.c_loops import compiled_loops

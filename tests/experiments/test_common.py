@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from recorded_lines import needs_compiler, needs_gpu, spread, written_run
-from starting import start, successful
+from support.commands import start, successful
+from support.recorded_lines import needs_compiler, needs_gpu, spread, written_run
 
 from experiments.common import product_check, timing, wording
 from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime, runtime_for

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from recorded_lines import hochberg_lines, needs_compiler, needs_gpu, text_of, written_run
+from support.recorded_lines import hochberg_lines, needs_compiler, needs_gpu, text_of, written_run
 
 from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime
 from experiments.common.timing import matrices

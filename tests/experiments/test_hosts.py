@@ -11,7 +11,7 @@ from argparse import Namespace
 
 import numpy as np
 import pytest
-from recorded_lines import hosts_line, hosts_lines, written
+from support.recorded_lines import hosts_line, hosts_lines, written
 
 from experiments.common.product_check import refuse_wrong
 from experiments.hosts import cli, goals, runs

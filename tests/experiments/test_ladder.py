@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from recorded_lines import ROW_BLOCK, SHAPES, ladder_line, ladder_lines, written
+from support.recorded_lines import ROW_BLOCK, SHAPES, ladder_line, ladder_lines, written
 
 from experiments.common.tables import printed, write_between_markers
 from experiments.ladder import cli, loads, timing

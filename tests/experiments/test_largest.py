@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recorded_lines import largest_lines, needs_compiler, needs_gpu, text_of, written_run
+from support.recorded_lines import largest_lines, needs_compiler, needs_gpu, text_of, written_run
 
 from experiments.common.cuda import CallFailed, EmulatedRuntime
 from experiments.lectures import largest, largest_runs

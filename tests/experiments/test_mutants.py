@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.selection import exhaustive
 
 from experiments.kernel_checks.faults import FAULTS
 from experiments.kernel_checks.mutants import plant, table, tried
@@ -21,7 +22,12 @@ def a_compiler():
         pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kernel}: {fault.name}")
+# By default one for each kernel and kind.
+@pytest.mark.parametrize(
+    "fault",
+    exhaustive({(fault.kernel, fault.kind): fault for fault in FAULTS}.values(), FAULTS),
+    ids=lambda fault: f"{fault.kernel}: {fault.name}",
+)
 def test_a_planted_fault_is_found(fault):
     (verdict,) = tried(fault, [fault.found_by])
     assert verdict.kind == fault.kind, verdict

@@ -11,10 +11,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from chromium import browser, chromium
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_lines import (
+from support.chromium import browser, chromium
+from support.recorded_lines import (
     LECTURES,
     PASCAL,
     PATHS,

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from recorded_lines import text_of
+from support.recorded_lines import text_of
 
 from experiments.lectures import pascal
 from experiments.start import SCRIPTS

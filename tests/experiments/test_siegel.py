@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recorded_lines import needs_compiler, needs_gpu, siegel_lines, text_of, written_run
+from support.recorded_lines import needs_compiler, needs_gpu, siegel_lines, text_of, written_run
 
 from experiments.common.cuda import EmulatedRuntime
 from experiments.common.timing import matrices

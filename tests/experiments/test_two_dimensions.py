@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from recorded_lines import lines_2d, needs_compiler, needs_gpu, text_of, written_run
+from support.recorded_lines import lines_2d, needs_compiler, needs_gpu, text_of, written_run
 
 from experiments.common.cuda import EmulatedRuntime, on
 from experiments.lectures import roofline, two_dimensions

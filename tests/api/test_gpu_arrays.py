@@ -1,0 +1,80 @@
+"""A root's matrices on a GPU, where the product is made without one: they go through the host's memory. No GPU is needed."""
+
+import sys
+import types
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.errors import HybridError, UsageError
+
+
+class OnGpu:
+    """What stands for a CuPy array."""
+
+    __cuda_array_interface__ = None
+    device = nullcontext()
+
+    def __init__(self, array):
+        self.array = array
+        self.shape, self.ndim, self.dtype = array.shape, array.ndim, array.dtype
+
+    def __len__(self):
+        return len(self.array)
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    stream = types.SimpleNamespace(synchronize=lambda: None)
+    stub = types.SimpleNamespace(
+        asarray=lambda array: array if isinstance(array, OnGpu) else OnGpu(array),
+        asnumpy=lambda array: array.array.copy(),
+        cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", stub)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("nodes", ["0", "1"])
+def test_matrices_on_a_gpu_go_through_the_host(comm, seed, cupy, monkeypatch, nodes):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
+    random = np.random.default_rng([seed, comm.rank])
+    root = comm.size - 1
+    mine = comm.rank == root
+    a, b = random.random((61, 40), np.float32), random.random((40, 53))
+    on_gpu = (OnGpu(a), OnGpu(b)) if mine else (None, None)
+    c = hybrid.multiply(*on_gpu, comm=comm, root=root, device="cpu")
+    assert (c is None) != mine
+    if mine:
+        assert isinstance(c, OnGpu)
+        np.testing.assert_allclose(c.array, a @ b)
+
+
+@pytest.mark.mpi
+def test_what_cannot_be_copied_is_an_error_on_all_ranks(comm, cupy, monkeypatch):
+    def fails(array):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(sys.modules["cupy"], "asnumpy", fails)
+    on_gpu = OnGpu(np.ones((3, 3)))
+    matrices = (on_gpu, on_gpu) if comm.rank == 0 else (None, None)
+    with pytest.raises((MemoryError, HybridError), match="no room"):
+        hybrid.multiply(*matrices, comm=comm, device="cpu")
+    assert comm.allreduce(1) == comm.size
+
+
+@pytest.mark.mpi
+def test_shapes_that_do_not_fit_are_refused(comm, cupy):
+    a, b = OnGpu(np.ones((3, 4))), OnGpu(np.ones((3, 4)))
+    with pytest.raises(UsageError, match="a has 4 columns and b 3 rows"):
+        hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm, device="cpu")
+
+
+@pytest.mark.mpi
+def test_row_blocks_on_a_gpu_come_back_to_it(comm, cupy):
+    a, b = np.random.default_rng(comm.rank).random((5, 4 * comm.size)), np.random.default_rng(-comm.rank % 7).random((4, 9))
+    c = hybrid.multiply(hybrid.RowBlock(OnGpu(a)), hybrid.RowBlock(OnGpu(b)), comm=comm, device="cpu").array
+    assert isinstance(c, OnGpu)
+    np.testing.assert_allclose(c.array, a @ np.concatenate(comm.allgather(b)))

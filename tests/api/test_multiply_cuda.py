@@ -1,0 +1,136 @@
+"""On a machine with a GPU: python -m pytest -m gpu, and mpirun -n P python -m pytest --with-mpi -m "gpu and mpi"."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.errors import DeviceUnavailable, DoesNotFit
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def poisoned_gpu(monkeypatch):
+    """What is read before it was written shows."""
+    monkeypatch.setenv("HYBRID_POISON", "1")
+
+
+def bound(a, b):
+    """What rounding may cost each element, for any order of summation."""
+    eps = np.finfo(np.result_type(a, b)).eps
+    return (a.shape[1] + 2) * eps * (np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)) + 1e-300
+
+
+@pytest.mark.parametrize("kernel", ["auto", "cublas"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_random_shapes(rng, poisoned_gpu, dtype, kernel):
+    for _ in range(60):
+        n, l, m = (int(size) for size in rng.integers(1, 700, 3))
+        a, b = rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
+        c = hybrid.multiply(a, b, device="cuda", kernel=kernel)
+        wanted = a.astype(np.longdouble) @ b if max(n, l, m) < 64 else a.astype(np.float64) @ b.astype(np.float64)
+        assert c.dtype == dtype
+        assert (np.abs(c - wanted) <= bound(a, b)).all(), (n, l, m)
+
+
+@pytest.mark.parametrize(("row_panel", "column_panel"), [(1, 1), (7, 5), (64, 200), (1000, 3)])
+def test_row_and_column_panels_of_any_size(rng, poisoned_gpu, monkeypatch, row_panel, column_panel):
+    monkeypatch.setenv("HYBRID_PANEL_ROWS", str(row_panel))
+    monkeypatch.setenv("HYBRID_PANEL_COLUMNS", str(column_panel))
+    a, b = rng.standard_normal((150, 301)), rng.standard_normal((301, 77))
+    assert (np.abs(hybrid.multiply(a, b, device="cuda") - a @ b) <= bound(a, b)).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1)])
+def test_empty_and_single(shape):
+    n, l, m = shape
+    np.testing.assert_array_equal(
+        hybrid.multiply(np.ones((n, l)), np.ones((l, m)), device="cuda"), np.ones((n, l)) @ np.ones((l, m))
+    )
+
+
+def test_arrays_on_the_gpu_give_one(rng):
+    import cupy
+
+    a, b = cupy.asarray(rng.random((50, 40))), cupy.asarray(rng.random((40, 30)))
+    c = hybrid.multiply(a, b)
+    assert isinstance(c, cupy.ndarray)
+    cupy.testing.assert_allclose(c, a @ b)
+    mixed = hybrid.multiply(a, cupy.asnumpy(b))
+    assert isinstance(mixed, np.ndarray)
+    np.testing.assert_allclose(mixed, cupy.asnumpy(c))
+
+
+def test_arrays_of_other_libraries(rng):
+    torch = pytest.importorskip("torch")
+    a, b = torch.tensor(rng.random((20, 30), "float32"), device="cuda"), torch.tensor(rng.random((30, 10), "float32"))
+    c = hybrid.multiply(a, b)
+    np.testing.assert_allclose(c, a.cpu().numpy() @ b.numpy(), rtol=1e-5)
+
+
+def test_nan_and_infinity_are_numpys():
+    a, b = np.ones((4, 4)), np.ones((4, 4))
+    a[1, 2], b[3, 0], a[0, 0] = np.nan, np.inf, -np.inf
+    np.testing.assert_array_equal(hybrid.multiply(a, b, device="cuda"), a @ b)
+
+
+@pytest.mark.parametrize("memory", ["100k", "10k", "3k"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_in_little_gpu_memory(rng, monkeypatch, memory, dtype):
+    monkeypatch.setenv("HYBRID_GPU_MEMORY", memory)
+    monkeypatch.setenv("HYBRID_POISON", "1")
+    a, b = rng.standard_normal((150, 101)).astype(dtype), rng.standard_normal((101, 77)).astype(dtype)
+    c = hybrid.multiply(a, b, device="cuda")
+    assert (np.abs(c - a.astype(np.float64) @ b.astype(np.float64)) <= bound(a, b)).all()
+
+
+def test_too_little_gpu_memory_is_refused_with_the_missing_amount(monkeypatch):
+    monkeypatch.setenv("HYBRID_GPU_MEMORY", "1k")
+    with pytest.raises(DoesNotFit, match=r"on the GPU of rank 0 .* are missing"):
+        hybrid.multiply(np.ones((100, 100)), np.ones((100, 100)), device="cuda")
+
+
+def test_auto_takes_the_gpu(real_gpus):
+    from hybrid.core.problem import Problem
+    from hybrid.core.settings import Settings
+    from hybrid.ranks.team import Team
+    from hybrid.selection.agreement import agree
+    from hybrid.selection.decision import ProductRequest
+    from hybrid.selection.inventory import take_inventory
+    from hybrid.selection.session import Session
+
+    session = Session(Team())
+    decision = agree(session, ProductRequest(Problem(8, 8, 8)), Settings(), [take_inventory(session, Settings())])
+    assert decision.plan.device == "cuda"
+    assert decision.placements[0].gpu.uuid in {gpu.uuid for gpu in real_gpus}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("nodes", ["0", "1"], ids=["one node", "a node a rank"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_several_ranks(comm, rng, monkeypatch, poisoned_gpu, dtype, nodes):
+    """More ranks than GPUs share them."""
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
+    for _ in range(20):
+        n, l, m = (int(size) for size in rng.integers(0, 300, 3))
+        a, b = rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
+        root = int(rng.integers(comm.size))
+        mine = (a, b) if comm.rank == root else (None, None)
+        c = hybrid.multiply(*mine, comm=comm, root=root, device="cuda")
+        if comm.rank == root:
+            assert (np.abs(c - a.astype(np.float64) @ b.astype(np.float64)) <= bound(a, b)).all(), (n, l, m)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_gpu_missing_on_one_rank_is_said_on_all(comm, monkeypatch):
+    if comm.rank == 1:
+        monkeypatch.setattr(hybrid.selection.inventory, "usable_gpus", _no_gpus)
+    for device in ("cuda", "auto"):
+        with pytest.raises(DeviceUnavailable, match="no usable GPU on rank 1: planted"):
+            hybrid.multiply(np.ones((4, 4)), np.ones((4, 4)), comm=comm, device=device)
+
+
+def _no_gpus():
+    raise DeviceUnavailable("planted")

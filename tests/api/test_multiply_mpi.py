@@ -1,0 +1,284 @@
+"""hybrid.multiply by several ranks: mpirun -n P python -m pytest --with-mpi -m mpi."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from support.selection import pairs_first
+
+import hybrid
+from hybrid.core.spans import Span
+from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
+from hybrid.ranks.shared_memory import shared_memory_folder
+
+pytestmark = pytest.mark.mpi
+
+SHAPES = [(37, 23, 41), (1, 1, 1), (64, 64, 64), (3, 200, 5), (200, 3, 1), (2, 0, 3), (0, 4, 4), (5, 4, 0), (100, 1, 100)]
+
+# How the work may be carried out without changing the product: as it comes, in tiny pieces, over pretended nodes.
+WAYS = {
+    "as it comes": {},
+    "tiny pieces": {"STAGED": "1", "PANEL_ROWS": "3", "PANEL_COLUMNS": "5"},
+    "a node a rank": {"RANKS_PER_NODE": "1", "MESSAGE_BYTES": "100"},
+    "two ranks a node": {"RANKS_PER_NODE": "2", "MESSAGE_BYTES": "1000", "STAGED": "1", "PANEL_ROWS": "7"},
+}
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def way(request, monkeypatch):
+    for name, value in WAYS[request.param].items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+
+
+def same_matrix(shape, seed, dtype=np.float64):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def at(comm, root, *values):
+    return values if comm.rank == root else (None,) * len(values)
+
+
+@pytest.mark.parametrize(("way", "shape", "dtype"), pairs_first(WAYS, SHAPES, [np.float64, np.float32]), indirect=["way"])
+def test_product_is_numpys_at_the_root_and_none_elsewhere(comm, way, shape, dtype):
+    n, l, m = shape
+    root = (n + m) % comm.size
+    a, b = same_matrix((n, l), 1, dtype), same_matrix((l, m), 2, dtype)
+    c = hybrid.multiply(*at(comm, root, a, b), comm=comm, root=root)
+    if comm.rank != root:
+        assert c is None
+        return
+    assert c.dtype == dtype
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=0, atol=np.finfo(dtype).eps * 40 * (1 + l))
+
+
+def test_integers_are_checked_exactly(comm, way):
+    a, b = np.arange(600.0).reshape(20, 30), np.arange(900.0).reshape(30, 30)
+    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("make", [np.asfortranarray, lambda x: x[::-1, ::-1], lambda x: np.repeat(x, 2, axis=1)[:, ::2]])
+def test_arrays_of_any_layout(comm, way, make):
+    a, b = make(same_matrix((19, 11), 3)), make(same_matrix((11, 23), 4))
+    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_allclose(c, a @ b)
+
+
+def test_out_is_filled_and_returned(comm, way):
+    a, b = same_matrix((12, 7), 5), same_matrix((7, 9), 6)
+    wide = np.zeros((12, 18))
+    out = wide[:, ::2] if comm.rank == 0 else None
+    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm, out=out)
+    if comm.rank == 0:
+        assert c is out
+        np.testing.assert_allclose(wide[:, ::2], a @ b)
+        assert not wide[:, 1::2].any()
+
+
+def test_parts_of_a_communicator_work_apart(comm, way):
+    part = comm.Split(comm.rank % 2, -comm.rank)
+    a, b = same_matrix((9 + comm.rank % 2, 5), 7), same_matrix((5, 6), 8)
+    c = hybrid.multiply(*at(part, part.size - 1, a, b), comm=part, root=part.size - 1)
+    if part.rank == part.size - 1:
+        np.testing.assert_allclose(c, a @ b)
+    part.Free()
+
+
+def test_communicators_come_and_go(comm):
+    for seed in range(40):
+        copy = comm.Dup()
+        a, b = same_matrix((4, 4), seed), same_matrix((4, 4), seed + 1)
+        c = hybrid.multiply(*at(copy, 0, a, b), comm=copy)
+        if copy.rank == 0:
+            np.testing.assert_allclose(c, a @ b)
+        copy.Free()
+
+
+def test_a_result_outlives_later_products(comm):
+    results = []
+    for seed in range(3):
+        a, b = same_matrix((30, 30), seed), same_matrix((30, 30), seed + 1)
+        results.append((a @ b, hybrid.multiply(*at(comm, 0, a, b), comm=comm)))
+    if comm.rank == 0:
+        for wanted, got in results:
+            np.testing.assert_allclose(got, wanted)
+
+
+def test_no_names_stay_in_shared_memory(comm):
+    hybrid.multiply(*at(comm, 0, np.ones((5, 5)), np.ones((5, 5))), comm=comm)
+    comm.Barrier()
+    ours = tuple(f"hybrid-{pid}-" for pid in comm.allgather(os.getpid()))
+    assert not [name for name in os.listdir(shared_memory_folder()) if name.startswith(ours)]
+
+
+def test_messages_of_the_program_are_left_alone(comm):
+    """The caller's own unfinished messages on the same communicator survive a product in between."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sending = comm.isend(comm.rank, dest=right, tag=0)
+    a, b = same_matrix((8, 8), 1), same_matrix((8, 8), 2)
+    hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+    assert comm.recv(source=left, tag=0) == left
+    sending.wait()
+
+
+WRONG = {
+    "shapes": (lambda: (np.ones((3, 4)), np.ones((5, 6))), "4 columns and b 5 rows"),
+    "type": (lambda: (np.ones((3, 4), complex), np.ones((4, 6))), "complex128"),
+    "dimensions": (lambda: (np.ones(3), np.ones((3, 3))), "two dimensions"),
+    "nothing": (lambda: (None, np.ones((3, 3))), "None at the root"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_the_root_gets_wrong_every_rank_raises(comm, way, case):
+    make, text = WRONG[case]
+    with pytest.raises(UsageError, match=text):
+        hybrid.multiply(*at(comm, 0, *make()), comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_different_arguments_are_named(comm):
+    with pytest.raises(UsageError, match="rank 1 asks for threads 2, rank 0 for 1"):
+        hybrid.multiply(None, None, comm=comm, threads=2 if comm.rank == 1 else 1)
+
+
+def test_too_little_memory_is_refused_on_every_rank_with_the_missing_amount(comm, monkeypatch):
+    monkeypatch.setenv("HYBRID_HOST_MEMORY", "1M")
+    with pytest.raises(DoesNotFit, match="are missing"):
+        hybrid.multiply(*at(comm, 0, np.ones((50, 50)), np.ones((50, 50))), comm=comm)
+
+
+def failing(kind):
+    def kernel(a, b, c):
+        raise kind("planted")
+
+    return kernel
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kind", [ValueError, MemoryError, SystemExit, KeyboardInterrupt])
+def test_a_failure_on_one_rank_is_raised_on_all_and_the_next_product_works(comm, way, monkeypatch, kind):
+    a, b = same_matrix((20, 20), 1), same_matrix((20, 20), 2)
+    with monkeypatch.context() as patch:
+        if comm.rank == comm.size - 1:
+            patch.setattr("hybrid.devices.cpu.blas", failing(kind))
+        with pytest.raises(RankFailed, match=f"rank {comm.size - 1} on .*, multiply: "):
+            hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_allclose(c, a @ b)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("failing_rank", [0, 1])
+@pytest.mark.parametrize("phase", ["scatter", "gather"])
+@pytest.mark.parametrize(("size", "message"), [(600, "300000"), (20, "200")], ids=["large messages", "small messages"])
+def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, phase, failing_rank, size, message):
+    """Messages between nodes are under way when a rank fails: nobody waits for them, and none is taken for a later one.
+
+    Large ones wait for their receiver, small ones are sent before it has asked for them.
+    """
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    monkeypatch.setenv("HYBRID_MESSAGE_BYTES", message)
+    a, b = same_matrix((size, size), 1), same_matrix((size, size), 2)
+    original = hybrid.execution.scatter_gather.chain_broadcast
+    calls = []
+
+    def breaking(team, chain, rows, take, put, row_bytes, message_bytes):
+        if team.doing == phase:
+            calls.append(chain)
+
+            def broken(part):
+                if part.lo > 0:
+                    raise OSError("planted")
+                return original_of(part)
+
+            original_of = take if team.rank == chain[0] else put
+            take = put = broken
+        original(team, chain, rows, take, put, row_bytes, message_bytes)
+
+    with monkeypatch.context() as patch:
+        if comm.rank == failing_rank:
+            patch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", breaking)
+        with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {phase}: OSError: planted"):
+            hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_allclose(c, a @ b)
+
+
+@pytest.mark.parametrize("wrong_rank", [0, -1])
+def test_a_wrong_element_on_any_rank_is_found_by_all(comm, way, monkeypatch, wrong_rank):
+    def wrong(a, b, c):
+        np.matmul(a, b, out=c)
+        if c.size:
+            c.flat[0] += 1e-6
+
+    a, b = same_matrix((40, 30), 1), same_matrix((30, 50), 2)
+    with monkeypatch.context() as patch:
+        if comm.rank == wrong_rank % comm.size:
+            patch.setattr("hybrid.devices.cpu.blas", wrong)
+        with pytest.raises(CheckFailed, match="the product is wrong"):
+            hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+
+
+def test_check_can_be_left_out(comm, monkeypatch):
+    monkeypatch.setattr(hybrid.execution.product, "verify", failing(AssertionError))
+    a, b = same_matrix((6, 6), 1), same_matrix((6, 6), 2)
+    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm, check=False)
+    if comm.rank == 0:
+        np.testing.assert_allclose(c, a @ b)
+
+
+def test_root_must_be_a_rank(comm):
+    with pytest.raises(UsageError, match="is not a rank"):
+        hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=comm, root=comm.size)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("wrong", [{"threads": -1}, {"threads": "many"}, {"root": -1}, {"root": "0"}])
+def test_nonsense_on_one_rank_is_raised_on_all(comm, wrong):
+    with pytest.raises(UsageError, match=r"rank 1 on \S+, agree"):
+        hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=comm, **(wrong if comm.rank == 1 else {}))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_environment_that_differs_is_named(comm, monkeypatch):
+    if comm.rank == 1:
+        monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    with pytest.raises(UsageError, match="rank 1 asks for ranks_per_node 1, rank 0 for 0"):
+        hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("operand", ["A", "B"])
+def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
+    """The check of the product starts from what lies on the nodes: that it lies there rightly is checked too."""
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    chain_broadcast = hybrid.execution.scatter_gather.chain_broadcast
+
+    def changing(team, chain, rows, take, put, *sizes):
+        chain_broadcast(team, chain, rows, take, put, *sizes)
+        of_a = sizes[0] == 8 * 10  # bytes of a row: B's are longer
+        if team.rank == team.size - 1 and of_a == (operand == "A") and team.rank in chain:
+            put(Span(rows.hi - 1, rows.hi))[0, 0] += 1
+
+    monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
+    a, b = same_matrix((12, 10), 1), same_matrix((10, 12), 2)
+    with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
+        hybrid.multiply(*at(comm, 0, a, b), comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_only_communicators_of_one_group_are_taken(comm):
+    half = comm.Split(comm.rank % 2)
+    between = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
+    for wrong in (between, "world"):
+        with pytest.raises(UsageError, match="comm must be an mpi4py intracommunicator"):
+            hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=wrong)
+    between.Free()
+    half.Free()

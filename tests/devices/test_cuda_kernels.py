@@ -1,0 +1,127 @@
+"""Every kernel of the catalogue on a GPU: python -m pytest -m gpu tests/devices/test_cuda_kernels.py"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.devices.cuda_kernels import multiplication
+from hybrid.devices.emulated import EmulatedDevice
+from hybrid.kernels.catalogue import CATALOGUE, named, refusal
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = [
+    pytest.param(kernel.name, dtype, id=f"{kernel.name}-{dtype}")
+    for kernel in CATALOGUE
+    if kernel.device == "cuda"
+    for dtype in kernel.dtypes
+]
+
+
+@cache
+def multiply_by(name, dtype):
+    return multiplication(named(name), dtype, usable_gpus()[0].capability)
+
+
+def check(seed, name, dtype, n, l, m, spare=(0, 0, 0)):
+    """Multiply parts of wider arrays; NaN lies around A and B and beforehand in C, and nothing around C may change."""
+    import cupy
+
+    def part(rows, columns, spare, fill):
+        whole = cupy.full((rows + 2, columns + spare), cupy.nan, dtype)
+        whole[1:-1, :columns] = fill
+        return whole, whole[1:-1, :columns]
+
+    rng = cupy.random.default_rng(seed)
+    _, a = part(n, l, spare[0], rng.standard_normal((n, l), dtype))
+    _, b = part(l, m, spare[1], rng.standard_normal((l, m), dtype))
+    around, c = part(n, m, spare[2], cupy.nan)
+    of_double = cupy.float64
+    exact = a.astype(of_double) @ b.astype(of_double)
+    size = abs(a.astype(of_double)) @ abs(b.astype(of_double))
+    for adds in (False, True) if named(name).adds else (False,):
+        before = rng.standard_normal((n, m), dtype) if adds else cupy.zeros((n, m), dtype)
+        c[...] = before if adds else cupy.nan
+        multiply_by(name, dtype)(a, b, c, *[True] * adds)
+        wrong = ~(abs(c - (before + exact)) <= (l + 2) * np.finfo(dtype).eps * (abs(before) + size))
+        said = f"{n}×{l}×{m} {spare}{' added' * adds}"
+        assert not wrong.any(), f"{said}: {int(wrong.sum())} wrong, first {cupy.argwhere(wrong)[0]}"
+        c[...] = cupy.nan
+        assert cupy.isnan(around).all(), f"{said}: written beside C"
+
+
+@pytest.mark.parametrize(("name", "dtype"), KERNELS)
+def test_random_shapes_and_strides(rng, name, dtype):
+    for index in range(300):
+        n, l, m = (int(size) for size in rng.integers(1, 700, 3))
+        m = 1 if named(name).vectors_only else m
+        spare = tuple(int(extra) for extra in rng.integers(0, 5, 3)) if index % 2 else tuple(-size % 4 for size in (l, m, m))
+        check(int(rng.integers(1 << 60)), name, dtype, n, l, m, spare)
+
+
+@pytest.mark.parametrize(("name", "dtype"), KERNELS)
+@pytest.mark.parametrize(
+    "shape", [(1_100_000, 3, 5), (5, 3, 1_100_000), (1_100_000, 3, 1), (3, 1_100_000, 2), (1, 1, 1), (7, 0, 3)]
+)
+def test_extreme_shapes(seed, name, dtype, shape):
+    if refusal(named(name), dtype, shape[2], 90):
+        pytest.skip("a kernel for vectors")
+    check(seed, name, dtype, *shape)
+
+
+@pytest.mark.parametrize("name", [kernel.name for kernel in CATALOGUE if kernel.source and "float32" in kernel.dtypes])
+def test_more_than_2_to_the_31_elements(name):
+    """Positions in C take more than 32 bits. Rows of B are equal up to a sign, so that every element is known."""
+    import cupy
+
+    kernel = named(name)
+    n, l, m = (2**31 // 3 + 5, 3, 1) if kernel.vectors_only else (46_400, 3, 46_400)
+    a = cupy.full((n, l), 2, np.float32)
+    a[-1] = 3
+    b = cupy.ones((l, m), np.float32)
+    b[:, -1] = -1
+    c = cupy.full((n, m), cupy.nan, np.float32)
+    multiply_by(name, "float32")(a, b, c)
+    assert c.size > 2**31 or a.size > 2**31
+    b[0] *= 0  # and b is read in time
+    if m > 1:
+        assert float(c[:-1, :-1].min()) == float(c[:-1, :-1].max()) == 6
+        assert float(c[-1, :-1].min()) == float(c[-1, :-1].max()) == 9
+    assert float(c[:-1, -1].min()) == float(c[:-1, -1].max()) == -6
+    assert float(c[-1, -1]) == -9
+
+
+@pytest.mark.parametrize("name", [kernel.name for kernel in CATALOGUE if kernel.source and "float32" in kernel.dtypes])
+def test_subnormal_numbers_stay(name):
+    a, b = np.full((3, 40), 1e-30, np.float32), np.full((40, 1), 1e-10, np.float32)
+    c = hybrid.multiply(a, b, device="cuda", kernel=name)
+    assert (c > 3.9e-39).all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [one for one in KERNELS if one.values[0] not in ("cublas", "matvec_warp")])
+def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(buffer_of, rng, name, dtype):
+    """Which makes the results the same on every GPU, and the same as those of the CPU that stands for one."""
+    import cupy
+
+    l, m = 96, 1 if named(name).vectors_only else 67
+    a, b = cupy.asarray(rng.standard_normal((70, l)).astype(dtype)), cupy.asarray(rng.standard_normal((l, m)).astype(dtype))
+    # The tensor cores add eight products at a time, and lane t holds those of k = 2t and 2t + 1.
+    order = np.arange(l).reshape(-1, 4, 2).transpose(0, 2, 1).ravel() if name == "tensor" else np.arange(l)
+    c, in_order = cupy.empty((70, m), dtype), cupy.empty((70, m), dtype)
+    multiply_by("naive", dtype)(cupy.ascontiguousarray(a[:, order]), cupy.ascontiguousarray(b[order]), in_order)
+    multiply_by(name, dtype)(a, b, c)
+    assert (c == in_order).all()
+    np.testing.assert_array_equal(emulated(buffer_of, name, dtype, cupy.asnumpy(a), cupy.asnumpy(b)), cupy.asnumpy(c))
+
+
+def emulated(buffer_of, name, dtype, a, b):
+    device = EmulatedDevice(named(name), dtype)
+    buffers = [buffer_of(device, *shape, dtype) for shape in (a.shape, b.shape, (a.shape[0], b.shape[1]))]
+    buffers[0][...], buffers[1][...] = a, b
+    device.multiply(*buffers, after=[])
+    return buffers[2]

@@ -1,0 +1,45 @@
+"""Commands as users start them, for the tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hybrid.ranks.launcher import mpirun
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def module(name: str) -> list[str]:
+    return [sys.executable, "-m", name]
+
+
+def start(
+    command: Sequence[str | Path],
+    *arguments: Any,
+    ranks: int = 0,
+    hidden: tuple[str, ...] = ("HYBRID_",),
+    limit: float = 60,
+    cwd: Path | None = None,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """The command alone, or by `ranks` ranks. Variables that begin as `hidden` says are not taken over from outside."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return subprocess.run(
+        [*(mpirun(ranks) if ranks else []), *command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        cwd=cwd,
+        env={**clean, **environment},
+        check=False,
+    )
+
+
+def successful(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, done.stderr
+    return done

@@ -1,0 +1,87 @@
+"""What tests need and a machine may lack: @pytest.mark.needs("compiler"), or `gpu`. Without it they are skipped, and say so."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+
+def _program(what: str, *names: str) -> str:
+    return "" if any(map(shutil.which, names)) else what
+
+
+def _compiler() -> str:
+    from hybrid.emulation.build import compiler
+    from hybrid.errors import DeviceUnavailable
+
+    try:
+        compiler()
+    except DeviceUnavailable:
+        return "a C++ compiler"
+    return ""
+
+
+def _c_compiler() -> str:
+    from hybrid.emulation.build import c_compiler
+    from hybrid.errors import DeviceUnavailable
+
+    try:
+        c_compiler()
+    except DeviceUnavailable:
+        return "a C compiler"
+    return ""
+
+
+def _gpu() -> str:
+    from hybrid.devices.cuda_gpus import usable_gpus
+    from hybrid.errors import DeviceUnavailable
+
+    try:
+        usable_gpus()
+    except DeviceUnavailable as missing:
+        return f"a GPU: {missing}"
+    return ""
+
+
+def _installed() -> str:
+    import sys
+
+    return "" if Path(sys.executable).with_name("hybrid-matmul").exists() else "this package installed, with its commands"
+
+
+_LACKING = {
+    "compiler": _compiler,
+    "c compiler": _c_compiler,
+    "chromium": lambda: _program("Chromium", "chromium", "chromium-browser", "google-chrome"),
+    "commands": _installed,
+    "gpu": _gpu,
+    "git": lambda: _program("git", "git"),
+    "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
+    "root": lambda: "" if os.geteuid() == 0 else "root",
+    "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
+}
+
+
+@cache
+def lacking(thing: str) -> str:
+    """What is not there, in words; empty if it is."""
+    return _LACKING[thing]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        unknown = {thing for mark in item.iter_markers("needs") for thing in mark.args} - set(_LACKING)
+        assert not unknown, f"{item.nodeid} needs what support/needs.py does not know: {unknown}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    things = [thing for mark in item.iter_markers("needs") for thing in mark.args]
+    for thing in [*things, *(["gpu"] if item.get_closest_marker("gpu") else [])]:
+        if missing := lacking(thing):
+            pytest.skip(f"needs {missing}")

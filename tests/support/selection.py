@@ -1,0 +1,60 @@
+"""What runs by default and what only with --all: of large tables of cases, a choice that still has every value in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="the cases marked `exhaustive`, too")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.all:
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+def exhaustive(chosen: Iterable[Any], everything: Iterable[Any]) -> list[Any]:
+    """`everything` as parameters, of which all but those in `chosen` need --all."""
+    cases = [case if isinstance(case, tuple) else (case,) for case in everything]
+    wanted = [case if isinstance(case, tuple) else (case,) for case in chosen]
+    assert all(case in cases for case in wanted)
+    return [pytest.param(*case, marks=[] if case in wanted else [pytest.mark.exhaustive]) for case in cases]
+
+
+def pairs_first(*values: Sequence[Any]) -> list[Any]:
+    """Every combination as parameters, of which all but a pairwise choice need --all."""
+    chosen = pairwise(*values)
+    return [
+        pytest.param(*case, id="-".join(map(_name, case)), marks=[] if case in chosen else [pytest.mark.exhaustive])
+        for case in product(*values)
+    ]
+
+
+def _name(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else getattr(value, "__name__", str(value))
+
+
+def pairwise(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Few of the combinations such that any two values of different lists come together in one: found greedily."""
+    cases = list(product(*(range(len(options)) for options in values)))
+    missing = {pair for case in cases for pair in _pairs(case)}
+    chosen = []
+    while missing:
+        best = max(cases, key=lambda case: len(missing.intersection(_pairs(case))))
+        missing.difference_update(_pairs(best))
+        chosen.append(tuple(options[index] for options, index in zip(map(list, values), best, strict=True)))
+    return chosen
+
+
+def _pairs(case: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    return list(combinations(enumerate(case), 2))
