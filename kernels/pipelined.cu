@@ -35,8 +35,7 @@ __global__ void __launch_bounds__(ROWS / THREAD_ROWS * (COLUMNS / THREAD_COLUMNS
         for (int k = 0; k < DEPTH; k += VECTOR) {
             Vector<T> a_fragment[THREAD_ROWS];
 #pragma unroll
-            for (int i = 0; i < THREAD_ROWS; ++i)
-                a_fragment[i] = Vector<T>::load(a_tile + ATile::offset(y + i * THREADS_DOWN, k));
+            for (int i = 0; i < THREAD_ROWS; ++i) a_fragment[i] = Vector<T>::load(a_tile + ATile::offset(y + i * THREADS_DOWN, k));
 #pragma unroll
             for (int e = 0; e < VECTOR; ++e)
 #pragma unroll

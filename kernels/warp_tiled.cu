@@ -35,11 +35,9 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     const T *a_from = shared + ATile::offset(my_row, 0), *b_from = shared + ATile::SIZE + BTile::offset(0, my_column);
     auto fetch = [&](int k) {
 #pragma unroll
-        for (int i = 0; i < VECTORS_DOWN; ++i)
-            a_fragment[k % 2][i] = Vector<T>::load(a_from + ATile::offset(4 * VECTOR * i, k));
+        for (int i = 0; i < VECTORS_DOWN; ++i) a_fragment[k % 2][i] = Vector<T>::load(a_from + ATile::offset(4 * VECTOR * i, k));
 #pragma unroll
-        for (int j = 0; j < VECTORS_ACROSS; ++j)
-            b_fragment[k % 2][j] = Vector<T>::load(b_from + BTile::offset(k, 8 * VECTOR * j));
+        for (int j = 0; j < VECTORS_ACROSS; ++j) b_fragment[k % 2][j] = Vector<T>::load(b_from + BTile::offset(k, 8 * VECTOR * j));
     };
 
     for (int tile = 0; tile < Pipeline::AHEAD; ++tile) pipeline.copy_tile(tile);

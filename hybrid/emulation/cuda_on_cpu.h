@@ -37,18 +37,12 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-#define VECTOR_TYPES(Type, name)                                                                        \
-    struct alignas(2 * sizeof(Type)) name##2 {                                                          \
-        Type x, y;                                                                                      \
-    };                                                                                                  \
-    struct name##3 {                                                                                    \
-        Type x, y, z;                                                                                   \
-    };                                                                                                  \
-    struct alignas(16) name##4 {                                                                        \
-        Type x, y, z, w;                                                                                \
-    };                                                                                                  \
-    static inline name##2 make_##name##2(Type x, Type y) { return {x, y}; }                             \
-    static inline name##3 make_##name##3(Type x, Type y, Type z) { return {x, y, z}; }                  \
+#define VECTOR_TYPES(Type, name)                                                       \
+    struct alignas(2 * sizeof(Type)) name##2 { Type x, y; };                           \
+    struct name##3 { Type x, y, z; };                                                  \
+    struct alignas(16) name##4 { Type x, y, z, w; };                                   \
+    static inline name##2 make_##name##2(Type x, Type y) { return {x, y}; }            \
+    static inline name##3 make_##name##3(Type x, Type y, Type z) { return {x, y, z}; } \
     static inline name##4 make_##name##4(Type x, Type y, Type z, Type w) { return {x, y, z, w}; }
 VECTOR_TYPES(float, float)
 VECTOR_TYPES(double, double)
@@ -58,8 +52,8 @@ VECTOR_TYPES(unsigned, uint)  // threadIdx is a uint3
 #undef VECTOR_TYPES
 
 // CUDA's overloads, and no template: min(int, long long) is as ambiguous there as here.
-#define MIN_AND_MAX(Type)                                                \
-    static inline Type min(Type x, Type y) { return y < x ? y : x; }     \
+#define MIN_AND_MAX(Type)                                            \
+    static inline Type min(Type x, Type y) { return y < x ? y : x; } \
     static inline Type max(Type x, Type y) { return x < y ? y : x; }
 MIN_AND_MAX(int)
 MIN_AND_MAX(unsigned)

@@ -43,12 +43,12 @@ __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu:
     if (number < 3) watched[number] = {*array, reads, writes};
 }
 
-#define ACCESSES(bytes)                                                                                    \
-    void __tsan_read##bytes(void* address) { count(address, bytes, &Watched::reads); }                     \
-    void __tsan_write##bytes(void* address) { count(address, bytes, &Watched::writes); }                   \
-    void __tsan_unaligned_read##bytes(void* address) { count(address, bytes, &Watched::reads); }           \
-    void __tsan_unaligned_write##bytes(void* address) { count(address, bytes, &Watched::writes); }         \
-    void __tsan_volatile_read##bytes(void* address) { count(address, bytes, &Watched::reads); }            \
+#define ACCESSES(bytes)                                                                            \
+    void __tsan_read##bytes(void* address) { count(address, bytes, &Watched::reads); }             \
+    void __tsan_write##bytes(void* address) { count(address, bytes, &Watched::writes); }           \
+    void __tsan_unaligned_read##bytes(void* address) { count(address, bytes, &Watched::reads); }   \
+    void __tsan_unaligned_write##bytes(void* address) { count(address, bytes, &Watched::writes); } \
+    void __tsan_volatile_read##bytes(void* address) { count(address, bytes, &Watched::reads); }    \
     void __tsan_volatile_write##bytes(void* address) { count(address, bytes, &Watched::writes); }
 ACCESSES(1)
 ACCESSES(2)

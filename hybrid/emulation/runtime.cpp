@@ -188,8 +188,8 @@ std::string pair(unsigned x, unsigned y) { return "(" + std::to_string(x) + ", "
 void fail(const Fiber& fiber, const char* kind, const std::string& text)
 {
     if (!failure.empty()) return;
-    failure = std::string(kind) + "|block " + pair(block_index.x, block_index.y) + ", thread " + pair(fiber.index.x, fiber.index.y) +
-              ": " + text;
+    failure = std::string(kind) + "|block " + pair(block_index.x, block_index.y) + ", thread " +
+              pair(fiber.index.x, fiber.index.y) + ": " + text;
 }
 
 // The current fiber fails, and never continues.
@@ -304,8 +304,9 @@ void complete_collectives(Warp& warp, Fiber* lanes)
             if (!(group.mask >> lane & 1)) continue;
             const Fiber& other = lanes[lane];
             if (other.mask != one.mask || other.combine != one.combine || !(other.at == one.at))
-                return fail(one, "warp", "waits for its warp in " + one.at.text() + ", thread " + pair(other.index.x, other.index.y) +
-                                         " in " + other.at.text() + (other.at == one.at ? " with another mask" : ""));
+                return fail(one, "warp",
+                            "waits for its warp in " + one.at.text() + ", thread " + pair(other.index.x, other.index.y) + " in " +
+                                other.at.text() + (other.at == one.at ? " with another mask" : ""));
             group.input[lane] = other.input;
             group.output[lane] = other.output;
         }
@@ -551,7 +552,9 @@ void* dynamic_shared_memory()
 
 void copy(void* to, const void* from, int bytes, int there, const char* file, int line)
 {
-    auto refuse_here = [&](const std::string& why) { fail_here("copy", "copy_async in " + Location{file, line}.text() + " " + why); };
+    auto refuse_here = [&](const std::string& why) {
+        fail_here("copy", "copy_async in " + Location{file, line}.text() + " " + why);
+    };
     if (there < 0 || there > bytes) refuse_here("reads " + std::to_string(there) + " of " + std::to_string(bytes) + " bytes");
     if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
         refuse_here("has an address that is no multiple of " + std::to_string(bytes));

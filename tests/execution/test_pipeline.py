@@ -137,7 +137,7 @@ def test_row_and_column_panels_of_any_size_give_numpys_product(n, l, m, panel_ro
 
 
 @pytest.fixture(scope="module")
-def gpu_cut_for_small_matrices():
+def gpu_tiling_of_small_matrices():
     """For a machine on which small matrices have as many panels as those of thousands of rows and columns have on a GPU."""
     sizes = {"least_panel_rows": 3, "least_slab_rows": 2, "panel_row_overhead_bytes": 4, "least_column_panel_bytes": 200}
     with pytest.MonkeyPatch.context() as patch:
@@ -187,8 +187,8 @@ def test_slabs_need_every_event(kind):
 
 @settings(deadline=None, max_examples=200)
 @given(n=sizes, l=sizes, m=st.integers(8, 40), ranks=st.integers(1, 3), seed=st.integers(0, 2**32), adds=st.booleans())
-def test_the_product_is_right_as_a_gpu_cuts_it(gpu_cut_for_small_matrices, n, l, m, ranks, seed, adds):
-    how = {"plan_for": "cuda", "accumulates": adds, "model": gpu_cut_for_small_matrices}
+def test_the_product_is_right_as_a_gpu_cuts_it(gpu_tiling_of_small_matrices, n, l, m, ranks, seed, adds):
+    how = {"plan_for": "cuda", "accumulates": adds, "model": gpu_tiling_of_small_matrices}
     a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **how)
     np.testing.assert_array_equal(c, a @ b)
 

@@ -68,7 +68,7 @@ def test_the_host_transport_gives_numpys_product(comm, rng, monkeypatch, taken, 
 
 
 @pytest.fixture
-def gpu_cut_for_small_matrices(monkeypatch, comm, tmp_path):
+def gpu_tiling_of_small_matrices(monkeypatch, comm, tmp_path):
     """A machine on which small matrices have as many panels and slabs as those of thousands of rows and columns on a GPU."""
     sizes = {"least_panel_rows": 4, "least_slab_rows": 5, "panel_row_overhead_bytes": 10, "least_column_panel_bytes": 500}
     path = comm.bcast(str(tmp_path / "machine.json"))
