@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The site's pages that lie elsewhere in the repository, and links between all pages as they are written there."""
 
 from __future__ import annotations

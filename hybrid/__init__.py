@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Multiply big matrices with MPI ranks, CPU threads and CUDA GPUs.
 
 >>> import numpy, hybrid

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`hybrid.multiply`: the product of two arrays by the ranks of a communicator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Entry of `python -m hybrid.doctor`: are MPI, cores, GPUs and links of this job wired right?"""
 
 import sys

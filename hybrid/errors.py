@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The failures that a user can act on. Each message is one line: what is wrong, where, and what to do."""
 
 from __future__ import annotations

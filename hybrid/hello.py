@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Entry of `python -m hybrid.hello`: every rank greets from its CPU threads and from its GPU."""
 
 import sys

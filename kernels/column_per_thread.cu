@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One thread computes one column of C.
 //
 // Global loads per multiply-add: 2, as in naive. A warp's loads of B and stores to C are coalesced, its loads of A broadcasts.

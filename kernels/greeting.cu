@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who am I? Every thread of the grid prints blockIdx.x, threadIdx.x and which process launched the kernel.
 //
 // The lecture's first kernel, launched by several processes: it uses no memory, only the two indices that tell threads apart.

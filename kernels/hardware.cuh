@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Wrappers of PTX instructions that CUDA C++ has no functions for. In the emulation on a CPU twins.h has the same functions.
 #pragma once
 

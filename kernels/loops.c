@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Three loops on one core of the CPU, to compare GPU kernels with. `loops`: in the order i, j, k, one element of C after the
 // other. `loops_ikj`: the two inner loops are exchanged, so that all of a row of C accumulates at once.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A row-major matrix, or a sub-matrix of one, as all kernels here take it: `stride` is its row stride in elements (BLAS's leading
 // dimension). And which tile of C a thread block computes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Matrix times vector: C has one column. `matvec`: one thread per element. `matvec_warp`: one warp per element; its lanes load
 // neighbouring elements of A's row, and a reduction by shuffles adds their sums.
 //

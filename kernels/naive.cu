@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One thread computes one element of C: the dot product of a row of A and a column of B.
 //
 // Global loads per multiply-add: 2. Every element of A is loaded m times, every element of B n times.

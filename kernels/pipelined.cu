@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A pipeline of STAGES stages: asynchronous copies (cp.async) bring the next tiles to shared memory, without registers between,
 // while one is multiplied. A vector of A is 16 bytes along k; the swizzle spreads the rows that a warp reads over all banks.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Each thread computes a register tile, THREAD_ROWS×THREAD_COLUMNS of C: an operand that it loads from shared memory into a
 // register is used for a whole row or column of it. Global and shared memory are read by 16-byte vector loads.
 //

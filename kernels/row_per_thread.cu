@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One thread computes one row of C.
 //
 // Global loads per multiply-add: 2, as in naive. A warp loads from 32 rows of A, so these loads are uncoalesced: 32 sectors per

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A pipeline of tiles from global to shared memory by asynchronous copies: which thread copies which 16-byte vectors, and how
 // their addresses are swizzled so that a warp's reads have no bank conflicts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The tensor cores multiply: an mma instruction of a warp multiplies a 16×8 by an 8×8 fragment in its lanes' registers. All else
 // keeps them busy: a pipeline of asynchronous copies with STAGES stages, and fragments double-buffered in registers, so that
 // those of the next mma are loaded from shared memory during this one.

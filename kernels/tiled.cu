@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The threads of a block together load a square tile of A and one of B into shared memory; each thread computes one element of
 // C from them. So the block goes along k, tile by tile. Beyond the matrices' edges tiles are filled with zeros.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Vector loads and stores: up to 16 bytes of a row by one instruction.
 #pragma once
 #include "matrix.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The fastest without tensor cores. The thread-block tile is divided into warp tiles, and a warp tile among 4×8 lanes. Tiles
 // come through a pipeline of asynchronous copies; A's are transposed by the copies, so that a thread's rows of one k are vectors.
 // Operands are double-buffered in registers: while a thread multiplies, it loads those of the next k from shared memory.

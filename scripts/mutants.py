@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Are faults in kernels found without a GPU? `python scripts/mutants.py --help` says how to ask."""
 
 from experiments.start import run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # Sourced by the other scripts. `set_up [extra…]` completes an environment with these extras of setup.cfg and leaves
 # PYTHON (its interpreter) and MPIRUN (an array: the launcher and its flags).

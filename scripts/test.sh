@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # usage: bash scripts/test.sh [--all] [--ranks "2 4"] [pytest argument…]
 # Sets up what is missing and runs the tests: on all cores what one process can test, then those marked mpi on 2 and on 4
 # ranks. --all: every case of the large tables, 1 to 4 ranks, and, as root where Slurm is installed, a cluster.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # Sourced by the batch scripts, on the job's first node. Afterwards `python` and `mpirun` are the project's, and
 #   SIZE        rows and columns of the matrices, from HYBRID_SIZE

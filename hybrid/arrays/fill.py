@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrices generated from a seed: the same for any number of ranks and threads, and any rank can generate any row.
 
 Random numbers come from Philox, a counter-based generator: its key is (seed, matrix), and its counter starts at a number

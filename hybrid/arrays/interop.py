@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NumPy and CuPy arrays, and objects with their protocols (buffer, array interface, DLPack), as matrices to multiply."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays that a user passes at the root: whether they can be multiplied, and what the other ranks must know of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrices of which every rank has some rows, and products of them that no root gathers."""
 
 from __future__ import annotations

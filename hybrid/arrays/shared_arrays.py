@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of `hybrid.empty`, in node-shared memory: every rank of the node works on them without copies or messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where a matrix comes from: generated, read from a file, shared by the ranks of a node, or an array of the root's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs a command: one-line errors, exit codes, and a job that ends when one of its ranks fails."""
 
 from __future__ import annotations

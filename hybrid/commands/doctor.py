@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command python -m hybrid.doctor: are this machine, this environment and this job fit for the other commands?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`--explain`: what would be decided on a machine, in words and bytes. Needs no MPI and no GPU."""
 
 from __future__ import annotations

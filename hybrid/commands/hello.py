@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command python -m hybrid.hello: every rank greets from its CPU threads and from its GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The options of `python -m hybrid.matmul`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the commands' options have in common."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command python -m hybrid.paths GRAPH --length L: how many walks of a length lead from where to where?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The options of `python -m hybrid.paths`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One product in numbers: its sizes, its type, its bytes, and how its rows are aligned for vector loads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Everything that can be chosen without changing the product. A flag wins over HYBRID_<NAME>, which wins over the default."""
 
 from __future__ import annotations

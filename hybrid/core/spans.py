@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ranges of rows, and which rank of which node has which rows. Plain numbers: no MPI, no NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Numbers and words for messages and tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a rank did when: intervals of phases, from which the table of phases and the trace are made."""
 
 from __future__ import annotations

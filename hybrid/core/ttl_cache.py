@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A cache for what is looked up before every product and changes slowly, such as free memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The protocols of a compute device: memory, asynchronous copies, multiplications, and the events that order them."""
 
 from __future__ import annotations

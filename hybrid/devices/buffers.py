@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A rank's device buffers: matrix views of one memory block for its row panels of A, column panels of B, and C."""
 
 from __future__ import annotations

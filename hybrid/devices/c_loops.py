@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CPU's slow kernels, for comparison: a sequential program's three loops, compiled from kernels/loops.c."""
 
 from __future__ import annotations

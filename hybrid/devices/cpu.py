@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CPU as a device: NumPy's BLAS or plain loops, on the host matrices in place.
 
 With `staged` it copies operands into buffers as a GPU does, so that the GPU's schedule can be tested without one.

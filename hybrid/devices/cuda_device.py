@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A CUDA GPU as a device: streams for copies in, exchanges, multiplications and copies out, ordered by events."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CUDA events that streams wait for: recorded by this process, or opened by IPC handle from another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CUDA GPUs that a process can use, their free memory, and which rank takes which."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The catalogue's kernels on a GPU: compiled by NVRTC at first use, cached on disk by CuPy, launched on parts of buffers."""
 
 from __future__ import annotations

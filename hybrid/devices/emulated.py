@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The emulated GPU as a device: CUDA kernels compiled for the CPU, under the GPU's schedule; slow, for tests and teaching."""
 
 from __future__ import annotations

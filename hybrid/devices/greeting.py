@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Greetings from a process: from its CPU threads, and from every thread of a kernel on its GPU or the emulated one."""
 
 from __future__ import annotations

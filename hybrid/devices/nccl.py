@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NCCL through CuPy's bindings: loading the library, and a GPU's part in a communicator of all ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pinned host memory: arrays are page-locked by cudaHostRegister at first use, until their memory is freed.
 
 Copies from pageable memory are staged through a small pinned buffer of the driver, at a third of the link's speed or less.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bandwidths between GPUs and host memory, and from GPU to GPU, measured by child processes, which may die of it."""
 
 from __future__ import annotations

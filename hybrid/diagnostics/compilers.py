@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The C++ compiler of the emulated GPU, and the folders where compiled kernels are cached."""
 
 from __future__ import annotations

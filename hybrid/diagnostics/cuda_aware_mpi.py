@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Does MPI move memory of a GPU? Found out by trying it in a child process: how a build was configured proves little."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The doctor's examination: every rank inspects each subject, all of them judge what all found, each finding is one line."""
 
 from __future__ import annotations

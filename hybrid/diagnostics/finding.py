@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the doctor's checks have in common. Each subject has a module: `inspect` runs on every rank, `judge` makes findings of it.
 
 `inspect` needs the machine and never fails: what cannot be determined is Unknown. `judge` computes from what all ranks found

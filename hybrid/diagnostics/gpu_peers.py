@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Judges copies from GPU to GPU within a node: do they work, and what does it cost where they do not?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """GPUs: which there are, whether they work, and which ranks share one."""
 
 from __future__ import annotations

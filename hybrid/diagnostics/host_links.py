@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Judges the GPUs' links to their hosts: against the node's other GPUs, and against themselves when all are in use.
 
 A link counts as slow below SLOW of the node's fastest. The links of a node count as contended when together they move less

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Limits that the system sets: how much memory may be pinned, and how much node-shared memory there is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The numbers of this machine that the plan's model needs: measured on one GPU, in a process that may die."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Launcher and MPI library: do they belong together, and what do they provide?"""
 
 from __future__ import annotations

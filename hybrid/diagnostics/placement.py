@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which hosts and cores the ranks are on, and whether their threads fit there."""
 
 from __future__ import annotations

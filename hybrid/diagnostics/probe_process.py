@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs a probe in a child process outside of this job: what it reported, and how it ended."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Proxies: child processes that stand in for the ranks where a probe needs all ranks together and may die.
 
 A proxy runs phases like a rank, but without MPI: it writes what it hands in at the end of a phase to its rank, and the rank

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What Slurm gave the job, against what the ranks have of it."""
 
 from __future__ import annotations

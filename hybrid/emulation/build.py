@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Compiles kernels of a .cu file into a shared library for the CPU, by the machine's C++ compiler, and caches it on disk."""
 
 from __future__ import annotations

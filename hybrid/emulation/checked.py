@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs kernels under checks (sanitizers, thread orders, guarded matrices) in child processes, which may crash or hang.
 
 `python -m hybrid.emulation.checked` is the child: it reads its jobs from stdin and prints a verdict on each, as JSON. Only tests

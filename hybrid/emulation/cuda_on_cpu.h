@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // CUDA's keywords, types and built-ins for a C++ compiler. Included before a kernel's source; runtime.cpp runs each thread as a
 // fiber.
 //

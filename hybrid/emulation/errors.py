@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The error of the CUDA emulation: the project's kernels compiled for a CPU, to run and test them where there is no GPU.
 
 A C++ compiler builds the unchanged .cu file against a header that defines CUDA's keywords and built-ins (cuda_on_cpu.h). Every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An instance of a CUDA kernel, compiled for the CPU, that runs on NumPy arrays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Counts a kernel's accesses to its matrices. With -fsanitize=thread the compiler calls a function at each access; these
 // definitions replace ThreadSanitizer's.
 #include "cuda_on_cpu.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Runs a kernel's blocks one after the other, each thread of a block as a fiber. Never compiled with a sanitizer itself;
 // with CHECKS_ADDRESS or CHECKS_THREADS it announces its fiber switches to the kernel's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The functions of kernels/hardware.cuh for the emulation: same names, signatures and conditions. Included inside an anonymous
 // namespace.
 //

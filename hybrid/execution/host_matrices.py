@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A, B and C in host memory before a product: made or reused, and filled by the ranks that own their rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """C as a .npy file: written by all ranks of the root's node, each its rows, and named when it is whole."""
 
 from __future__ import annotations

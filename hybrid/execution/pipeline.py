@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs one rank's share of a plan on a device: each panel or k-slab that arrives releases tiles of C.
 
 It makes no MPI call and no CUDA call: a transport loads the operands and stores C, a device orders the work by events, and a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A product, from operands wherever they are to C at the root: fill, prepare, scatter, multiply, gather, check."""
 
 from __future__ import annotations

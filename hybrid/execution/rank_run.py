@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One rank's part of a multiplication: set up once, run as often as wanted."""
 
 from __future__ import annotations

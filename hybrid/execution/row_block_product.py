@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A product of row blocks: every rank's rows of A and B stay where they are, and so do its rows of C."""
 
 from __future__ import annotations

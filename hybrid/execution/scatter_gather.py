@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Scatter and gather: the root's rows of A and B to the nodes that multiply them, and the nodes' rows of C to the root."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Exact counts and probabilities for the user: a table, whole files, and integers of any length as text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A graph: its adjacency matrix and the names of its vertices, from a file or from an example of this package."""
 
 from __future__ import annotations

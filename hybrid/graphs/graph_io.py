@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Readers of graph files: edge list, CSV matrix, Matrix Market, .npy. Each returns a matrix, and the vertices' names if any."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Markov chains: the probabilities after a number of steps, by repeated squaring, with a bound on the rounding errors."""
 
 from __future__ import annotations

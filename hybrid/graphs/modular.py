@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Exact integers from remainders: primes small enough for exact products, and the Chinese remainder theorem.
 
 A product of matrices modulo p is exact in floating point where no sum can leave the integers that the type holds: with

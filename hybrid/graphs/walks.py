@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Walks of a given length between all vertices: powers of the adjacency matrix by repeated squaring, exact at any length.
 
 How large the numbers can become is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the

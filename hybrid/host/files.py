@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
 
 from __future__ import annotations

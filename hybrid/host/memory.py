@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How much host and shared memory this process may still allocate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Host memory for matrices: in pages of its own, since memory is pinned by whole pages, and used again for later results.
 
 The system hands out fresh memory page by page, at the speed of a slow disk, and a GPU's driver would have to pin it anew:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Some rows of a matrix, indexed as rows of the whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Work on rows by several threads of a process, for NumPy calls that release the GIL."""
 
 from __future__ import annotations

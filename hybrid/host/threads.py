@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How many CPU threads a rank uses, and limiting the BLAS library to that number."""
 
 from __future__ import annotations

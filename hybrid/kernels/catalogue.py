@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The catalogue of kernels: what each needs, how it is compiled and launched, and why `auto` would choose it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The folder of the CUDA sources: in an installed package beside this file, in a checkout the top-level kernels/."""
 
 from pathlib import Path

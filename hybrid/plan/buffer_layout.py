@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How a rank's product is tiled, and where its row panels, column panels and part of C lie in a block of device memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Does a plan fit the memory of its nodes and GPUs? If not, how much is missing."""
 
 from __future__ import annotations

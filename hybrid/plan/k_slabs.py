@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """B in k-slabs, some of its rows each: their order on a device that holds all of A and B, and what each arrival releases.
 
 Whole rows cross a link faster than parts of them, and a slab can be multiplied as soon as it is there. But it only adds to C,

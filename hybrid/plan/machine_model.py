@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the plan assumes of a machine, as numbers: one frozen record that all ranks share.
 
 The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).

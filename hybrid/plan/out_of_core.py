@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tiling where a device cannot hold both operands: one is stationary, as many of its panels at a time as fit, and the
 other one is streamed past them in small panels, in alternating direction.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plan of one product as plain numbers: who owns which rows, in which order they arrive, what memory that takes.
 
 Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested for machines one does not have.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One rank's share of a product: its rows, the panels and slabs it gets them and B in, and the order in which they arrive."""
 
 from __future__ import annotations

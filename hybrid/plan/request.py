@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a plan is asked for: the product, the ranks, the device, and where the operands lie; and what its tiling needs of that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What lies where in a device's buffers as a rank's panels arrive, and what they overwrite."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The order in which row panels of A and column panels of B reach a device, and the tiles of C that each arrival releases.
 
 Where a device cannot hold all panels of both operands, one operand is stationary: as many of its panels as fit are loaded, and

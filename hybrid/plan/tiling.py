@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Into which panels and k-slabs the operands are divided for the devices, and how many panels are resident on one.
 
 All panels are resident where they fit; where they do not, out_of_core.py chooses.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a rank tells its supervisor: heartbeats, the phase it is in, and the exit code it ends with.
 
 Each is a line written to a pipe. Without a supervisor (in a user's own program, or with HYBRID_GUARD=0) nothing is written.

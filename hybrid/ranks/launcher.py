@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The launcher (mpirun, srun): what its environment variables say, known before MPI starts, and how to start one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the ranks of a team send each other: objects from all to all, bytes from one to one, and notices of failure.
 
 Every wait polls its request, so that heartbeats go to the supervisor and no rank waits for one that has failed. Messages

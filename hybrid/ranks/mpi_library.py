@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The MPI library in use, as it describes itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Flags by which the ranks of a node signal each other without messages: numbers in memory that they share.
 
 Each rank writes its own flags only, and reads those of all.

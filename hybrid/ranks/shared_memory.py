@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Host matrices in node-shared memory: a file in /dev/shm that every rank of the node maps.
 
 MPI's shared-memory windows (MPI_Win_allocate_shared) are not used for three reasons. The memory of a file can be reserved

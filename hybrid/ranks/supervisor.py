@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A supervisor for every rank: the process that the launcher started forks, the child works, and the parent watches it.
 
 A process that is killed or stopped cannot say what happened to it, and a rank that just exits leaves the others waiting in

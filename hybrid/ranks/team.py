@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The ranks of a communicator as a team: which of them share a node, and phases in which a failure reaches every rank.
 
 A rank that fails must not leave the others waiting. So work is done in phases: each ends with one exchange in which every

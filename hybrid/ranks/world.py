@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The team of all ranks that a launcher started, or of a user's communicator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Intervals as Chrome trace events, which Perfetto shows: a process for each rank, one or more rows for each phase."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs as JSON lines: one writer and one reader for the commands and all scripts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The progress of a long run."""
 
 from __future__ import annotations

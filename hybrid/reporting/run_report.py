@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a user reads of a run: the ranks and what each has, the table of phases, the last line; and the run's record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Before any data moves: all ranks come to the same decision, for what they find together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The decision: from a machine, a product and the settings to device, kernel, plan and transport.
 
 It is a pure function. A run calls it with what its ranks found, `--explain` with an assumed machine. What it would have to

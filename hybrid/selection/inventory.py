@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What every rank finds before a product: its cores, the GPUs it sees, its free memory."""
 
 from __future__ import annotations

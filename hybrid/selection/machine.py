@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The machine a decision is made for: found by the ranks of a job, or assumed for `--explain`."""
 
 from __future__ import annotations

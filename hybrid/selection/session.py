@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the ranks of a team keep from one product to the next."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which transport brings the operands to the devices, and why: decided from what is known, without trying anything."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The protocol of a transport: how operands reach a rank's device, and how C is copied back to the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A decided transport made ready: the rank's device, its buffers, and the object that moves the panels."""
 
 from __future__ import annotations

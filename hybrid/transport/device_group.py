@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The communicator of all ranks' devices: created and tested collectively, kept, and created anew after a failure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The transport that works everywhere: every rank copies its row block of A and all of B from the host's matrices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory and events of a node's devices, opened in each other's processes: CUDA IPC, or shared files for CPUs.
 
 Either all ranks open the buffers of all others, to fetch rows of B from them. Or one rank, the driver, opens them on a device

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The transport by NCCL: each rank loads some rows of B over its GPU's own host link; an allgather gives all ranks the rest."""
 
 from __future__ import annotations

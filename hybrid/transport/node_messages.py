@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix rows between nodes: MPI messages from host memory to host memory, pipelined along a chain of ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The ranks of a node as peers: each can copy rows of B from the others' device memory, opened by CUDA IPC."""
 
 from __future__ import annotations

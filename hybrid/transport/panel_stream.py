@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Column panels of B from other nodes: received into node-shared memory one by one, while earlier ones are multiplied."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Can the ranks of a node fetch data from each other's devices? They try, before a plan relies on it."""
 
 from __future__ import annotations

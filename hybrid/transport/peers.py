@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The transport by CUDA IPC: each rank loads some rows of B over its GPU's own host link, and copies the rest from its peers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A rank's device with what it keeps from product to product: reserved memory, views of it, flags, links to other ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The transport from the root's own arrays, which no other process can read: the root enqueues the copies of all ranks' GPUs.
 
 It opens every GPU's buffers by CUDA IPC, copies each its rows of A and B over that GPU's own host link, and copies the tiles

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Freivalds' check of C = A·B: C·x is compared with A·(B·x) for a random x. O(n²) operations, divided among all ranks.
 
 Where all entries are integers and all sums are exact, both sides are computed exactly and must be equal. Elsewhere the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Checksums of rows that were sent to other nodes: the check of the product would not find a fault in sending A or B."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Is the runner as fast on CPUs as NumPy alone? python scripts/bench_cpu.py [n] [--pairs 5]
 
 In turn: a process that multiplies n×n float64 matrices with NumPy and as many BLAS threads as there are ranks, and

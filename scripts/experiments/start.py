@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Starts what a public script does, from a checkout, also where the package is not installed."""
 
 import os

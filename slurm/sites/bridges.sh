@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # Bridges (until 2021): nodes of two P100 and 32 cores. slurm/bridges.sbatch names partition and GPU itself, as in the
 # lecture; this file is for the other scripts.

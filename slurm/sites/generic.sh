@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # Any cluster, as it is: its default partition, no modules, Python from the environment that was active at submission or
 # from the checkout's. A site of your own is a copy of this file, and HYBRID_SITE its name.

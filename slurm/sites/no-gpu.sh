@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # A cluster without GPUs, or with pretended ones: the GPU kernels run on the CPU. Slow, so take a small HYBRID_SIZE.
 export HYBRID_SITE=no-gpu

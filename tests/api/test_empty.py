@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hybrid.empty: matrices that the ranks of a node share, multiplied where they lie."""
 
 from __future__ import annotations

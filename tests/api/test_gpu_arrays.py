@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A root's matrices on a GPU, where the product is made without one: they go through the host's memory. No GPU is needed."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hybrid.multiply in one process, without MPI."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """On a machine with a GPU: python -m pytest -m gpu, and mpirun -n P python -m pytest --with-mpi -m "gpu and mpi"."""
 
 from __future__ import annotations

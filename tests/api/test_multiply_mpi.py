@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hybrid.multiply by several ranks: mpirun -n P python -m pytest --with-mpi -m mpi."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Products of matrices whose rows lie on all ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrices from a seed: the same however they are made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`--explain`: a decision in words and bytes, for a machine one has not."""
 
 from __future__ import annotations

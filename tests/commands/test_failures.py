@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whatever happens to one rank, the job ends soon, with an exit code and one line that says who, where and when."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python -m hybrid.hello as users start it, and what it is made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python -m hybrid.matmul as users start it: output, files, exit codes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python -m hybrid.paths as users start it: the lecture's figures, the formats, what is refused; and how graphs are read."""
 
 from __future__ import annotations

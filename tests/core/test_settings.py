@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Flag, then HYBRID_<NAME>, then default; and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who takes which rows."""
 
 from __future__ import annotations

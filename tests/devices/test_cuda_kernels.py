@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every kernel of the catalogue on a GPU: python -m pytest -m gpu tests/devices/test_cuda_kernels.py"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which rank takes which GPU, on machines made up of lists."""
 
 from __future__ import annotations

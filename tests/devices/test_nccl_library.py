@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where CuPy's module for NCCL and its library come from, on made-up installations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Host memory locked for the links: once, for as long as it lives, and not longer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the doctor's checks say of machines made up of numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """python -m hybrid.doctor as users start it, on this machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the doctor finds of the machine's numbers for the plan."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The doctor's probes: processes that may die, and what is known when they did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What stands in several files of the project says the same in all of them."""
 
 from __future__ import annotations

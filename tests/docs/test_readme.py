@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What README and the pages of docs/ show works as it stands there, and what cannot be run says why.
 
 ```bash: every line is run, those of a block in one folder. ```python: run on 2 ranks if it uses mpi4py; a comment above it,

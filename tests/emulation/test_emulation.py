@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The catalogue's kernels on the CPU, and the runtime that runs them there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The schedule of one rank on devices that work at once, later, and in any order their promises allow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Programs that an experiment starts find its modules as those do that a script starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What scripts/ablation.py compares, and what it makes of it. No time is judged here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What scripts/bugs.py says of each error, worked out here from the sizes alone."""
 
 from __future__ import annotations

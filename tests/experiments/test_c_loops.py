@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The kernel `loops` of the CPU: right for any size and stride, asked for by name only, and never without a compiler."""
 
 from __future__ import annotations

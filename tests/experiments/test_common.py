@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the lectures' scripts share: devices and their calls, checked timings, recorded runs, options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What scripts/compile_kernels.py makes of the compiler's log; CI runs the compiler itself."""
 
 from __future__ import annotations

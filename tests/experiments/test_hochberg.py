@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The module's two programs, to the letter; what is said of recorded times; the published factors as points."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What scripts/bench_hosts.py starts, keeps and makes of recorded lines. No time is judged here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What scripts/ladder.py makes of recorded lines, and the loads it counts. Nothing is timed here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Question 2: N by the memory alone, the search, and products that really fill the memory they are given."""
 
 from __future__ import annotations

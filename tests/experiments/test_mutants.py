@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every planted fault is noticed, in the mode that is said to find it soonest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The page that scripts/report.py makes: whole from recorded lines, undisturbed by hostile ones, and right in a real browser."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What scripts/pascal.py says of question 4: (a) and (b) for every type, and (c) for sums whose order is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The launch arithmetic of the documents, exactly; exercises 1 and 2 on the CPU's runtime; the picture."""
 
 from __future__ import annotations

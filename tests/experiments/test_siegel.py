@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The three programs' lecture: its numbers, the memory analysis counted, what is said of recorded lines, the picture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The two-dimensional lecture: its tables and its roofline exactly, what is said of recorded lines, the picture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Exact powers of adjacency matrices: remainders, bounds, and the choice between floating point and arithmetic modulo primes."""
 
 from __future__ import annotations

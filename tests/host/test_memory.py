@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How much memory there is, from the files the system tells it in."""
 
 from __future__ import annotations

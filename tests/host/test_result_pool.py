@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The memory of results that have gone serves the next ones, and never one that is still shown."""
 
 from __future__ import annotations

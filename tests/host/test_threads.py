@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How many threads a rank takes, and whose word counts."""
 
 from __future__ import annotations

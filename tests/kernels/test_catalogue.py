@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which kernel is taken, why, and how it is launched."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """B in slabs: what each arrival adds to C, and when C is complete."""
 
 from __future__ import annotations

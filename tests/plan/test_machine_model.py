@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plan's numbers of a machine: read from files, refused when they make no sense, and used."""
 
 from __future__ import annotations

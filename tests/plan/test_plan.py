@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plan: what arrives when, what memory it takes, what is refused."""
 
 from __future__ import annotations

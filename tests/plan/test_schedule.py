@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What arrives on a device when, and which strips of C that releases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the environment says of the launcher."""
 
 from __future__ import annotations

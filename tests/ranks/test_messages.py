@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the ranks of a team send each other, large and small."""
 
 from __future__ import annotations

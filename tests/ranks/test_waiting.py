@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How a rank that waits for another leaves the core to others, with a made-up clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Intervals of all ranks as Chrome trace events, and the timeline they come from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs as JSON lines, written and read."""
 
 from __future__ import annotations

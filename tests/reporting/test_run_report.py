@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a user reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """When a GPU is asked for its free memory: for what is more than the ranks hold of it, and by all ranks together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One decision: what `--explain` says of a machine is what a run decides there, however little its ranks know at first."""
 
 from __future__ import annotations

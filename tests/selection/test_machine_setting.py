@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """HYBRID_MACHINE: the same numbers on all ranks, or none."""
 
 from __future__ import annotations

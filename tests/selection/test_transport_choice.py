@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which transport is chosen where, on made-up machines."""
 
 from __future__ import annotations

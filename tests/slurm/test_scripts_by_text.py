@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What holds for every script in slurm/ and can be read from it; tests/slurm/cluster submits them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands as users start them, for the tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the tests of the doctor share: how it is started, what its screen says, machines made up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What stands for NCCL between CPUs: every rank lays its rows down as files, and takes the others'."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Nothing that this project makes in shared memory or in the temporary folder may stay there after the tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Machines for tests of what is decided: made up, or found by ranks that do not exist."""
 
 from __future__ import annotations

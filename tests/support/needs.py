@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What tests need and a machine may lack: @pytest.mark.needs("compiler"), or `gpu`. Without it they are skipped, and say so."""
 
 from __future__ import annotations

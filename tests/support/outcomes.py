@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What became of each test, in a file that several runs add to; as a program, what none of them has tested, by reason.
 
 python tests/support/outcomes.py FILE

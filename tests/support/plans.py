@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Plans for tests, with the request's fields as keywords."""
 
 from __future__ import annotations

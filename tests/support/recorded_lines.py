@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Recorded lines of every experiment, as its script writes them, and what the tests of experiments need to use them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One seed for all that is random in a run: printed in the header and with every failure, given by --seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What chooses and counts the tests."""
 
 from __future__ import annotations

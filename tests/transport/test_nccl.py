@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The transport nccl, on CPUs that copy like GPUs and are joined by files: mpirun -n P, P from 2 on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The transports between host and devices, on CPUs that copy like GPUs: the same products over each, and the one taken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The transports between GPUs: mpirun -n P python -m pytest --with-mpi -m "gpu and mpi" tests/transport, P from 1 on."""
 
 from __future__ import annotations

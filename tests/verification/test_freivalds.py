@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The check of C: finds what is wrong, and cries over nothing that rounding alone explains."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs a probe: python -m hybrid.diagnostics.probes NAME LIMIT ARGUMENT…
 
 It is `main` of the module NAME of this package, which reports what it finds. The process ends after LIMIT seconds, also when

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measures the GPUs of all ranks at the same time, by one proxy for each rank.
 
 The argument is JSON: `rank`; `nodes`: of each node its ranks that have a GPU; `measuring`: of each node the ranks whose links

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Times copies over a device's link to its host, each direction by itself, by the same calls as a product's copies."""
 
 from __future__ import annotations

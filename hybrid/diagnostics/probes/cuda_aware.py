@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tries whether MPI moves a GPU's memory: a process alone sends to itself.
 
 An MPI that is not CUDA-aware takes the device address for one of the host and dies of reading it.

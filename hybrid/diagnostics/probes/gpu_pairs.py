@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measures all GPUs that one process sees: their links to the host, and copies between each two of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tries a GPU: compiles and runs a kernel, copies, and pins host memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reports which GPUs this process sees, through the driver and through CuPy; makes no CUDA context on any of them."""
 
 from __future__ import annotations

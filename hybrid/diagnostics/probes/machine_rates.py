@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measures what the plan's model of a machine needs of one GPU.
 
 The argument is JSON: `index` of the GPU, null for a CPU that copies like one; `sizes` of square products, smallest first;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Starts MPI in a process alone, and reports which library it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the doctor's probes have in common: programs that run as child processes, since what they try may kill or hang them.
 
 Each reports what it has found as soon as it has found it, so that nothing is lost when it dies of the next thing.

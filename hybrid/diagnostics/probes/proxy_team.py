@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The team that a rank's proxy belongs to: a phase's results go to the other proxies through the ranks."""
 
 from __future__ import annotations

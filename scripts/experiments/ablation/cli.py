@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is each mechanism worth?   python scripts/ablation.py --gpus 1 2 --sizes 8000 16000 --json ablation.jsonl
 
 For each number of GPUs, one rank each, `mpirun` starts one program. It multiplies matrices of random normal numbers in shared

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Products with and without each mechanism, in turns in the same processes, on shared host arrays; C at rank 0.
 
 `scripts/ablation.py` starts it: mpirun -n P python -m mpi4py scripts/experiments/ablation/program.py --sizes 8000 --json FILE

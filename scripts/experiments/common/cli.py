@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How an experiment's script is told what to do, and how it ends."""
 
 import argparse

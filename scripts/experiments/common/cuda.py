@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The calls of a CUDA program, made on a GPU, or on the CPU's CUDA runtime where they do the same to the host's memory."""
 
 import sys

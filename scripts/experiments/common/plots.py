@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How all pictures are drawn: one style; the same lines and the same matplotlib make the same file."""
 
 import importlib.util

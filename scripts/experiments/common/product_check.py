@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Is C = A·B? The one check of all experiments, on the host and on a GPU."""
 
 from importlib import import_module

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs of the runner's own command, in processes of their own."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Recorded lines: one model for all experiments, the one that `hybrid`'s own commands write.
 
 `command` names the script that wrote a line, `arguments` what it was told, `run` the start that the line belongs to; schema,

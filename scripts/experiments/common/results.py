@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What an experiment makes of its recorded lines: the base of every experiment's `Results`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a recorded line must have: a test for the value of each of its keys.
 
 Lines come from files, which may hold anything. What passes is finite, short, printable, and of the type that is expected.

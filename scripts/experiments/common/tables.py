@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is said of results, before it is known where: on a terminal, in a Markdown file, or on a page."""
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether what was measured reaches what it must."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Times of the lectures' kernels; every product that is timed is checked against float64."""
 
 import math

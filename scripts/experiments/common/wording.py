@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Numbers and errors as people read them; bytes are hybrid.core.text's."""
 
 import re

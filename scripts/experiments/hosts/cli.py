@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From matrices in host memory to their product at rank 0: how fast beside the program one writes by hand?
 
 For each number of GPUs these are started, round by round and each round in another order, with `mpirun -n P`:

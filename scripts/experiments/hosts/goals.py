@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the times of scripts/bench_hosts.py must reach; judged is what was measured."""
 
 from collections.abc import Iterator

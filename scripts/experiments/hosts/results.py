@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the recorded lines of scripts/bench_hosts.py say: the table, and the picture."""
 
 import statistics

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The programs that scripts/bench_hosts.py compares: which are started when, how, and what they measured."""
 
 import os

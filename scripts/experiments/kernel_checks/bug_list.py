@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The errors that scripts/bugs.py shows: in which document, how the faulty kernel is launched there, and why it goes wrong."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The errors in five teaching documents' CUDA programs, run without a GPU: python scripts/bugs.py [--bug NAME]
 
 Each error is planted into a kernel of its own (experiments/kernel_checks/bugs/*.cu), which runs on the CPU's CUDA runtime beside

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Does every CUDA kernel compile, and fit, on every GPU? python scripts/compile_kernels.py [--targets sm_80 sm_90a]
 
 Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. All

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The faults that scripts/mutants.py plants into the kernels: at least two for every idea that can be got wrong."""
 
 from collections.abc import Sequence

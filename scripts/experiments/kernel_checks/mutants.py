@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Are faults in kernels found without a GPU? Plants them one by one: python scripts/mutants.py [--all] [NAME ...]
 
 Each fault is a small change of a kernel or of a header, such as a barrier left out. The changed kernel runs on the CPU's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NVIDIA's run-time compiler, and what its log says of the kernels it made."""
 
 import re

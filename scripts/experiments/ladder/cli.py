@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How fast is every kernel of the catalogue beside cuBLAS? python scripts/ladder.py [--json lines.jsonl] [--write] [--check]
 
 On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS, in one run: in each

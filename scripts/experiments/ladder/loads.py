@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How often each element of A and B is loaded from global memory: by formula, and counted on the CPU."""
 
 from collections.abc import Iterable, Sequence

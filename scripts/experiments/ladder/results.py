@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the ladder's recorded lines say: the table, the picture, and the targets they must reach."""
 
 from collections.abc import Iterator, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Times the catalogue's kernels on a GPU, in turns with cuBLAS."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """With and without shared memory: python scripts/lecture_hochberg.py [--picture FILE.svg]
 
 Section 2.4 of the matrix multiplication module, float32: time against matrix size, to 1000 and from 1000 to 8000, and under

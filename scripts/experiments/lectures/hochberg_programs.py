@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The matrix lecture's two programs, call by call, printing what they print: multNoShare and multShare."""
 
 import secrets

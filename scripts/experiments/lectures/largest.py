@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How large may N×N matrices be? python scripts/largest.py [--gpu-memory BYTES]
 
 Question 2 of the matrix multiplication module: N by the memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the

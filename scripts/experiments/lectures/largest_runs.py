@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Products as large as memory allows, multiplied and checked: in core as the lecture's programs do, and by the runner."""
 
 import secrets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The arithmetic of a launch: which blocks cover a matrix, what a tile loads, what a warp touches. No GPU needed."""
 
 from collections.abc import Iterator

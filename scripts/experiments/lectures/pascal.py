@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python scripts/pascal.py [--kernel NAME]
 
 L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. For each element type, the largest N of N×N with

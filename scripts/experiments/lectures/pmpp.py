@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The exercises on multidimensional grids: python scripts/lecture_pmpp.py [--launch ROWS COLUMNS X Y]
 
 Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide

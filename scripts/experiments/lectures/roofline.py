@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The lecture's roofline: what memory delivers bounds what can be computed, unless numbers are used more than once."""
 
 from collections.abc import Iterator, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix multiplication in three programs: python scripts/lecture_siegel.py [--picture FILE.svg]
 
 The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What scripts/lecture_siegel.py says of its lines: the lecture's numbers beside this machine's, as a table and a picture."""
 
 from collections.abc import Iterator, Sequence

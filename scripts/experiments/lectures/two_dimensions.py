@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CUDA in two dimensions: python scripts/lecture_2d.py [--picture FILE.svg]
 
 The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one

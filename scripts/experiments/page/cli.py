@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """All figures of the lectures on one HTML page: python scripts/report.py [lines.jsonl ...] [--out report.html]
 
 Takes the lines that lecture_pmpp, lecture_2d, lecture_hochberg, lecture_siegel, largest, pascal, ladder and bench_hosts, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A report as one HTML page that needs nothing else: every text is escaped, every picture is part of it, no script runs."""
 
 import re

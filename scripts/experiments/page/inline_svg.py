@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pictures as parts of a page: drawn by the scripts' own functions, then freed of what a page has once, and of fixed colours."""
 
 import re

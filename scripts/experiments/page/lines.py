@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The lines that a report is made of. Files may hold anything: what cannot be used is named, and the rest is taken."""
 
 import json

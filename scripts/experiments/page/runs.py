@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The scripts that a report needs no recorded lines of: they are run, one after the other."""
 
 import shlex

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sections of a report: which experiments' lines make which, by their own tables and pictures."""
 
 from collections.abc import Iterator, Sequence

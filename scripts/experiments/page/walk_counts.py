@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Paths of a length, counted exactly: python -m hybrid.paths, of whose recorded lines a report shows the newest.
 
 How many walks of a length lead from where to where? The entries of the adjacency matrix's power, whole numbers of any size; of

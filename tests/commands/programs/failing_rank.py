@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hybrid.matmul with a planted failure: failing_rank.py RANK PHASE KIND arguments…"""
 
 from __future__ import annotations

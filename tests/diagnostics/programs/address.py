@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What stands for a GPU's array."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hybrid.doctor on a machine with a GPU a rank, for each of which a CPU stands."""
 
 from __future__ import annotations

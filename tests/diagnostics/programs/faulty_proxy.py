@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hybrid.diagnostics.probes.all_ranks with a fault of the device's: faulty_proxy.py LIMIT TASK FAULT"""
 
 from __future__ import annotations

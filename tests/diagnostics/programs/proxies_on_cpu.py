@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Proxies on a CPU that copies like a GPU, one for each rank: proxies_on_cpu.py RANKS_PER_NODE RANKS_WITHOUT FAULT
 
 Rank 0 prints what was measured, as JSON. FAULT is one of rank 1's proxy, "" for none.

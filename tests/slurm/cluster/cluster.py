@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A real Slurm cluster on one machine, for tests: namespaces stand for nodes, device files for GPUs.
 
 All of it lives in namespaces of one process, so that nothing of it is seen outside, nothing of the machine's own Slurm

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # usage: cluster.sh FOLDER [SHARED…]
 # The first process of a cluster: runs in namespaces of its own (cluster.py makes them), starts everything, and waits.
 # When it ends, the kernel ends all other processes in them and removes the network and the mounts.

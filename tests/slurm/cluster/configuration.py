@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the test cluster looks like: its nodes, and the files that tell Slurm about them."""
 
 from __future__ import annotations

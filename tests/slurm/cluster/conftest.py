@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tests of a real Slurm: collected only where `-m` names the marker `cluster`, and with one cluster for all of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Batch jobs on the test cluster: submit, wait within a limit, and read what they left."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # usage: node.sh NAME FOLDER [SHARED…]
 # The first process of a node: gives it a name, a /tmp and a /dev/shm of its own, and runs its Slurm daemon.
 # Without a /tmp of its own, two nodes of a job would meet in files that MPI libraries make there.

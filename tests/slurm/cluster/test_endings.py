@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs that do not end by themselves: cancelled, asked to end, or with a rank killed. All end soon, and nothing stays."""
 
 from __future__ import annotations

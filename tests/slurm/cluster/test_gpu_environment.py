@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What Slurm tells ranks of their GPUs under its many options, and that each rank then takes the right one."""
 
 from __future__ import annotations

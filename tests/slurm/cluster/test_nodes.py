@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The nodes are as separate as those of a real cluster, and products cross the network between them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every script of slurm/, submitted as it is: job state, output, JSON lines, and the check of the products."""
 
 from __future__ import annotations

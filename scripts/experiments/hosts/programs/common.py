@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the programs that scripts/bench_hosts.py starts have in common: options, matrices, timing, check and lines."""
 
 import argparse

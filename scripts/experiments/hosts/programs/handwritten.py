@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The program one writes by hand with mpi4py and CuPy: Scatter A, Bcast B, to the GPU, A @ B, from the GPU, Gather C.
 
 Every buffer is made and touched before the clock runs; barriers stand between the steps. Without a GPU NumPy stands for CuPy.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The parts that call hybrid.multiply, each beside what it is compared with, and the copies that none of them can do without.
 
 library   ordinary private arrays of rank 0, with and without `out`: wall time at rank 0, from the second call on

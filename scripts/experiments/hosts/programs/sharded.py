@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Host array → sharded over the GPUs → matmul → host array by another library, in one process: for the picture.
 
 jax    A and B go to the GPUs by rows, so that every link carries each row once; the rest is left to JAX

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tiles in shared memory, ragged edges and all, and a barrier that not all threads come to, or none.
 #include "hardware.cuh"
 #include "matrix.cuh"

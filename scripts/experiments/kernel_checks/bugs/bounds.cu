@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One thread an element, as in naive.cu, but with the bounds tested wrongly, or not at all.
 #include "hardware.cuh"
 #include "matrix.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One thread an element of C; positions in memory are counted in 32 bits.
 #include "hardware.cuh"
 #include "matrix.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Square tiles in shared memory, for matrices that consist of whole tiles, and for those only.
 #include "hardware.cuh"
 #include "matrix.cuh"
