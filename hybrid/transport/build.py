@@ -58,6 +58,13 @@ def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
     return CpuDevice(staged=plan.staged)
 
 
+def _device_on(gpu: Gpu | None, plan: Plan, kernel: Kernel) -> PeerDevice:
+    """A device of this process on another rank's GPU, which may have another index here."""
+    seen_here = next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None
+    device: PeerDevice = _device(plan, seen_here, kernel)  # type: ignore[assignment]  # all three can be opened
+    return device
+
+
 def make_panel_stream(team: Team, plan: Plan, rank_device: RankDevice, forwarder: PanelForwarder) -> PanelStream:
     """Of column panels of B that come from other nodes. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
@@ -98,13 +105,6 @@ def make_transport(
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
         return NcclTransport(rank_device.device, matrices, rank_device.device_group, team.rank, rows_of), buffers
 
-    def device_on(rank: int) -> PeerDevice:
-        """A device of this process on that rank's GPU, which has another index here."""
-        theirs = gpus[rank]
-        seen_here = next((gpu for gpu in usable_gpus() if gpu.uuid == theirs.uuid), None) if theirs else None
-        device: PeerDevice = _device(plan, seen_here, kernel)  # type: ignore[assignment]  # all three can be opened
-        return device
-
     row_panels, pieces_of_b = _most_pieces(plan)
     driver = plan.root if plan.at_root else None
     wanted = LinkRequest(
@@ -113,7 +113,7 @@ def make_transport(
         max(row_panels + pieces_of_b, row_panels * pieces_of_b),
         driver,
     )
-    rank_device.connect(team, wanted, _flags_of(plan), device_on)
+    rank_device.connect(team, wanted, _flags_of(plan), lambda rank: _device_on(gpus[rank], plan, kernel))
     assert rank_device.flags is not None
     device, flags, peers = rank_device.device, rank_device.flags, rank_device.peers(team, plan)
     made: Transport

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
 
 
-class Results:
+class Results(ABC):
     """The lines to be shown, the last of them measured last. Subclasses say them as tables and draw them."""
 
     command: ClassVar[str]  # the script's name, and what its lines have as `command`
@@ -76,12 +77,13 @@ class Results:
         if selected := cls.selected(lines):
             yield cls(selected)
 
+    @abstractmethod
     def blocks(self) -> Iterator[Block]:
-        raise NotImplementedError
+        """Its tables and remarks."""
 
     def draw(self, path: str) -> None:
-        """A picture; UsageError where nothing was measured that it shows."""
-        raise NotImplementedError
+        """A picture; UsageError where there is none, or nothing was measured that it shows."""
+        raise UsageError(f"scripts/{self.command}.py has no picture for {path}")
 
     def has_picture(self) -> bool:
         return True
