@@ -224,7 +224,7 @@ def test_a_run_is_recorded_line_by_line(runtime, tmp_path):
         (["--picture", "nowhere/x.svg"], 2, "there is no folder"),
         (["--json", "nowhere/x.jsonl"], 2, "there is no folder"),
         (["--from", "nowhere.jsonl"], 1, "No such file"),
-        (["--device", "emulate", "--size", "6"], 2, "a multiple of 4"),
+        pytest.param(["--device", "emulate", "--size", "6"], 2, "a multiple of 4", marks=pytest.mark.needs("compiler")),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, code, said, capsys, monkeypatch, tmp_path):

@@ -167,7 +167,7 @@ def test_one_size(tmp_path):
         (["--kernel", "blass"], "unknown kernel 'blass': did you mean 'blas'?"),
         (["--json", "none/x.jsonl"], "there is no folder"),
         (["--picture", "none/x.svg"], "there is no folder"),
-        (["--picture", "x.svg", "--size", "8"], "not with --size"),
+        pytest.param(["--picture", "x.svg", "--size", "8"], "not with --size", marks=pytest.mark.needs("matplotlib")),
     ],
 )
 def test_wrong_usage_is_refused(arguments, said, tmp_path):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shlex
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
 
 
-class Results(ABC):
+class Results:
     """The lines to be shown, the last of them measured last. Subclasses say them as tables and draw them."""
 
     command: ClassVar[str]  # the script's name, and what its lines have as `command`
@@ -77,9 +76,9 @@ class Results(ABC):
         if selected := cls.selected(lines):
             yield cls(selected)
 
-    @abstractmethod
     def blocks(self) -> Iterator[Block]:
-        """Its tables and remarks."""
+        """Its tables and remarks; none by default."""
+        return iter(())
 
     def draw(self, path: str) -> None:
         """A picture; UsageError where there is none, or nothing was measured that it shows."""
