@@ -19,7 +19,7 @@ SECONDS = 90.0  # most a job may take, waiting included; pytest allows a test 12
 GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
-# Now and then Slurm's pmi2 plugin garbles what ranks of MPICH on two nodes exchange in MPI_Init, so that they never start.
+# What a job says whose ranks fail in MPI_Init on two nodes, for a reason that is not known: they never ran a line of ours.
 NOT_STARTED = ("mpi/pmi2: ", "Fatal error in internal_Init_thread")
 STARTS = 4
 
