@@ -30,8 +30,8 @@ def products(job, ranks, nodes=1):
     return [(result["n"], result["kernel"]) for result in results]
 
 
-# MPI_Init of MPICH failed in several runs on two nodes of one rank each, with errors of Slurm's pmi2 plugin or of UCX. The cause is
-# not known; once it is found, this mark must go.
+# MPI_Init of MPICH failed in several runs on two nodes of one rank each, with errors of Slurm's pmi2 plugin or of UCX. The cause
+# is not known; once it is found, this mark must go.
 GARBLED = pytest.mark.xfail(strict=False, reason="MPI does not always start on two nodes under Slurm's pmi2")
 
 
