@@ -36,12 +36,20 @@ find_python() {
     python -c 'import hybrid, mpi4py, numpy' || fail "$(type -P python || echo 'no python') cannot run the project: see slurm/README.md"
 }
 
+# MPICH over UCX sends addresses to other nodes in PMI-1 requests that may be longer than 1024 characters. Slurm's pmi2 plugin
+# takes the first 1024 for the whole request, and MPI_Init fails (https://github.com/pmodels/mpich/issues/6924). Hydra, the
+# mpirun of MPICH, reads all of it.
+needs_hydra() {
+    [[ $1 == "MPICH Version"* ]] && ((${SLURM_JOB_NUM_NODES:-1} > 1)) && [[ $(mpirun --version 2>&1) == *HYDRA* ]]
+}
+
 # An MPI and srun find each other through one protocol only; with another one every rank takes itself for rank 0 of 1.
 choose_protocol() {
     local library offered
     library=$(python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())')
     if [[ -z ${SRUN_MPI-} ]]; then # a site may know better
         case $library in *"Open MPI"*) SRUN_MPI=pmix ;; *) SRUN_MPI=pmi2 ;; esac
+        if needs_hydra "$library"; then SRUN_MPI=none; fi
     fi
     offered=$(srun --mpi=list 2>&1) || offered=''
     [[ $offered =~ (^|[[:space:]])$SRUN_MPI($|[[:space:]]) ]] || SRUN_MPI=none

@@ -36,7 +36,7 @@ def test_every_srun_ends_its_step_when_a_rank_dies(script):
 @pytest.mark.parametrize(("size", "small", "factor"), [(8000, 1000, 512), (48, 6, 512), (50, 6, 579), (9, 1, 729), (4, 1, 64)])
 def test_beowulfs_loops_say_how_much_longer_the_whole_size_takes(tmp_path, size, small, factor):
     (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm" / "job.sh").write_text(f"SIZE={size} SRUN_MPI=none; srun() {{ :; }}; has_kernel() {{ :; }}\n")
+    (tmp_path / "slurm" / "job.sh").write_text(f"SIZE={size}; launch() {{ :; }}; has_kernel() {{ :; }}\n")
     done = subprocess.run(
         ["bash", SLURM / "beowulf.sbatch"], env={"PATH": "/usr/bin:/bin", "HYBRID_ROOT": str(tmp_path), "SLURM_JOB_ID": "1"},
         capture_output=True, text=True, check=True,

@@ -7,18 +7,18 @@ import re
 import time
 
 import pytest
-from jobs import SECONDS, submit
+from jobs import SECONDS, STARTS, submit
 
 SOON = 30.0  # seconds, on a machine that does other things as well
 
 
-@pytest.fixture(params=["", "none"], ids=["srun", "mpirun"])
+@pytest.fixture(params=STARTS, ids=["srun", "mpirun"])
 def endless(request, cluster):
     """A job whose two ranks, on two nodes, multiply until they are stopped."""
     sizes, options = (32, 32, 32), "-N 2 --ntasks-per-node=1 -p GPU-small"
     job = submit(
         cluster, "matmul.sbatch", *sizes, "--repeat", 10**9, "--threads", 1,
-        options=options, HYBRID_DEVICE="cpu", SRUN_MPI=request.param,
+        options=options, HYBRID_DEVICE="cpu", **request.param,
     )  # fmt: skip
     job.wait_for_output("2 ranks on 2 nodes", SECONDS - SOON)
     yield job

@@ -30,12 +30,7 @@ def products(job, ranks, nodes=1):
     return [(result["n"], result["kernel"]) for result in results]
 
 
-# MPI_Init of MPICH failed in several runs on two nodes of one rank each, with errors of Slurm's pmi2 plugin or of UCX. The cause
-# is not known; once it is found, this mark must go.
-GARBLED = pytest.mark.xfail(strict=False, reason="MPI does not always start on two nodes under Slurm's pmi2")
-
-
-@pytest.mark.parametrize(("options", "nodes"), [("", 1), pytest.param("-N 2", 2, marks=GARBLED)])
+@pytest.mark.parametrize(("options", "nodes"), [("", 1), ("-N 2", 2)])
 def test_beowulf_on_one_node_and_on_two(cluster, options, nodes):
     job = submit(cluster, "beowulf.sbatch", options=options, HYBRID_SIZE="48")
     output = job.succeed()
@@ -90,7 +85,6 @@ def test_a_task_past_the_end_of_the_sweep_fails_and_says_what_to_do(cluster):
     assert "there are 12 runs only: sbatch --array=0-11" in job.output()
 
 
-@GARBLED
 def test_tests_run_inside_a_job(cluster):
     chosen = ("tests/api/test_multiply_mpi.py", "-k", "product_is_numpys and 37x23x41 and not two")
     job = submit(cluster, "test.sbatch", *chosen, options="-N 2 --ntasks-per-node=1")
