@@ -33,7 +33,7 @@ def multiply(
     out: np.ndarray | None = None,
     kernel: str | None = None,
     device: str | None = None,
-    check: bool | None = None,
+    check: bool | str | None = None,
     threads: int | None = None,
 ) -> Any:
     """Multiply two matrices by all ranks of a communicator.
@@ -56,7 +56,8 @@ def multiply(
     device
         "auto", "cpu", "cuda" or "emulate".
     check
-        Whether to verify the product.
+        True verifies the product where it is multiplied, while it is; "host" from host memory alone, independent of all that
+        ran on a GPU; False does not.
     threads
         CPU threads of each rank.
 

@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: MIT
 """Entry of `python -m hybrid.matmul n l m`: C (n×m) = A (n×l) · B (l×m) by all ranks of the job."""
 
+import gc
 import sys
 
-from hybrid.commands.matmul import main
+from hybrid.core.wall import wall
+
+
+def main() -> int:
+    """The command: its exit code."""
+    wall.enter("imports")
+    gc.disable()  # until all modules are loaded: what they make stays, so looking for garbage among it only takes time
+    from hybrid.commands.matmul import main as command
+
+    return command()
+
 
 if __name__ == "__main__":
     sys.exit(main())

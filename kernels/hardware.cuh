@@ -78,3 +78,22 @@ __device__ __forceinline__ void mma_m16n8k8(double (&d)[4], const double (&a)[4]
 }
 #endif
 #endif  // CUDA_ON_CPU
+
+#if __CUDA_ARCH__ >= 800
+// A lane's part of d (16×8) += a (16×8) · b (8×8). Before sm_90 it takes four mma of 8×8×4.
+__device__ __forceinline__ void multiply_fragments(double (&d)[4], const double (&a)[4], const double (&b)[2])
+{
+#if __CUDA_ARCH__ >= 900
+    mma_m16n8k8(d, a, b);
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        double part[2] = {d[2 * half], d[2 * half + 1]};
+        mma_m8n8k4(part, a[half], b[0]);
+        mma_m8n8k4(part, a[half + 2], b[1]);
+        d[2 * half] = part[0];
+        d[2 * half + 1] = part[1];
+    }
+#endif
+}
+#endif

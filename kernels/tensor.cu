@@ -12,23 +12,6 @@
 #include "stages.cuh"
 #include "vectors.cuh"
 
-// A lane's part of d (16×8) += a (16×8) · b (8×8). Before sm_90 it takes four mma of 8×8×4.
-__device__ __forceinline__ void multiply_fragments(double (&d)[4], const double (&a)[4], const double (&b)[2])
-{
-#if __CUDA_ARCH__ >= 900
-    mma_m16n8k8(d, a, b);
-#else
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        double part[2] = {d[2 * half], d[2 * half + 1]};
-        mma_m8n8k4(part, a[half], b[0]);
-        mma_m8n8k4(part, a[half + 2], b[1]);
-        d[2 * half] = part[0];
-        d[2 * half + 1] = part[1];
-    }
-#endif
-}
-
 // It computes Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows in an mma. Which column and which k an element of a fragment stands for is
 // free, as long as A's, B's and C's fragments agree: lane (g, t) = (lane / 4, lane % 4) has columns 2g and 2g+1, k = 2t and 2t+1,
 // so that every load from shared memory is a 16-byte vector in the order of the mma's registers.

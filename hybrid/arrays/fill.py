@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Matrices generated from a seed: the same for any number of ranks and threads, and any rank can generate any row.
 
-Random numbers come from Philox, a counter-based generator: its key is (seed, matrix), and its counter starts at a number
-that depends on the row.
+The elements, in row-major order, are cut into blocks of 2^16, whatever the shape. The random numbers of each block come from
+SFC64, which starts from (seed, matrix, block). Its state holds a counter, so two blocks cannot share a state within 2^64 steps.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hybrid.core.spans import Span
-from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
+from hybrid.core.spans import Span, pieces
+from hybrid.host.thread_map import on_threads
 
 if TYPE_CHECKING:
     import numpy as np
 
 FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
+
+_BLOCK = 1 << 16  # elements: NumPy takes 0.1 ms and more for so many, so that threads seldom wait for the GIL
+_CALL_BLOCKS = 16  # at most, that a thread makes between two reports of progress
+_PARTS_PER_THREAD = 4  # at least, where there are as many blocks: threads that are held up get fewer
+_DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
 
 
 def fill_rows(
@@ -30,66 +35,69 @@ def fill_rows(
     threads: int = 1,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Write rows `rows` of the matrix into `into`, whose row 0 is the first of them, with `threads` threads.
+    """Write rows `rows` of the matrix into `into`, C-contiguous, whose row 0 is the first of them, with `threads` threads.
 
     `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (number in row-major order).
     `progress` gets the number of rows done so far, in this thread.
     """
+    if not into.size:
+        return
+    if not into.flags.c_contiguous:
+        raise ValueError("the rows to be filled are not contiguous")
+    width, elements = into.shape[1], into.reshape(-1)
+    wanted = Span(rows.lo * width, rows.hi * width)
 
-    def make(group: Span) -> int:
-        _FILLERS[fill](into[group.within(rows).slice], group, seed, matrix)
-        return len(group)
+    def make(numbers: Span) -> int:
+        maker = _Maker(fill, seed, matrix)
+        return sum(maker.write(number, wanted, elements) for number in range(numbers.lo, numbers.hi))
 
+    blocks = Span(wanted.lo // _BLOCK, -(-wanted.hi // _BLOCK))
+    at_once = max(1, min(_CALL_BLOCKS, len(blocks) // (_PARTS_PER_THREAD * max(1, threads))))
     done = 0
-    for count in on_threads(threads, make, rows_of_about(CALL_BYTES, rows, into.shape[1] * 8)):
+    for count in on_threads(threads, make, pieces(blocks, at_once)):
         done += count
-        progress(done)
+        progress(done // width)
 
 
-def _generator(seed: int, matrix: str, low: int, high: int = 0) -> np.random.Generator:
-    """Philox with its counter at high·2^64 + low."""
-    from numpy import array, uint64
-    from numpy.random import Generator, Philox
+class _Maker:
+    """Makes blocks of a matrix, one after the other."""
 
-    key, counter = array([seed % 2**64, MATRICES.index(matrix)], uint64), array([low, high, 0, 0], uint64)
-    return Generator(Philox(key=key, counter=counter))
+    def __init__(self, fill: str, seed: int, matrix: str) -> None:
+        from numpy import empty
+        from numpy.random import SFC64, Generator
 
+        self._fill, self._seed, self._matrix = fill, seed % 2**64, MATRICES.index(matrix)
+        self._generator, self._discarded = Generator(SFC64(0)), empty(_DISCARDED)
 
-def _words(rows: Span, width: int, seed: int, matrix: str) -> np.ndarray:
-    """64 random bits for each element of the rows."""
-    steps = -(-width // 4)  # of the counter for one row; each step gives four words
-    generator = _generator(seed, matrix, rows.lo * steps)
-    return generator.integers(2**64, size=(len(rows), 4 * steps), dtype="uint64")[:, :width]
+    def write(self, number: int, wanted: Span, elements: np.ndarray) -> int:
+        """Write those elements of block `number` that are wanted, and return their number. `elements`: all that are wanted."""
+        import numpy as np
 
+        block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
+        if block.lo >= wanted.lo:
+            self._make(elements[block.within(wanted).slice], number)
+            return len(block)
+        # How many random numbers an element takes depends on their values, so the elements before it must be made, too.
+        made = np.empty(len(block), elements.dtype)
+        self._make(made, number)
+        used = made[wanted.lo - block.lo :]
+        elements[: len(used)] = used
+        return len(used)
 
-def _lecture(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    values = 3 if matrix == "A" else 2
-    words = _words(rows, into.shape[1], seed, matrix)
-    words >>= 32
-    words *= values
-    words >>= 32  # rounds words · values / 2^32 down: all values have the same probability, to 2^-32
-    into[...] = words
+    def _make(self, into: np.ndarray, number: int) -> None:
+        """The first elements of the block."""
+        import numpy as np
 
-
-def _uniform(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    bits = 24 if into.dtype == "float32" else 53  # that the type holds exactly
-    words = _words(rows, into.shape[1], seed, matrix)
-    words >>= 64 - bits
-    into[...] = words
-    into *= 2.0**-bits
-
-
-def _normal(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    for target, row in zip(into, range(rows.lo, rows.hi), strict=True):
-        # How many steps a row takes depends on the numbers drawn, so each row has its own upper half of the counter.
-        _generator(seed, matrix, 0, 1 + row).standard_normal(out=target, dtype=into.dtype.type)
-
-
-def _index(into: np.ndarray, rows: Span, seed: int, matrix: str) -> None:
-    import numpy as np
-
-    width = into.shape[1]
-    into[...] = np.arange(rows.lo * width, rows.hi * width).reshape(into.shape)
-
-
-_FILLERS = {"lecture": _lecture, "uniform": _uniform, "normal": _normal, "index": _index}
+        if self._fill == "index":
+            into[...] = np.arange(number * _BLOCK, number * _BLOCK + len(into))
+            return
+        generator = self._generator
+        start = {"state": [self._seed, self._matrix, number, 1]}
+        generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
+        generator.random(out=self._discarded)
+        if self._fill == "lecture":
+            into[...] = generator.integers(3 if self._matrix == MATRICES.index("A") else 2, size=len(into), dtype=np.uint32)
+        elif self._fill == "uniform":
+            generator.random(out=into, dtype=into.dtype.type)
+        else:
+            generator.standard_normal(out=into, dtype=into.dtype.type)

@@ -7,22 +7,21 @@ import argparse
 import io
 import os
 import signal
-import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.record import record
 from hybrid.core.settings import Settings
+from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
-from hybrid.ranks.world import abort, start_world
+from hybrid.ranks.world import abort, leave, start_world
 
 ERROR_TIME = 1.0  # seconds that rank 0 gets to print an error which keeps all ranks from starting, before the others print theirs
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
@@ -80,10 +79,12 @@ def run(
     if os.environ.get("HYBRID_GUARD") == "0":  # without a supervisor: debuggers want one process
         return worker()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
-    return supervisor.supervised(worker, settings.stall, command.after_failed_start if may_start_fail else None)
+    # Only the worker comes back from there. After a failure its threads may still compute, and Python waits for them.
+    code = supervisor.supervised(worker, settings.stall, command.after_failed_start if may_start_fail else None)
+    return code or leave()
 
 
-@dataclass(frozen=True)
+@record
 class _Command:
     """A command with its options; `usage`: what is wrong with them."""
 
@@ -98,6 +99,7 @@ class _Command:
         """Start MPI and do this rank's part; the exit code."""
         team: Team | None = None
         try:
+            wall.enter("MPI start")
             try:
                 team = start_world(patience=PATIENCE)
             except StartError as error:
@@ -109,8 +111,7 @@ class _Command:
                         raise self.usage
                 code = self.work(team, self.options, self.settings)
         except BaseException as error:
-            if os.environ.get("HYBRID_DEBUG") == "1":
-                traceback.print_exc()
+            _show_traceback()
             return _fail_before_start(self.name, self.usage or error) if team is None else _fail(self.name, team, error)
         sys.stdout.flush()
         heartbeat.report_exit_code(code)
@@ -165,8 +166,7 @@ def _answer_failed(name: str, error: Exception) -> int:
     if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if os.environ.get("HYBRID_DEBUG") == "1":
-        traceback.print_exc()
+    _show_traceback()
     code = _print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
     if launched() is not None:
         supervisor.let_launcher_read()
@@ -198,11 +198,19 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     if rank_by_launcher() != 0:
         time.sleep(ERROR_TIME)
     if not isinstance(error, HybridError):
-        error = HybridError(f"rank {rank_by_launcher()} on {socket.gethostname()}, start: {one_line(error)}")
+        error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
     _print_error(name, error)
     heartbeat.report_exit_code(code, agreed=False)
     sys.stdout.flush()
     os._exit(code)
+
+
+def _show_traceback() -> None:
+    """Of the error that is being handled, for those who debug."""
+    if os.environ.get("HYBRID_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
 
 
 def _print_error(name: str, error: BaseException) -> int:

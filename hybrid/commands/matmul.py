@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import signal
 import sys
@@ -14,6 +15,7 @@ from hybrid.commands.cli import run
 from hybrid.commands.matmul_options import parse
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
+from hybrid.core.wall import wall
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import launched, rank_by_launcher
@@ -26,17 +28,20 @@ if TYPE_CHECKING:
     from hybrid.selection.decision import Decision
 
 NAME = "hybrid.matmul"
+_MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     from hybrid.selection.inventory import same_on_all_ranks, settle_threads
 
+    wall.enter("agree")
     with team.phase("agree", timed=False) as asking:
         asking.mine = {**vars(options), **settings.as_dict()}
     same_on_all_ranks(asking.all)
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
+    wall.enter("imports")
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.core.timeline import Timeline
     from hybrid.execution.npy_output import write_product
@@ -47,6 +52,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     from hybrid.selection.inventory import take_inventory
     from hybrid.selection.session import session_of
 
+    gc.enable()
+    wall.enter("agree")
     session = session_of(team)
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
@@ -63,8 +70,10 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     if progress is not None:
         progress.close()
     good = outcome.check is None or outcome.check.ok
+    wall.enter("write")
     if options.out and good:  # a product that failed its check is not worth a file
         write_product(team, decision.plan, outcome.c.array, options.out)
+    wall.enter("end")
     with team.phase("report", timed=False):
         speaker.end(outcome, a, b, {"warmup": warmup}, settings)
     if not good:
@@ -89,9 +98,7 @@ class _Speaker:
     def end(self, outcome: Outcome, a: MatrixSource, b: MatrixSource, extra: dict[str, Any], settings: Settings) -> None:
         if self._silent:
             return
-        from hybrid.reporting import jsonl
-        from hybrid.reporting.chrome_trace import write_trace
-        from hybrid.reporting.run_report import as_record, last_line, table
+        from hybrid.reporting.run_report import as_record, last_line, table, wall_line
 
         options, plan = self._options, outcome.decision.plan
         if options.printed:
@@ -100,11 +107,19 @@ class _Speaker:
             print(f"asked to end: {outcome.repeats} of {options.repeat} products were finished", file=self._stream)
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if options.json:
+            from hybrid.reporting import jsonl
+
             asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
-            jsonl.write(as_record(outcome, {**asked, **extra}, settings.as_dict()), options.json)
+            record = as_record(outcome, {**asked, **extra}, settings.as_dict(), wall.parts())
+            jsonl.write(record, options.json)
         if options.trace:
+            from hybrid.reporting.chrome_trace import write_trace
+
             names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.decision.placements]
             write_trace(options.trace, outcome.intervals, names)
+        print(wall_line(wall.parts()), file=self._stream)
+        for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
+            print(f"wrong: {fault}", file=self._stream)
         print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
 
     def _print_corners(self, outcome: Outcome, a: MatrixSource, b: MatrixSource) -> None:

@@ -60,7 +60,9 @@ def build_parser() -> Parser:
     add_job_options(how)
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
-    how.add_argument("--no-check", dest="check", action="store_false", default=None, help="do not verify the product")
+    check = "verify every product: on (where it is multiplied), host (from host memory alone), off"
+    how.add_argument("--check", choices=("on", "host", "off"), help=f"{check} (on)")
+    how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
     how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
     shown = parser.add_argument_group("what is shown")

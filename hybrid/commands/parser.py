@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -22,6 +21,8 @@ class Parser(argparse.ArgumentParser):
         unknown = [word for word in message.removeprefix("unrecognized arguments: ").split() if word.startswith("--")]
         if message.startswith("unrecognized arguments") and unknown:
             known = [option for action in self._actions for option in action.option_strings]
+            import difflib
+
             near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1, 0.5)
             message = f"unknown option {unknown[0]}" + (f": did you mean {near[0]}?" if near else "; --help lists them")
         raise UsageError(message)

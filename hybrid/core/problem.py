@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from hybrid.core.record import record
 from hybrid.errors import UsageError
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
 WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows of its buffers are aligned to it
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """C (n×m) = A (n×l) · B (l×m). BLAS calls n, m, l M, N, K."""
 

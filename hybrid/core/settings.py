@@ -3,25 +3,25 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, fields
 from typing import Any
 
+from hybrid.core.record import record
 from hybrid.errors import UsageError
 
 MiB = 1 << 20
 
 
-@dataclass(frozen=True)
+@record
 class Settings:
     """How a product is carried out. Each field is also the environment variable HYBRID_<FIELD>."""
 
     device: str = "auto"  # auto, cpu, cuda, or emulate: the CUDA kernels on the CPU
     kernel: str = "auto"  # auto, or a name of the kernel catalogue
-    check: bool = True  # verify the product with random vectors (exactly, for integers)
+    check: str = "on"  # verify the product: on (where it is multiplied), host (from host memory alone) or off
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
     stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
@@ -46,8 +46,10 @@ class Settings:
                 chosen[setting.name] = _parse(variable, text, type(setting.default))
             if flags.get(setting.name) is not None:
                 chosen[setting.name] = flags[setting.name]
-            if setting.name in chosen:
+            if setting.name in chosen and setting.name != "check":
                 _validate(setting, chosen[setting.name])
+        if "check" in chosen:
+            chosen["check"] = one_of("check", _as_check(chosen["check"]), ("on", "host", "off"))
         return cls(**chosen)
 
     def as_dict(self) -> dict[str, object]:
@@ -55,8 +57,18 @@ class Settings:
 
 
 _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fields(Settings))
-_ALLOWED = {"device": ("auto", "cpu", "cuda", "emulate"), "transport": ("auto", "host", "peers", "nccl")}
+_ALLOWED = {
+    "device": ("auto", "cpu", "cuda", "emulate"),
+    "transport": ("auto", "host", "peers", "nccl"),
+}
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _as_check(value: object) -> str:
+    """`check` may be given as a truth value, too."""
+    text = str(value).strip().lower()
+    return "on" if text in _YES else "off" if text in _NO else text
 
 
 def _validate(setting: Field[Any], value: Any) -> None:
@@ -77,6 +89,8 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
     allowed = list(allowed)
     if value in allowed:
         return value
+    import difflib  # only where an error is worded: the start of a command need not wait for it
+
     near = difflib.get_close_matches(value, allowed, 1, 0.5)
     suggestion = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(allowed)}"
     raise UsageError(f"unknown {what} {value!r}: {suggestion}")
@@ -96,10 +110,8 @@ def parse_bytes(text: str) -> int:
 def _parse(variable: str, text: str, kind: type) -> object:
     lowered = text.strip().lower()
     if kind is bool:
-        if lowered in ("1", "true", "yes", "on"):
-            return True
-        if lowered in ("0", "false", "no", "off"):
-            return False
+        if lowered in _YES + _NO:
+            return lowered in _YES
         raise UsageError(f"{variable}={text!r} is neither 1 nor 0")
     try:
         return parse_bytes(text) if variable.endswith(("_BYTES", "_MEMORY")) else kind(text)

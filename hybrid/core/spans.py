@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hybrid.core.record import record
+
 
 @dataclass(frozen=True, order=True)
 class Span:
@@ -58,7 +60,7 @@ def even_pieces(span: Span, at_most: int) -> tuple[Span, ...]:
     )
 
 
-@dataclass(frozen=True)
+@record
 class Topology:
     """The ranks of each node, which share memory. A node's first rank is its leader."""
 

@@ -15,6 +15,14 @@ def readable(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def rate_in_units(per_second: float, unit: str) -> str:
+    """`per_second` with two decimals in M, G or T (10⁶, 10⁹, 10¹²) of the unit."""
+    for prefix, factor in (("T", 1e12), ("G", 1e9)):
+        if per_second >= factor:
+            return f"{per_second / factor:.2f} {prefix}{unit}/s"
+    return f"{per_second / 1e6:.2f} M{unit}/s"
+
+
 def ranges(numbers: Sequence[int]) -> str:
     """0,1,2,5 → 0-2,5"""
     runs: list[list[int]] = []

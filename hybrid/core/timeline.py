@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from hybrid.core.record import record
 
 # In a product's order. Other phases (such as "agree") are recorded, but are in neither the table nor the trace.
 PHASES = ("fill", "prepare", "scatter", "copy in", "exchange", "multiply", "copy out", "gather", "check")
 ON_DEVICE = ("copy in", "exchange", "multiply", "copy out")
 
 
-@dataclass(frozen=True)
+@record
 class Interval:
     """`begin` and `end`: seconds on this rank's clock. `repeat`: number of the product, None outside of products."""
 
@@ -54,7 +55,7 @@ class Timeline:
         return (entry for entry in self.intervals if entry.repeat is None or entry.repeat >= 0)
 
 
-@dataclass(frozen=True)
+@record
 class Spread:
     """Median, least and most seconds of the repeats."""
 
@@ -64,7 +65,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.median(values), min(values), max(values))
+        ordered, half = sorted(values), len(values) // 2
+        # As statistics.median, whose module takes several milliseconds to import.
+        median = ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+        return cls(median, ordered[0], ordered[-1])
 
 
 def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid.core.spans import Span
 from hybrid.kernels.catalogue import Kernel
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU the times are read from events
 # as they are iterated over, so do that outside of what is timed.
@@ -51,12 +54,60 @@ class Device(Protocol):
     def finish(self) -> Timings:
         """Wait until all operations are complete, as cudaDeviceSynchronize does. When each of them ran since the last call."""
 
+    def wait(self, event: Event) -> None:
+        """Until the operation is complete; any thread may call it."""
+
     def poison(self, memory: Any) -> None:
         """Fill memory with NaN, so that elements that are read before they were written show in C."""
+
+    def check_operations(self) -> CheckOperations:
+        """The check's operations on this device, where it copies operands into buffers."""
 
     def pin(self, array: Any) -> None:
         """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
         access to the peer GPU that holds it. It lasts as long as the array's memory."""
+
+
+# Enqueues an operation whose operands are given already, after some events.
+Operation = Callable[[Sequence[Event]], Event]
+
+
+class CheckOperations(Protocol):
+    """What the check of a product computes on the device (kernels/check.cu). Its operations run in the order in which they are
+    enqueued. Matrices of float64 and, for checksums, of uint64 are the device's own."""
+
+    def compile_ahead(self, dtype: str, group: int) -> None:
+        """Compile all that products of this type need, whose columns are summed in groups of so many."""
+
+    def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+        """New contiguous matrices, uninitialized. Where a name begins with "checksums" or "weights", of words of 64 bits."""
+
+    def write(self, into: Any, values: np.ndarray) -> None:
+        """Copy from host memory, at once."""
+
+    def read(self, matrix: Any) -> np.ndarray:
+        """Copy to host memory, when all operations are complete."""
+
+    def clear(self, matrix: Any) -> Operation:
+        """Fill a contiguous matrix with zeros."""
+
+    def row_sums(
+        self, matrix: Any, x: Any, weights: Any, group: int, sums: Any, squares: Any, largest: Any, checksums: Any
+    ) -> Operation:
+        """For each row and each group of `group` columns the sums of x[j]·m[i,j] and of their squares. With `group` 0 only the
+        sum of m[i,j]² over all columns is added to the squares. For each row its largest magnitude, or NOT_INTEGRAL, and its
+        checksum, both of which must be 0 before."""
+
+    def column_totals(self, matrix: Any, totals: Any) -> Operation:
+        """Add the sum of each column to `totals`, which is 0 before."""
+
+    def subtract_product(self, a: Any, y: Any, difference: Any) -> Operation:
+        """difference -= a · y, in float64."""
+
+    def compare(
+        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any
+    ) -> Operation:
+        """Each difference in units of its expected rounding error, in place; `found` for each row as in kernels/check.cu."""
 
 
 class PeerDevice(Device, Protocol):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
 from hybrid.devices.base import Device
 from hybrid.plan.buffer_layout import Region
 from hybrid.plan.rank_share import RankShare
@@ -32,6 +33,10 @@ class Buffers:
         return (
             self._a[arrival.buffer_span.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.buffer_span.slice]
         )
+
+    def rows_of_a(self, buffer_rows: Span) -> Any:
+        """Rows of the buffer of A."""
+        return self._a[buffer_rows.slice]
 
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:
         """The parts of A, B and C of one multiplication."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import Event
-from hybrid.devices.c_loops import compiled_loops
+from hybrid.devices.base import CheckOperations, Event
+from hybrid.devices.cpu_check import CpuCheckOperations
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.catalogue import Kernel
 
@@ -37,7 +37,12 @@ class CpuDevice:
         self._product: Product = blas
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)
+        if kernel.name == "blas":
+            self._product = blas
+            return
+        from hybrid.devices.c_loops import compiled_loops  # with all that compiles, which BLAS does not need
+
+        self._product = compiled_loops(kernel.name, dtype)
 
     def reserve(self, size: int, *, shared: bool) -> _Memory:
         return _Memory.created(size) if shared else _Memory(np.empty(size + WIDEST_COPY, np.uint8))
@@ -65,8 +70,14 @@ class CpuDevice:
         timings, self._timings = self._timings, []
         return timings
 
+    def check_operations(self) -> CheckOperations:
+        return CpuCheckOperations(self._do)
+
     def pin(self, array: np.ndarray) -> None:
         pass  # there is no link whose speed depends on it
+
+    def wait(self, event: Event) -> None:
+        pass  # the operation is complete already
 
     def poison(self, memory: _Memory) -> None:
         memory.bytes[:] = 0xFF  # a NaN as float32 and as float64

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import chain, cycle
 from typing import Any
 
@@ -12,6 +13,7 @@ from hybrid.core.problem import padded
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
+from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_events import OpenedEvent, OperationEnd
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
@@ -22,7 +24,7 @@ from hybrid.kernels.catalogue import Kernel
 
 _SUCCESS, _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 0, 600, 704  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
-_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "copy out": 1}
+_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "copy out": 1, "check": 1}
 _HIGH_PRIORITY = -1  # other streams have 0
 
 
@@ -110,6 +112,16 @@ class CudaDevice:
             return host_origin + self._cupy.cuda.get_elapsed_time(origin, event) / 1e3
 
         return ((phase, seconds(begin), seconds(end)) for phase, begin, end in timed)
+
+    @cached_property
+    def _check_operations(self) -> CudaCheckOperations:
+        return CudaCheckOperations(self._cupy, self._device, lambda after, launch: self._enqueue("check", [*after], launch))
+
+    def check_operations(self) -> CudaCheckOperations:
+        return self._check_operations
+
+    def wait(self, event: Event) -> None:
+        event.synchronize()
 
     def pin(self, array: Any) -> None:
         with self._device:

@@ -16,6 +16,9 @@ class OperationEnd:
         self.ptr = end.ptr
         self.stream = stream
 
+    def synchronize(self) -> None:
+        self._end.synchronize()
+
 
 class OpenedEvent:
     """Another process's interprocess event, to be given to Stream.wait_event."""

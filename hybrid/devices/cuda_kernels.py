@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +59,26 @@ class CompiledKernel:
         rows, columns = c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
         launch = launch_of(self._kernel, c.dtype.name, rows, columns, self._capability, width, adds=adding)
-        return self.compiled(launch), launch.grid, launch.block, tuple(map(_as_matrix_argument, (a, b, c))), launch.shared_bytes
+        return self.compiled(launch), launch.grid, launch.block, tuple(map(matrix_argument, (a, b, c))), launch.shared_bytes
 
     def compiled(self, launch: Launch) -> Any:
         """The instance as a CuPy function."""
         if launch.expression not in self._functions:
-            import cupy
-
-            module = cupy.RawModule(
-                code=(KERNELS / launch.source).read_text(),
-                options=compile_options(KERNELS),
-                name_expressions=(launch.expression,),
-            )
-            function = module.get_function(launch.expression)
+            (function,) = compiled_functions(launch.source, [launch.expression]).values()
             if launch.shared_bytes > _DEFAULT_DYNAMIC_SHARED:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes
             self._functions[launch.expression] = function
         return self._functions[launch.expression]
+
+
+def compiled_functions(source: str, expressions: Sequence[str]) -> dict[str, Any]:
+    """Instances of templates in one of the kernels' sources, as CuPy functions for the current GPU."""
+    import cupy
+
+    module = cupy.RawModule(
+        code=(KERNELS / source).read_text(), options=compile_options(KERNELS), name_expressions=tuple(expressions)
+    )
+    return {expression: module.get_function(expression) for expression in expressions}
 
 
 def compile_options(folder: Path) -> tuple[str, ...]:
@@ -84,7 +87,8 @@ def compile_options(folder: Path) -> tuple[str, ...]:
     return ("-std=c++17", f"-I{folder}", f"-DHEADERS=0x{headers[:16]}")
 
 
-def _as_matrix_argument(matrix: Any) -> np.ndarray:
+def matrix_argument(matrix: Any) -> np.ndarray:
+    """A matrix as the kernels take it: Matrix of matrix.cuh."""
     return np.array((matrix.data.ptr, *matrix.shape, matrix.strides[0] // matrix.itemsize), _MATRIX)
 
 

@@ -238,3 +238,11 @@ __attribute__((noinline, no_sanitize_thread)) T atomicAdd(T* to, T value)
     *to = before + value;
     return before;
 }
+
+template <typename T>
+__attribute__((noinline, no_sanitize_thread)) T atomicMax(T* to, T value)
+{
+    T before = *to;
+    if (value > before) *to = value;
+    return before;
+}

@@ -23,7 +23,7 @@ from hybrid.selection.agreement import agree
 from hybrid.selection.decision import ProductRequest
 from hybrid.selection.inventory import same_on_all_ranks, take_inventory
 from hybrid.selection.session import Session
-from hybrid.verification.freivalds import Check
+from hybrid.verification.check import Check
 
 
 def asked_for(settings: Settings, **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def refuse_no_rank(team: Team, root: int) -> None:
 
 def _refuse_wrong(check: Check | None) -> None:
     if check is not None and not check.ok:
-        raise CheckFailed(f"the product is wrong: error {check.error:.2e}, tolerance {check.tolerance:.2e}")
+        raise CheckFailed(check.refusal())
 
 
 def multiply_row_blocks(session: Session, a: Any, b: Any, root: int, out: Any, flags: dict[str, Any]) -> RowBlock:
@@ -47,7 +47,7 @@ def multiply_row_blocks(session: Session, a: Any, b: Any, root: int, out: Any, f
         if out is not None or root != 0:
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
         asked = asked_for(settings, kind="RowBlocks", root=root)
-        looking.mine = (asked, take_inventory(session, settings), BlockShapes.of(a, b, check=settings.check))
+        looking.mine = (asked, take_inventory(session, settings), BlockShapes.of(a, b, check=settings.check == "host"))
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shapes: list[BlockShapes] = [said[2] for said in looking.all]

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.buffers import Buffers
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
-from hybrid.plan.schedule import Tile
+from hybrid.plan.schedule import Arrival, Tile
 from hybrid.transport.base import RankMatrices, Transport
 from hybrid.transport.panel_stream import PanelStream
+from hybrid.verification.device_check import DeviceCheck
 
 LOADS_AHEAD = 4  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
 
@@ -39,10 +41,28 @@ def multiply_in_place(
     return device.finish()
 
 
-def run_share(share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> Timings:
-    """Multiply the rank's row block by B in the device's buffers. Returns what `Device.finish` does."""
+def run_share(
+    share: RankShare,
+    buffers: Buffers,
+    transport: Transport,
+    device: Device,
+    entering: Entering,
+    check: DeviceCheck | None = None,
+    submitted: Callable[[], None] = lambda: None,
+) -> Timings:
+    """Multiply the rank's row block by B in the device's buffers. Returns what `Device.finish` does.
+
+    `submitted` is called when all copies and multiplications are enqueued.
+    """
     transport.begin()
-    _Run(share, buffers, transport, device, entering).submit()
+    if check is not None:
+        check.begin()
+    run = _Run(share, buffers, transport, device, entering, check)
+    run.submit()
+    submitted()
+    run.submit_checks()
+    if check is not None:
+        check.finish()
     entering("multiply")
     return chain(transport.finish(), device.finish())
 
@@ -50,13 +70,25 @@ def run_share(share: RankShare, buffers: Buffers, transport: Transport, device: 
 class _Run:
     """Submits a share's copies and multiplications. Loads run ahead of the tiles as far as the buffers have room."""
 
-    def __init__(self, share: RankShare, buffers: Buffers, transport: Transport, device: Device, entering: Entering) -> None:
+    def __init__(
+        self,
+        share: RankShare,
+        buffers: Buffers,
+        transport: Transport,
+        device: Device,
+        entering: Entering,
+        check: DeviceCheck | None,
+    ) -> None:
+        self._check, self._overwrites = check, not share.holds_all
+        # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
+        self._to_check: list[Callable[[], object]] = []
         self._arrivals = share.order
         self._last_uses = share.last_uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
         self._loaded = 0
         self._resident: Residency[_Piece] = Residency()
-        self._written: dict[int, list[tuple[Tile, Event]]] = {}  # by the panels' slot: tiles being computed or copied back
+        # By the panels' slot: tiles that are being computed, copied back or checked, until these events.
+        self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
 
     def submit(self) -> None:
         for index, arrival in enumerate(self._arrivals):
@@ -65,8 +97,25 @@ class _Run:
                 fetched = self._transport.exchange(arrival, self._buffers.destination(arrival))
                 for piece in self._resident.under(arrival):
                     piece.loaded += fetched
-            for tile in arrival.releases:
-                self._multiply(tile)
+            if self._check is not None:
+                self._check_arrival(self._check, index, arrival)
+            for number, tile in enumerate(arrival.releases):
+                self._multiply(index, number, tile)
+
+    def submit_checks(self) -> None:
+        """What `submit` has left for later."""
+        for submit_check in self._to_check:
+            submit_check()
+
+    def _check_arrival(self, check: DeviceCheck, index: int, arrival: Arrival) -> None:
+        pieces = self._resident.under(arrival)
+        loaded = [event for piece in pieces for event in piece.loaded]
+        if self._overwrites:
+            checked = check.arrived(index, loaded)
+            for piece in pieces:
+                piece.readers += checked
+        else:
+            self._to_check.append(partial(check.arrived, index, loaded))
 
     def _load_ahead(self, index: int) -> None:
         """Load what arrival `index` needs, and further arrivals into buffers that only tiles submitted already still read."""
@@ -77,26 +126,36 @@ class _Run:
                 return
             self._entering("copy in")
             readers = [event for piece in self._resident.under(arrival) for event in piece.readers]
+            if readers and self._check is not None:
+                readers += self._check.before_overwriting(arrival)
             event = self._transport.load(arrival, self._buffers.destination(arrival), readers)
             self._resident.put(arrival, _Piece([event], []))
             self._loaded += 1
 
-    def _multiply(self, tile: Tile) -> None:
+    def _multiply(self, index: int, number: int, tile: Tile) -> None:
+        """Tile `number` of those that arrival `index` releases."""
         a, b, c = self._buffers.operands(tile)
         pieces = self._resident.read_by(tile)
         written = self._written.setdefault(tile.slot, [])
-        before = [event for other, event in written if _meet(other, tile)]
+        before = [event for other, events in written if _meet(other, tile) for event in events]
         self._entering("multiply")
         after = [event for piece in pieces for event in piece.loaded] + before
         event = self._device.multiply(a, b, c, after, adding=tile.adds)
-        for piece in pieces:
-            piece.readers.append(event)
+        read, events = [event], [event]
         if tile.completes:
             self._entering("copy out")
-            event = self._transport.store(tile, c, [event])
-        # The last entry stands for those it covers: copies out run in order, and so do tiles that accumulate into each other.
+            events = [self._transport.store(tile, c, [event])]
+            if self._check is not None and self._overwrites:
+                checked = self._check.computed(index, number, tile, [event])
+                read, events = read + checked, events + checked
+            elif self._check is not None:
+                self._to_check.append(partial(self._check.computed, index, number, tile, [event]))
+        for piece in pieces:
+            piece.readers += read
+        # The last entry stands for those it covers: copies out run in order, so do checks, and tiles that accumulate into each
+        # other.
         written[:] = [entry for entry in written if not _covers(tile, entry[0])]
-        written.append((tile, event))
+        written.append((tile, events))
 
 
 @dataclass

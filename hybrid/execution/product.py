@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, copy_rows
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Interval, Spread, Timeline, slowest
+from hybrid.core.wall import wall
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.scatter_gather import forwarder_of_b, gather, scatter
@@ -25,7 +27,9 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.freivalds import Check, verify
+from hybrid.verification.check import Check
+from hybrid.verification.freivalds import verify
+from hybrid.verification.other_nodes import sums_of_other_nodes
 from hybrid.verification.transfers import verify_transfer
 
 
@@ -87,16 +91,24 @@ class _Product:
         self._operands, self._settings, self._options = operands, settings, options
         self._threads = decision.placements[self._team.rank].threads.count
         self._views: dict[str, RowView] = {}
+        self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def run(self) -> Outcome:
         team, plan, (a, b) = self._team, self._plan, self._operands
         team.timeline = Timeline(traced=team.timeline.traced)
         with limited_threads(self._threads):
+            wall.enter("allocate")
             self._views = host_matrices(team, plan, a, b, self._options.out, self._threads)
+            wall.enter("fill")
             fill(team, plan, self._views, a, b, self._threads, self._options.progress)
-            totals = self._repeat(self._rank_run())
-            check = self._check() if self._settings.check else None
-        seen = self._views
+            wall.enter("prepare")
+            run = self._rank_run()
+            try:
+                totals = self._repeat(run)
+            except BaseException:
+                run.abandon()
+                raise
+        seen, check = self._views, self._check
         outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), check, repeats=len(totals))
         return _with_times(team, outcome) if self._options.measured else outcome
 
@@ -125,9 +137,15 @@ class _Product:
             with team.phase("scatter", timed=False), busy():
                 self._poison_c()
                 run.make_ready()
-            seconds = self._multiply(run)
+            with wall.within("product" if index >= 0 else "warm-up"):
+                seconds = self._multiply(run)
             if index >= 0:
                 totals.append(seconds)
+            with wall.within("check"):
+                self._check = self._checked(run)
+            if self._check is not None and not self._check.ok:
+                totals = totals or [seconds]  # of a warm-up that is wrong, too
+                break
             if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
                 finish_when_asked()
                 with team.phase("scatter", timed=False) as asking:
@@ -158,12 +176,20 @@ class _Product:
             run.note_work()
         return seconds
 
-    def _check(self) -> Check:
+    def _checked(self, run: RankRun) -> Check | None:
+        plan, check = self._plan, None
+        if plan.check == "device":
+            elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
+            check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
+        decided = check is not None and not (check.ok and check.undecided)
+        return check if decided or plan.check == "off" else self._checked_by_host()
+
+    def _checked_by_host(self) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
         if plan.at_root and team.size > 1:  # only the root can read the matrices: it checks alone, with all ranks' cores
             with team.phase("check") as checking:
                 if team.rank == plan.root:
-                    alone = make_plan(PlanRequest(plan.problem, Topology(((0,),)), check=True))
+                    alone = make_plan(PlanRequest(plan.problem, Topology(((0,),)), check="host"))
                     a, b, c = (RowView(on_host(view.array), view.rows) for view in (a, b, c))
                     threads = sum(placement.threads.count for placement in self._decision.placements)
                     checking.mine = verify(Team(), alone, a, b, c, threads)

@@ -11,12 +11,14 @@ from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
+from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.build import make_panel_stream, make_transport
 from hybrid.transport.panel_stream import PanelForwarder
+from hybrid.verification.check import Check
 
 
 class RankRun:
@@ -37,7 +39,7 @@ class RankRun:
         `forwarder`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
         """
         team, plan = session.team, decision.plan
-        self._team, self._progress, self._share = team, progress, plan.shares[team.rank]
+        self._team, self._plan, self._progress, self._share = team, plan, progress, plan.shares[team.rank]
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
         self._tiles, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
@@ -46,10 +48,17 @@ class RankRun:
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
         self._panel_stream = make_panel_stream(team, plan, self._rank_device, forwarder) if forwarder else None
+        self._check: RankCheck | None = None
+        if plan.check == "device":
+            self._check = RankCheck(team, plan, self._rank_device, matrices, decision.placements)
         if plan.staged:
+            observer = self._check.copies if self._check else None
             self._transport, self._buffers = make_transport(
-                team, plan, self._rank_device, matrices, gpus, decision.kernel, self._panel_stream
+                team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream
             )
+            if self._check is not None:
+                with team.phase("prepare", timed=False):
+                    self._check.check_in(self._buffers)
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_pin = list(read_and_written) if plan.staged else []
 
@@ -61,6 +70,8 @@ class RankRun:
                 self._rank_device.pin(self._to_pin.pop())
             self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
+        if self._check is not None:
+            self._check.begin()
         if self._rank_device.flags is not None:
             self._rank_device.flags.new_round()
         if self._panel_stream is not None:
@@ -81,6 +92,19 @@ class RankRun:
                 raise
             self._timings = work
 
+    def abandon(self) -> None:
+        """The product has failed, on this rank or another: when this returns, no thread of the check reads the matrices."""
+        if self._check is not None:
+            self._check.abandon()
+
+    def check(self, elsewhere: SumElsewhere | None = None) -> Check:
+        """Of the product, which the plan has checked on the device. Every rank calls it, when C is where it belongs.
+        `elsewhere`: as for `RankCheck.findings`."""
+        assert self._check is not None
+        with self._team.phase("check") as checking, busy():
+            checking.mine = self._check.findings(elsewhere)
+        return self._check.judge(checking.all)
+
     def note_work(self) -> None:
         """After the clock has stopped: when each copy and kernel of the product ran. A phase must follow, which tells the
         other ranks if this fails."""
@@ -91,7 +115,10 @@ class RankRun:
     def _multiply(self) -> Timings:
         device = self._rank_device.device
         if self._staged:
-            return run_share(self._share, self._buffers, self._transport, device, self._entering)
+            if self._check is None:
+                return run_share(self._share, self._buffers, self._transport, device, self._entering)
+            check, submitted = self._check.device, self._check.submitted
+            return run_share(self._share, self._buffers, self._transport, device, self._entering, check, submitted)
         assert self._matrices is not None
         return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream)
 

@@ -20,7 +20,9 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.freivalds import Check, verify
+from hybrid.verification.check import Check
+from hybrid.verification.freivalds import verify
+from hybrid.verification.transfers import verify_gathered
 
 
 def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
@@ -36,11 +38,17 @@ def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, 
         view_b = RowView(own_b, share.b_rows) if plan.own_rows_suffice else _all_of_b(team, plan, own_b, settings)
         read_and_written = [own_a, view_b.array, c]
         run = RankRun(session, decision, RankMatrices(own_a, view_b, c), read_and_written, settings, lambda *_: None)
-        with team.phase("scatter", timed=False):
-            run.make_ready()
-        run.multiply()
-        check = None
-        if settings.check:
+        try:
+            with team.phase("scatter", timed=False):
+                run.make_ready()
+            run.multiply()
+            check = run.check() if plan.check == "device" else None
+        except BaseException:
+            run.abandon()
+            raise
+        if plan.check == "device" and not plan.own_rows_suffice:
+            verify_gathered(team, share.b_rows, on_host(own_b), view_b, threads)
+        if plan.check == "host" or (check is not None and check.ok and check.undecided):
             with team.phase("check", timed=False), busy():
                 rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
                 on_hosts = [RowView(on_host(array), span) for array, span in rows]

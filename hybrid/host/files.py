@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +26,7 @@ def atomic_write(path: str) -> Iterator[Path]:
 def temporary_name(path: str) -> Path:
     """A new name in the folder of the file that `path` leads to, through symbolic links."""
     target = Path(os.path.realpath(path))
-    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    return target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
 def publish(temporary: Path, path: str) -> None:

@@ -1,28 +1,109 @@
 # SPDX-License-Identifier: MIT
-"""Work on rows by several threads of a process, for NumPy calls that release the GIL."""
+"""Work by several threads of a process, for NumPy calls that release the GIL. The threads are kept from call to call."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 from hybrid.core.spans import Span, pieces
 
+Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 CALL_BYTES = 4 << 20  # of the operands of one NumPy call: with smaller calls, the threads would mostly wait for the GIL
 _MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
 
 
-def on_threads(threads: int, work: Callable[[Span], Result], parts: Iterable[Span]) -> Iterator[Result]:
-    """`work(part)` for each part by `threads` threads; the results in order."""
-    parts, threads = list(parts), min(threads, _MOST_THREADS)
-    if threads <= 1 or len(parts) <= 1:
+class _Here(threading.local):
+    """What this thread is doing."""
+
+    in_part = False
+
+
+_here = _Here()
+
+
+def _new_pool() -> None:
+    """Its threads start when they are first needed, wait for work without using a core, and end with the interpreter."""
+    global _pool
+    _pool = ThreadPoolExecutor(_MOST_THREADS, "hybrid")
+
+
+_pool: ThreadPoolExecutor
+_new_pool()
+os.register_at_fork(after_in_child=_new_pool)  # the threads exist in the parent only
+
+
+def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
+    """`work(part)` for each part by `threads` threads, this one among them; the results in order.
+
+    After an exception, or when the caller abandons the iterator, no more parts are begun, and those begun are waited for.
+    Within `work`, on_threads uses no more threads.
+    """
+    parts = list(parts)
+    helpers = min(threads, _MOST_THREADS, len(parts)) - 1
+    if helpers < 1 or _here.in_part:
         yield from map(work, parts)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(work, parts)
+    shared = _Parts(work, parts)
+    # This thread takes parts, too: so all are done even if the pool is busy with other work, or this is a thread of the pool.
+    helping = [_pool.submit(shared.take_all) for _ in range(helpers)]
+    try:
+        for index in range(len(parts)):
+            yield shared.result(index)
+    finally:
+        shared.todo.clear()
+        for helper in helping:
+            if not helper.cancel():
+                helper.result()
+
+
+class _Parts(Generic[Part, Result]):
+    """The parts of one call of on_threads, which several threads take."""
+
+    def __init__(self, work: Callable[[Part], Result], parts: Iterable[Part]) -> None:
+        self._work = work
+        self.todo = deque(enumerate(parts))
+        self._results: dict[int, Result] = {}
+        self._errors: list[BaseException] = []
+        self._done: SimpleQueue[int] = SimpleQueue()  # the parts' numbers, each after its result or error
+
+    def take_all(self) -> None:
+        while self._take():
+            pass
+
+    def result(self, index: int) -> Result:
+        """Part `index`'s, once. Until it is there, this thread takes parts, and waits when none are left."""
+        while index not in self._results:
+            if self._errors:
+                raise self._errors[0]
+            if self._done.empty():
+                self._take()
+            self._done.get()
+        return self._results.pop(index)
+
+    def _take(self) -> bool:
+        """Do the next part; False if none is left."""
+        try:
+            index, part = self.todo.popleft()
+        except IndexError:
+            return False
+        _here.in_part = True
+        try:
+            self._results[index] = self._work(part)
+        except BaseException as error:  # raised by `result`
+            self._errors.append(error)
+            self.todo.clear()
+        finally:
+            _here.in_part = False
+        self._done.put(index)
+        return True
 
 
 def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hybrid.core.record import record
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -20,7 +21,7 @@ _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
 THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts
 
 
-@dataclass(frozen=True)
+@record
 class Threads:
     """A rank's number of threads and where it comes from."""
 

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hybrid.core.problem import Problem, padded
+from hybrid.core.record import record
 from hybrid.core.spans import Span, even_pieces, pieces
 
 KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
 ALIGNMENT = 256  # bytes; as CUDA's own allocations
 
 
-@dataclass(frozen=True)
+@record
 class Tiling:
     """The same on every rank. `row_panels` and `column_panels` are resident at a time; a rank may have fewer or more of them."""
 
@@ -48,7 +47,7 @@ class Tiling:
         return stationary + streamed + reversals * max(0, streamed - streamed_resident)
 
 
-@dataclass(frozen=True)
+@record
 class Region:
     """Matrices of equal size that follow each other in a block of memory, one in each slot."""
 
@@ -59,7 +58,7 @@ class Region:
         return self.offset + slot * self.slot_bytes
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """How a rank's buffers lie in one block of memory: A (rows × l), then B (l × width), then C (rows × width).
 

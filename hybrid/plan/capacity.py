@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hybrid.core.record import record
 from hybrid.core.text import readable
 from hybrid.plan.plan import Plan
 
 
-@dataclass(frozen=True)
+@record
 class FreeMemory:
     """Memory a rank may use. `gpu_id` tells which ranks share a GPU.
 

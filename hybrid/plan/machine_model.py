@@ -8,12 +8,12 @@ The product is right whatever is assumed here; only its speed depends on it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, field, fields
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.record import record
 from hybrid.errors import UsageError, one_line
 
 KiB, MiB = 1 << 10, 1 << 20
@@ -27,7 +27,7 @@ def _of_h200(value: Any, text: str, *, most: int = LARGEST_NUMBER) -> Any:
     return field(default=value, metadata={"help": text, "most": most})
 
 
-@dataclass(frozen=True)
+@record
 class MachineModel:
     """Every number is positive. What no recorded line shows is called estimated: it was chosen by reasoning or by single runs."""
 
@@ -129,6 +129,8 @@ class MachineModel:
 
     def write(self, path: str) -> None:
         """So that `read` gives it back."""
+        import json
+
         Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
@@ -143,6 +145,8 @@ def _refuse_wrong(known: Field[Any], value: Any) -> None:
 
 def _said_in(path: str) -> Mapping[str, Any]:
     """The fields that a file of one model, or the doctor's file, gives."""
+    import json  # only who has such a file needs it
+
     try:
         with open(path, "rb") as file:
             raw = file.read(LARGEST_FILE + 1)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
+from hybrid.core.record import record
 from hybrid.plan.buffer_layout import KERNEL_TILE, Tiling, layout_of
 from hybrid.plan.request import TilingRequest
 
 _STEPS = 8  # the search tries parts of the stationary operand that differ by about an eighth
 
 
-@dataclass(frozen=True)
+@record
 class OutOfCoreTiling:
     """The search, for row blocks of up to `request.rows` rows in `request.memory` bytes."""
 

@@ -6,13 +6,15 @@ Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.spans import Span, Topology, block
 from hybrid.errors import UsageError
-from hybrid.plan.buffer_layout import layout_of
+from hybrid.plan.buffer_layout import Tiling, layout_of
+from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, memory_for_check, most_bytes_of_check
 from hybrid.plan.k_slabs import slabs_of
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.request import OperandLocation, PlanRequest, TilingRequest
@@ -20,15 +22,10 @@ from hybrid.plan.tiling import choose_tiling
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
-MOST_GROUPS, GROUP_COLUMNS = 16, 512  # of the check: fewer columns in a sum reveal smaller errors, but take more memory
+COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # that the check on the host sums before it goes to the next ones
 
 
-def column_groups(columns: int) -> int:
-    """How many groups of columns the check sums apart."""
-    return min(MOST_GROUPS, max(1, -(-columns // GROUP_COLUMNS)))
-
-
-@dataclass(frozen=True)
+@record
 class Plan:
     """Who does what, for all ranks."""
 
@@ -37,7 +34,7 @@ class Plan:
     root: int
     device: str  # "cpu", "cuda" or "emulate"
     staged: bool  # panels are copied into buffers of the device
-    check: bool  # the product will be verified
+    check: str  # how the product will be verified: "device", "host" or "off"
     shares: tuple[RankShare, ...]
     operands: OperandLocation = OperandLocation.NODE_SHARED
     transport: str = "in place"  # or "host", "peers", "nccl": how the operands reach the devices
@@ -154,14 +151,15 @@ class Plan:
         return self.shares[rank].layout.bytes if self.staged else 0
 
     def bytes_of_check(self, rank: int) -> int:
-        """Memory of the check: two numbers for each row of B and group of columns, three for each row that it compares."""
-        if not self.check:
+        """Memory of the check on the host: a number for each row of B, and of C, and group of columns that is summed at once."""
+        if self.check != "host":
             return 0
-        p, groups, alone = self.problem, column_groups(self.problem.m), self.topology.size == 1
+        p, alone = self.problem, self.topology.size == 1
+        groups = -(-min(p.m, COLUMNS_AT_ONCE) // GROUP_COLUMNS)
         # With several ranks these numbers exist as computed, as sent, as received and as sorted by row.
-        of_b = 2 * groups * p.l * (3 if alone else 5)
+        of_b = groups * p.l * (1 if alone else 4)
         rows = len(self.shares[rank].rows) if len(self.topology.nodes) == 1 else 4 * p.n
-        return 8 * (of_b + 3 * groups * rows)
+        return 8 * (of_b + (groups + NUMBERS_A_ROW) * rows)
 
     def bytes_on_rank(self, rank: int) -> int:
         """Private host memory of a rank."""
@@ -172,8 +170,13 @@ class Plan:
     def bytes_on_node(self, node: int) -> int:
         return self.bytes_shared_on_node(node) + sum(self.bytes_on_rank(rank) for rank in self.topology.nodes[node])
 
+    def bytes_of_device_check(self, rank: int) -> int:
+        """Beside the buffers on a rank's device."""
+        rows, tiling = len(self.shares[rank].rows), self.shares[rank].tiling
+        return most_bytes_of_check(self.problem, rows, tiling, self.device_memory) if self.check == "device" else 0
+
     def bytes_on_gpu(self, rank: int) -> int:
-        return self.bytes_of_buffers(rank) if self.device == "cuda" else 0
+        return self.bytes_of_buffers(rank) + self.bytes_of_device_check(rank) if self.device == "cuda" else 0
 
 
 def _refuse_many(problem: Problem, pieces: int) -> None:
@@ -201,13 +204,14 @@ def make_plan(request: PlanRequest) -> Plan:
     tallest = max(map(len, blocks))
     staged = request.copies_to_buffers
     on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
+    for_check = memory_for_check(problem, tallest, request.device_memory) if request.check == "on" else 0
     tiling_request = TilingRequest(
         problem,
         tallest,
         device=device,
         nodes=len(topology.nodes),
         links=0 if on_devices else max(map(len, topology.nodes)),
-        memory=request.device_memory if staged else 0,
+        memory=request.device_memory - for_check if staged else 0,
         panel_rows=request.panel_rows,
         panel_columns=request.panel_columns,
         slab_rows=request.slab_rows,
@@ -235,6 +239,15 @@ def make_plan(request: PlanRequest) -> Plan:
         for rank, (rows, b_rows) in enumerate(zip(blocks, request.rows_of_b, strict=True))
     )
     operands = OperandLocation.ROW_BLOCKS if on_devices else OperandLocation.NODE_SHARED
-    return Plan(
-        problem, topology, request.root, device, staged, request.check, shares, operands, device_memory=request.device_memory
-    )
+    check = request.check
+    if check == "on":
+        check = "device" if staged and _checks_on_device(request, tiling, tallest) else "host"
+    return Plan(problem, topology, request.root, device, staged, check, shares, operands, device_memory=request.device_memory)
+
+
+def _checks_on_device(request: PlanRequest, tiling: Tiling, rows: int) -> bool:
+    """Whether the check's sums find room beside the buffers, where the plan is cut to the memory of the devices."""
+    if not request.device_memory:
+        return True
+    buffers = layout_of(request.problem, rows, tiling, request.device).bytes
+    return buffers + most_bytes_of_check(request.problem, rows, tiling, request.device_memory) <= request.device_memory

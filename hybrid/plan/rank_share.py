@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.plan.buffer_layout import Layout, Tiling
 from hybrid.plan.k_slabs import Slab, slab_arrivals
@@ -14,7 +14,7 @@ from hybrid.plan.residency import last_uses
 from hybrid.plan.schedule import Arrival, Tile, arrivals
 
 
-@dataclass(frozen=True)
+@record
 class RankShare:
     """One rank's part of the product."""
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.spans import Span, Topology
 from hybrid.plan.machine_model import H200, MachineModel
 
@@ -19,7 +19,7 @@ class OperandLocation(Enum):
     ROW_BLOCKS = "row blocks"  # every rank has its own rows of A and B, and keeps its rows of C
 
 
-@dataclass(frozen=True)
+@record
 class RowBlocks:
     """Which rows each rank has already, in rank order."""
 
@@ -27,7 +27,7 @@ class RowBlocks:
     b: tuple[Span, ...]
 
 
-@dataclass(frozen=True)
+@record
 class PlanRequest:
     """All that a plan depends on. Zero for a size lets the plan choose it."""
 
@@ -41,7 +41,7 @@ class PlanRequest:
     panel_columns: int = 0
     slab_rows: int = 0
     device_memory: int = 0  # bytes that each rank may take on its device; 0: as many as it needs
-    check: bool = False  # the product will be verified
+    check: str = "off"  # the product is verified: "on" (by the device that multiplied, where it can), "host" or "off"
     row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
     model: MachineModel = H200
 
@@ -64,7 +64,7 @@ class PlanRequest:
         return tuple(self.topology.rows_of_rank(rank, rows) for rank in range(self.topology.size))
 
 
-@dataclass(frozen=True)
+@record
 class TilingRequest:
     """All that a tiling depends on. Zero for a size lets the plan choose it."""
 

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.plan.schedule import Arrival, Tile
 
 Known = TypeVar("Known")
 
 
-@dataclass(frozen=True)
+@record
 class _Location:
     """In the buffer of an operand."""
 

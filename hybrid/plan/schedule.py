@@ -10,12 +10,13 @@ lie side by side, used as a ring; a tile covers as many neighbouring panels as a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 
 
-@dataclass(frozen=True)
+@record
 class Tile:
     """A part of C that can be computed: one kernel launch."""
 
@@ -29,7 +30,7 @@ class Tile:
     completes: bool = True  # nothing is added afterwards
 
 
-@dataclass(frozen=True)
+@record
 class Arrival:
     """A row panel of A, or a column panel or k-slab of B, that comes to the device, and the tiles of C it releases."""
 
@@ -125,7 +126,7 @@ class _Stream:
             yield Arrival("B", run.first, run.span, run.buffer_span, run.slot, releases, (slab,))
 
 
-@dataclass(frozen=True)
+@record
 class _Run:
     """Panels that lie side by side, in the operand and in its buffer."""
 

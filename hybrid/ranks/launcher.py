@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from hybrid.core.record import record
 
-@dataclass(frozen=True)
+
+@record
 class Launch:
     """This process's rank and the number of processes as the launcher numbers them, and the launcher's name."""
 
@@ -54,6 +53,8 @@ def mpirun(ranks: int) -> list[str]:
 
 @cache
 def _find_mpirun() -> tuple[str, ...]:
+    import shutil
+
     beside = Path(sys.executable).with_name("mpirun")
     path = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
@@ -66,6 +67,8 @@ def _find_mpirun() -> tuple[str, ...]:
 
 def family_of(path: str) -> str:
     """The MPI this mpirun belongs to: "Open MPI", "MPICH" (or one derived from it), or "" for any other."""
+    import subprocess  # takes several milliseconds to import, and no rank starts a launcher
+
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
     if any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE")):
         return "Open MPI"

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from hybrid.core.record import record
 
 LARGE_COUNTS_SINCE = (4, 0)  # version of the MPI standard that allows messages of 2³¹ items and more
 _NATIVE_ABI = "this library's own"
 
 
-@dataclass(frozen=True)
+@record
 class Library:
     """An MPI library's version and what it provides."""
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
-import tempfile
 from pathlib import Path
 
 from hybrid.core.spans import Span, block
@@ -26,7 +24,11 @@ from hybrid.ranks.team import Team
 def shared_memory_folder() -> Path:
     """The folder for the files that ranks map: /dev/shm, or the folder for temporary files where there is none."""
     memory = Path("/dev/shm")  # noqa: S108 (files there get unguessable names, made exclusively)
-    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    if os.access(memory, os.W_OK):
+        return memory
+    import tempfile
+
+    return Path(tempfile.gettempdir())
 
 
 def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: str) -> dict[str, RowView]:
@@ -73,7 +75,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
 def _create(sizes: dict[str, int], created: dict[str, str]) -> None:
     """Create a file of each size; its path is in `created` as soon as it exists, so that the caller can remove it."""
     for key, size in sizes.items():
-        path = str(shared_memory_folder() / f"hybrid-{os.getpid()}-{secrets.token_hex(8)}")
+        path = str(shared_memory_folder() / f"hybrid-{os.getpid()}-{os.urandom(8).hex()}")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         created[key] = path
         os.truncate(path, size)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -140,7 +139,7 @@ class _Watch:
         if not line or agreed:
             if self._asked_to_end:
                 time.sleep(GRACE)  # a launcher that ends the whole job kills this process now
-            where = f"rank {rank_by_launcher()} on {socket.gethostname()}, {self._phase}"
+            where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             # One write, so that the lines of several ranks are not mixed.
             os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
         if launched() is not None and (self._phase == "start" or was_killed):

@@ -8,7 +8,7 @@ ends them. Nothing here blocks inside MPI.
 
 from __future__ import annotations
 
-import socket
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,7 +53,7 @@ class Team:
     """
 
     def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None) -> None:
-        self.host = socket.gethostname()
+        self.host = os.uname().nodename  # as socket.gethostname(), whose module takes milliseconds to import
         self.timeline = Timeline()
         self.doing = "start"
         self._when_freed: list[Callable[[], None]] = []

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.errors import StartError, UsageError, one_line
 from hybrid.ranks.launcher import launched
@@ -79,6 +81,19 @@ def start_mpi() -> ModuleType:
     from mpi4py import MPI
 
     return MPI
+
+
+def leave() -> NoReturn:
+    """Finalize MPI where it has started, and end the process with code 0. Output has been flushed, and no thread computes.
+
+    Python's own end would take longer, for tearing down every module. It is C's `exit` and not `_exit`, which would leave out
+    what MPICH does at the very end: its launcher then ends the job as one that failed.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and not mpi.Is_finalized():
+        mpi.Finalize()
+    ctypes.PyDLL(None).exit(0)  # holds the interpreter's lock, so that no other thread runs Python meanwhile
+    raise AssertionError("exit has returned")
 
 
 def world_communicator(team: Team) -> MPI.Comm | None:

@@ -6,15 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Span
-from hybrid.core.text import counted, ranges
+from hybrid.core.text import counted, ranges, rate_in_units
 from hybrid.core.timeline import PHASES, Spread
 from hybrid.plan.plan import Plan
 
 if TYPE_CHECKING:
     from hybrid.execution.product import Outcome
     from hybrid.selection.decision import Decision, RankPlacement
-    from hybrid.verification.freivalds import Check
+    from hybrid.verification.check import Check
 
+SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line
 OUTSIDE_TOTAL = ("fill", "prepare", "check")  # phases whose time is not part of the product's
 
 
@@ -60,14 +61,20 @@ def table(plan: Plan, phases: dict[str, Spread], total: Spread) -> str:
     return "\n".join(lines)
 
 
+def wall_line(parts: dict[str, float]) -> str:
+    """The whole command so far, and its parts in the order in which they began; those that would show as 0.00 s are left out."""
+    shown = [f"{part} {seconds:.2f}" for part, seconds in parts.items() if seconds >= SHOWN]
+    return f"wall {sum(parts.values()):.2f} s: {', '.join(shown)}"
+
+
 def rate(plan: Plan, phase: str, seconds: float) -> str:
     """The work of all ranks in this phase, divided by the time of the slowest rank."""
     if seconds <= 0:
         return ""
     if phase == "multiply":
-        return f"{plan.problem.operations / seconds / 1e9:.2f} GF/s"
+        return rate_in_units(plan.problem.operations / seconds, "F")
     moved = moved_bytes(plan, phase)
-    return f"{moved / seconds / 1e9:.2f} GB/s" if moved else ""
+    return rate_in_units(moved / seconds, "B") if moved else ""
 
 
 def moved_bytes(plan: Plan, phase: str) -> int:
@@ -100,9 +107,9 @@ def _loaded_bytes(plan: Plan) -> int:
 
 
 def last_line(plan: Plan, total: Spread, check: Check | None) -> str:
-    """`total <seconds> s  rate <number> GF/s  check ok|FAILED|off …`: scripts rely on this form."""
-    speed = plan.problem.operations / total.median / 1e9 if total.median else 0.0
-    return f"total {total.median:.4f} s  rate {speed:.2f} GF/s  check {verdict(check)}"
+    """`total <seconds> s  rate <number> MF/s|GF/s|TF/s  check ok|FAILED|off …`: scripts rely on this form."""
+    speed = rate_in_units(plan.problem.operations / total.median if total.median else 0.0, "F")
+    return f"total {total.median:.4f} s  rate {speed}  check {verdict(check)}"
 
 
 def verdict(check: Check | None) -> str:
@@ -111,7 +118,8 @@ def verdict(check: Check | None) -> str:
     if check.kind == "none":
         return "impossible (NaN, infinity or too large values in A or B)"
     result = "ok" if check.ok else "FAILED"
-    return f"{result} ({check.kind}, error {check.error:.1e}, tolerance {check.tolerance:.1e})"
+    note = f"; {check.note}" if check.note else ""
+    return f"{result} ({check.kind}, error {check.error:.1e}, tolerance {check.tolerance:.1e}{note})"
 
 
 def top_left(matrix: Any) -> str:
@@ -119,8 +127,8 @@ def top_left(matrix: Any) -> str:
     return "".join("".join(f"{value:f} " for value in row) + "\n" for row in matrix) + "\n"
 
 
-def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """A run as the record that `--json` writes."""
+def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any], wall: dict[str, float]) -> dict[str, Any]:
+    """A run as the record that `--json` writes; `wall`: the seconds of each part of the wall time."""
     plan, decision, check = outcome.decision.plan, outcome.decision, outcome.check
     problem = plan.problem
     return {
@@ -137,6 +145,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         **options,
         "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
         "total": vars(outcome.total),
+        "wall": {**wall, "total": sum(wall.values())},
         "rate": problem.operations / outcome.total.median if outcome.total.median else 0.0,
         "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
         "settings": settings,

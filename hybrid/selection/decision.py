@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.settings import Settings, one_of
 from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
@@ -27,7 +28,7 @@ from hybrid.selection.transport import choose_transport
 _STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
 
 
-@dataclass(frozen=True)
+@record
 class ProductRequest:
     """The product that all ranks want.
 
@@ -43,7 +44,7 @@ class ProductRequest:
     besides: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class RankPlacement:
     """Where one rank works."""
 
@@ -54,8 +55,13 @@ class RankPlacement:
     gpu: Gpu | None = None
     shares_gpu_with: tuple[int, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"rank {self.rank} on {self.host}" + (f", {self.gpu.name} {self.gpu.uuid}" if self.gpu else "")
 
-@dataclass(frozen=True)
+
+@record
 class Decision:
     """What all ranks hold to."""
 
@@ -70,7 +76,7 @@ class Decision:
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
 
 
-@dataclass(frozen=True)
+@record
 class Unknown:
     """What has to be found out first: the outcome of `test`, or without one the memory that is free now."""
 
@@ -167,7 +173,8 @@ def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Setting
         model=machine.model,
     )
     plan = make_plan(asked)
-    if not memory or all(share.layout.bytes <= memory for share in plan.shares):
+    ranks = range(machine.topology.size)
+    if not memory or all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in ranks):
         return plan
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
 

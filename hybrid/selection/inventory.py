@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.core.settings import Settings
 from hybrid.core.ttl_cache import ttl_cached
+from hybrid.core.wall import wall
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
-from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.memory import available_host_bytes, shared_bytes
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, core_quota, usable_cores
@@ -59,10 +59,13 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
     why_no_gpu = ""
     kernel_asked_for(settings)
     if settings.device == "emulate":
+        from hybrid.emulation.build import compiler
+
         compiler()
     elif may_use_gpus(settings):
         try:
-            gpus = tuple(usable_gpus())
+            with wall.within("GPU start"):
+                gpus = tuple(usable_gpus())
         except DeviceUnavailable as missing:
             why_no_gpu = str(missing)
     used_before = session.rank_device.gpu if session.rank_device else None
@@ -75,7 +78,7 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
     """As it was a moment ago, without asking the GPU's driver, which takes as long as a small product; `now`: measured."""
     device = session.rank_device
     # Buffers reserved for earlier products are used again by this one, or given back before it begins.
-    reserved = device.reserved if device is not None and device.gpu == gpu else 0
+    reserved = device.reserved + device.reserved_for_check if device is not None and device.gpu == gpu else 0
     on_gpu = settings.gpu_memory or sys.maxsize
     if gpu and now:
         free = free_bytes(gpu) + reserved

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu
@@ -18,7 +19,7 @@ from hybrid.plan.machine_model import H200, MachineModel
 _UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
 
 
-@dataclass(frozen=True)
+@record
 class Processor:
     """What a rank's number of CPU threads depends on."""
 
@@ -27,7 +28,7 @@ class Processor:
     environment: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@record
 class Inventory:
     """What one rank finds before a product."""
 
@@ -48,7 +49,7 @@ class Test(Enum):
     NCCL = "NCCL brings every rank's data to every other"
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """What is known of all ranks. `ranks[rank]` is a rank's inventory.
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from hybrid.arrays.shared_arrays import SharedArrays
+from hybrid.core.record import record
+from hybrid.core.wall import wall
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
@@ -20,7 +21,7 @@ from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
 
 
-@dataclass(frozen=True)
+@record
 class Remembered:
     """A decision, for the product that is like the one it was made for."""
 
@@ -51,7 +52,9 @@ class Session:
         """This rank's device, ready for the kernel; another one than before where the plan needs it. Every rank calls it."""
         if self.rank_device is not None and self.rank_device.key != device_key(plan, gpus):
             self.release_device()
-        before, self.rank_device = self.rank_device, prepare_rank_device(self.team, self.rank_device, plan, gpus, kernel)
+        before = self.rank_device
+        with wall.within("GPU start" if plan.device == "cuda" else "prepare"):
+            self.rank_device = prepare_rank_device(self.team, before, plan, gpus, kernel)
         if self.rank_device is not before:
             self.peer_access = PeerAccess(self.rank_device)
         return self.rank_device

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable
@@ -13,7 +13,7 @@ from hybrid.plan.plan import Plan
 from hybrid.selection.machine import Machine, Test
 
 
-@dataclass(frozen=True)
+@record
 class TransportChoice:
     """`name`: "in place", "host", "peers" or "nccl". `tested`: the tests whose outcomes led to it."""
 

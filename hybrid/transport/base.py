@@ -23,6 +23,16 @@ class RankMatrices:
     c: Any
 
 
+class CopyObserver(Protocol):
+    """Told of the copies from and to the memory in which the operands and C lie."""
+
+    def loaded(self, rank: int, arrival: Arrival) -> None:
+        """What a rank's device gets by this arrival is in memory, and its copy is enqueued."""
+
+    def stored(self, rank: int, tile: Tile, event: Event) -> None:
+        """A tile of a rank is in memory after the event."""
+
+
 class Transport(Protocol):
     """Enqueues a rank's copies. Made once for a plan, used for any number of products, each from `begin` to `finish`."""
 

@@ -12,7 +12,7 @@ from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.transport.base import RankMatrices, Transport
+from hybrid.transport.base import CopyObserver, RankMatrices, Transport
 from hybrid.transport.host import HostTransport
 from hybrid.transport.ipc_links import LinkRequest
 from hybrid.transport.nccl import NcclTransport
@@ -90,6 +90,7 @@ def make_transport(
     matrices: RankMatrices | None,
     gpus: Sequence[Gpu | None],
     kernel: Kernel,
+    observer: CopyObserver | None = None,
     panel_stream: PanelStream | None = None,
 ) -> tuple[Transport, Buffers]:
     """The plan's transport, and the buffers that it fills. Every rank calls it.
@@ -101,9 +102,9 @@ def make_transport(
         rank_device.reserve(team, plan.shares[team.rank].layout.bytes)
         buffers = rank_device.own_buffers(team, plan)
         if plan.transport == "host":
-            return HostTransport(rank_device.device, matrices, panel_stream), buffers
+            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream), buffers
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
-        return NcclTransport(rank_device.device, matrices, rank_device.device_group, team.rank, rows_of), buffers
+        return NcclTransport(rank_device.device, team.rank, matrices, rank_device.device_group, rows_of, observer), buffers
 
     row_panels, pieces_of_b = _most_pieces(plan)
     driver = plan.root if plan.at_root else None
@@ -119,11 +120,11 @@ def make_transport(
     made: Transport
     if driver is None:
         assert matrices is not None
-        made = PeersTransport(device, flags, team.rank, peers, matrices, panel_stream)
+        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream)
     elif team.rank == driver:
         assert matrices is not None
         remote_buffers = rank_device.buffers_of_driver(team, plan)
-        made = RootPushDriver(rank_device.links.devices, flags, driver, peers, remote_buffers, matrices)
+        made = RootPushDriver(rank_device.links.devices, flags, driver, peers, remote_buffers, matrices, observer)
     else:
         made = RootPushReceiver(device, flags, team.rank, driver, peers)
     return made, peers[team.rank].buffers

@@ -7,15 +7,23 @@ from typing import Any
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.transport.base import RankMatrices
+from hybrid.transport.base import CopyObserver, RankMatrices
 from hybrid.transport.panel_stream import PanelStream
 
 
 class HostTransport:
     """`panel_stream`: where B comes from another node panel by panel; else all of it is in host memory before."""
 
-    def __init__(self, device: Device, matrices: RankMatrices, panel_stream: PanelStream | None = None) -> None:
-        self._device, self._matrices, self._panel_stream = device, matrices, panel_stream
+    def __init__(
+        self,
+        device: Device,
+        rank: int,
+        matrices: RankMatrices,
+        observer: CopyObserver | None = None,
+        panel_stream: PanelStream | None = None,
+    ) -> None:
+        self._device, self._rank, self._matrices = device, rank, matrices
+        self._observer, self._panel_stream = observer, panel_stream
 
     def begin(self) -> None:
         pass
@@ -24,8 +32,14 @@ class HostTransport:
         return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
-        part = arrival.span.slice
         self._wait_for_panel(arrival)
+        event = self._copy_in(arrival, into, after)
+        if self._observer is not None:
+            self._observer.loaded(self._rank, arrival)
+        return event
+
+    def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
+        part = arrival.span.slice
         if arrival.operand == "A":
             return self._device.copy_in(into, self._matrices.a[part], after)
         b = self._matrices.b
@@ -37,7 +51,10 @@ class HostTransport:
         return []
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        return self._device.copy_out(self._matrices.c[tile.rows.slice, tile.columns.slice], source, after)
+        event = self._device.copy_out(self._matrices.c[tile.rows.slice, tile.columns.slice], source, after)
+        if self._observer is not None:
+            self._observer.stored(self._rank, tile, event)
+        return event
 
     def finish(self) -> Timings:
         return []

@@ -9,7 +9,7 @@ from typing import Any
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.transport.base import RankMatrices
+from hybrid.transport.base import CopyObserver, RankMatrices
 from hybrid.transport.device_group import DeviceGroup
 from hybrid.transport.host import HostTransport
 
@@ -19,19 +19,25 @@ class NcclTransport(HostTransport):
     copied as by HostTransport."""
 
     def __init__(
-        self, device: Device, matrices: RankMatrices, device_group: DeviceGroup, rank: int, rows_of: Sequence[Span]
+        self,
+        device: Device,
+        rank: int,
+        matrices: RankMatrices,
+        device_group: DeviceGroup,
+        rows_of: Sequence[Span],
+        observer: CopyObserver | None = None,
     ) -> None:
         """`rows_of[rank]`: the rows of B that that rank loads; `matrices.b` has at least this rank's."""
-        super().__init__(device, matrices)
+        super().__init__(device, rank, matrices, observer)
         self._device_group, self._own_rows, self._rows_of = device_group, rows_of[rank], rows_of
         self._gathered: list[Event] = []
 
     def begin(self) -> None:
         self._gathered = []
 
-    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
+    def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
-            return super().load(arrival, into, after)
+            return super()._copy_in(arrival, into, after)
         assert arrival.index == arrival.slot == len(self._gathered), "ranks that gather panels in different orders mix them up"
         loaded = self._device.copy_in(into[self._own_rows.slice], self._matrices.b[self._own_rows][:, arrival.span.slice], after)
         # Enqueued here and not in `exchange`: copies out may block the host, and must not delay a collective of later panels.

@@ -9,7 +9,7 @@ from typing import Any
 from hybrid.devices.base import Event, PeerDevice
 from hybrid.plan.schedule import Arrival
 from hybrid.ranks.node_flags import NodeFlags
-from hybrid.transport.base import RankMatrices
+from hybrid.transport.base import CopyObserver, RankMatrices
 from hybrid.transport.host import HostTransport
 from hybrid.transport.node_peers import Peer, fetch_panel
 from hybrid.transport.panel_stream import PanelStream
@@ -26,17 +26,17 @@ class PeersTransport(HostTransport):
         rank: int,
         peers: Mapping[int, Peer],
         matrices: RankMatrices,
+        observer: CopyObserver | None = None,
         panel_stream: PanelStream | None = None,
     ) -> None:
-        super().__init__(device, matrices, panel_stream)
-        self._peer_device, self._flags, self._rank, self._peers = device, flags, rank, peers
+        super().__init__(device, rank, matrices, observer, panel_stream)
+        self._peer_device, self._flags, self._peers = device, flags, peers
 
-    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
+    def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
-            return super().load(arrival, into, after)
+            return super()._copy_in(arrival, into, after)
         own = self._peers[self._rank]
         rows, number = own.rows_of(arrival), own.event_number(arrival)
-        self._wait_for_panel(arrival)
         event = self._device.copy_in(into[rows.slice], self._matrices.b[rows][:, arrival.span.slice], after)
         self._peer_device.record_ipc_event(number, event)
         self._flags.set_flag(number)

@@ -29,6 +29,7 @@ class RankDevice:
         self.links = IpcLinks(device)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
+        self.reserved_for_check = 0  # beside it
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
@@ -45,7 +46,7 @@ class RankDevice:
                 self._reserve(size, shared=False)
 
     def _reserve(self, size: int, *, shared: bool) -> Any:
-        self._views.clear()
+        self._forget_views()
         self.memory_version += 1
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
         self.memory, self.reserved = self.device.reserve(size, shared=shared), size
@@ -56,7 +57,7 @@ class RankDevice:
     ) -> None:
         """Have all ranks' memory open as wanted, and flags. `device_on(rank)`: a device on that rank's GPU, for a driver."""
         if not self.links.serve(wanted):
-            self._views.clear()
+            self._forget_views()
             self.links.open(team, wanted, lambda size: self._reserve(size, shared=True), device_on)
         self.meet(team, flag_count)
 
@@ -83,7 +84,7 @@ class RankDevice:
 
     def close(self) -> None:
         """Close the other ranks' memory."""
-        self._views.clear()
+        self._forget_views()
         self.links.close()
 
     def leave(self) -> None:
@@ -96,11 +97,11 @@ class RankDevice:
     def own_buffers(self, team: Team, plan: Plan) -> Buffers:
         """This rank's buffers. After `reserve`."""
         share = plan.shares[team.rank]
-        return self._once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
+        return self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
 
     def peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
         """The ranks of the node, with their buffers as this rank's device reaches them. After `connect`."""
-        return self._once_for_plan("peers", plan, lambda: self._peers(team, plan))
+        return self.once_for_plan("peers", plan, lambda: self._peers(team, plan))
 
     def _peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
         peers = {}
@@ -125,9 +126,13 @@ class RankDevice:
             return Buffers(device, memory, plan.shares[rank], plan.problem)
 
         devices = self.links.devices
-        return self._once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
+        return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
 
-    def _once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
+    def _forget_views(self) -> None:
+        self._views.clear()
+        self.reserved_for_check = 0
+
+    def once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
         """Made once for plans with the same panels: making views of device memory takes longer than a small copy."""
         shares, made = self._views.get(what, (None, None))
         if shares is not plan.shares:

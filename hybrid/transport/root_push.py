@@ -17,7 +17,7 @@ from hybrid.devices.buffers import Buffers
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.ranks.node_flags import NodeFlags
-from hybrid.transport.base import RankMatrices
+from hybrid.transport.base import CopyObserver, RankMatrices
 from hybrid.transport.node_peers import Peer, fetch_panel
 
 
@@ -69,7 +69,9 @@ class RootPushDriver:
         peers: Mapping[int, Peer],
         remote_buffers: Mapping[int, Buffers],
         matrices: RankMatrices,
+        observer: CopyObserver | None = None,
     ) -> None:
+        self._observer = observer
         self._links, self._flags, self._root = links, flags, root
         self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
         self._events: dict[tuple[int, int], Event] = {}
@@ -87,6 +89,8 @@ class RootPushDriver:
             self._events[rank, number] = event
             link.record_ipc_event(number, event)
             self._flags.set_flag(_flag_of(self._peers, rank, arrival))
+            if self._observer is not None:
+                self._observer.loaded(rank, arrival)
 
     def ready(self, arrival: Arrival) -> bool:
         return True
@@ -98,7 +102,13 @@ class RootPushDriver:
         return fetch_panel(self._links[self._root], self._root, self._peers, arrival, into, self._loaded)
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        return self._links[self._root].copy_out(self._tile_of_c(self._root, tile), source, after)
+        return self._store(self._root, tile, source, after)
+
+    def _store(self, rank: int, tile: Tile, source: Any, after: list[Event]) -> Event:
+        event = self._links[rank].copy_out(self._tile_of_c(rank, tile), source, after)
+        if self._observer is not None:
+            self._observer.stored(rank, tile, event)
+        return event
 
     def finish(self) -> Timings:
         # A copy is enqueued only once its tile is computed. Where processes share a GPU by time slices, a stream that waits for
@@ -109,7 +119,7 @@ class RootPushDriver:
             ready = [rank for rank, tiles in pending.items() if tiles and self._is_computed(rank, tiles[0][0])]
             for rank in ready:
                 _, tile = pending[rank].popleft()
-                self._links[rank].copy_out(self._tile_of_c(rank, tile), self._remote_buffers[rank].operands(tile)[2], [])
+                self._store(rank, tile, self._remote_buffers[rank].operands(tile)[2], [])
             if ready:
                 pause = self._flags.pauses()
             else:

@@ -1,57 +1,38 @@
 # SPDX-License-Identifier: MIT
-"""Freivalds' check of C = A·B: C·x is compared with A·(B·x) for a random x. O(n²) operations, divided among all ranks.
+"""Freivalds' check of C = A·B in host memory: C·x is compared with A·(B·x) for a random x.
 
-Where all entries are integers and all sums are exact, both sides are computed exactly and must be equal. Elsewhere the
-tolerance is a bound on rounding errors that holds for any order of summation. With u the unit roundoff and
-s[i] = Σₖ |a[i,k]|·‖b[k,:]‖₂, the rounding error of c[i,j] is at most l·u·(|A||B|)[i,j]. The signs in x are random, so these
-errors add up like a random walk: the sum exceeds λ·l·u·s[i] with probability 2·exp(-λ²/2) only. The magnitudes in x are
-random, too, so that two equal errors do not cancel. The columns are checked in groups, each with its own elements of x: the
-fewer columns a sum has, the smaller an error in one element is found.
-
-Matrix-vector products use np.dot, since @ does not release the GIL for them.
+The columns are summed in groups, each with its own elements of x, so a difference belongs to one row and one group. Where all
+entries are integers and all sums are exact, both sides must be equal. Elsewhere differences are measured in standard deviations
+of this product's rounding errors (see hybrid.verification.rounding). Where they are too large, the elements are looked at again
+in higher precision, which tells a fault from rounding errors that are not as usual.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybrid.core.spans import Span, even_pieces
+from hybrid.core.spans import Span, pieces
 from hybrid.host.row_view import RowView
-from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import Plan, column_groups
+from hybrid.plan.check_layout import GROUP_COLUMNS
+from hybrid.plan.plan import COLUMNS_AT_ONCE, Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
+from hybrid.verification.check import Check, Suspect
+from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
+from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
+from hybrid.verification.modular import Modular, is_exact_product
+from hybrid.verification.reexamine import Verdict, accuracy_of, reexamine
+from hybrid.verification.rounding import THRESHOLD, is_exact, random_x
 
-Result = TypeVar("Result")
-
-LAMBDA = 8.0  # λ above: a right sum is taken for wrong with probability 2·exp(-32) = 3e-14
-_LARGEST_WEIGHT = 1.0625  # |x| is in [1, this): at least 1, so that no error is scaled down
-_LARGEST_X = 1 << 16  # bound on |x| in the exact check
-_EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result. `error` and `tolerance` are in units of s[i]; in an exact check the largest difference in C·x, and 0."""
-
-    kind: str  # "exact", "freivalds", or "none" where NaN, infinity or overflow leaves nothing to compare
-    error: float
-    tolerance: float
-    ok: bool
-
-
-@dataclass(frozen=True)
-class _Integers:
-    """Whether some rows hold integers only, and their largest magnitude."""
-
-    integral: bool
-    largest: float
+# Of the integers in x: no sum over a group overflows where C's elements do not.
+_SCALE = 2.0**-14
+_LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
+_MOST_NAMED = 3  # faults
 
 
 def verify(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: int = 1) -> Check:
@@ -59,198 +40,195 @@ def verify(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: 
 
     `threads`: of this rank. Every rank calls it and gets the same result.
     """
-    with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
-        return _verify(team, plan, a, b, c, threads)
-
-
-def _verify(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: int) -> Check:
-    share, problem = plan.shares[team.rank], plan.problem
+    problem = plan.problem
     if not (problem.n and problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
-    my_a, my_b = a[share.rows], b[share.b_rows]
-    with team.phase("check") as scan:
-        scan.mine = (secrets.randbits(64), _integers(my_a, threads), _integers(my_b, threads))
-    random = np.random.default_rng(scan.all[0][0])
-    exact_bound = _exact_bound(plan, [of_a for _, of_a, _ in scan.all], [of_b for _, _, of_b in scan.all])
-    arithmetic = _Exact(plan, random, threads, exact_bound) if exact_bound is not None else _Rounded(plan, random, threads)
-    with team.phase("check") as through_b:
-        through_b.mine = arithmetic.of_b(my_b)
-    b_times_x = _stack(plan, through_b.all, by="b_rows")
-    own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's rows
-    with team.phase("check") as through_a:
-        expected = arithmetic.of_a(my_a, b_times_x)
-        through_a.mine = None if own else expected
-    if not own:
-        expected = _stack(plan, through_a.all, by="rows")[plan.c_rows_at_the_end(team.rank).slice]
-    with team.phase("check") as comparing:
-        rows = plan.c_rows_at_the_end(team.rank)
-        comparing.mine = arithmetic.compare(c[rows], expected) if len(rows) else None
-    return arithmetic.conclude([found for found in comparing.all if found is not None])
+    with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
+        return _Verification(team, plan, (a, b, c), threads).result()
 
 
-def _stack(plan: Plan, parts: list[np.ndarray], by: str) -> np.ndarray:
-    """The ranks' results for their rows, in the order of the matrix' rows. `by`: the rows, an attribute of a rank's share."""
-    if len(parts) == 1:
-        return parts[0]
-    order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
-    return np.concatenate([parts[rank] for rank in order])
+@dataclass
+class _Found:
+    """By one rank."""
+
+    sums: list[Totals] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
 
 
-def _over_rows(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray], Result]) -> Iterator[Result]:
-    """`work(where, rows)` for some rows at a time, `where` in the matrix, by several threads."""
-    parts = rows_of_about(CALL_BYTES, Span(0, len(matrix)), matrix.shape[1] * matrix.itemsize)
-    return on_threads(threads, lambda rows: work(rows.slice, matrix[rows.slice]), parts)
+class _Verification:
+    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], threads: int) -> None:
+        self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
+        self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
+        self._comparison = Comparison(plan.problem, _SCALE)
+        self._accuracy: float | None = None  # of the product, where it was asked for
 
+    def result(self) -> Check:
+        problem, found = self._plan.problem, _Found()
+        with self._team.phase("check") as agreeing:
+            agreeing.mine = secrets.randbits(64)
+        x = random_x(np.random.default_rng(agreeing.all[0]), [problem.m], GROUP_COLUMNS) * _SCALE
+        in_a, in_b = Integers(), Integers()
+        for columns in pieces(Span(0, problem.m), COLUMNS_AT_ONCE):
+            expected = self._expected(columns, x[columns.slice], in_a, in_b)
+            with self._team.phase("check"):
+                if len(self._rows_of_c):
+                    first, c = self._rows_of_c.lo, self._matrices[2][self._rows_of_c]
+                    sums, suspects = self._comparison.suspects(c, first, expected, self._threads)
+                    found.sums.append(sums)
+                    found.suspects += suspects
+        with self._team.phase("check") as comparing:
+            comparing.mine = (found, in_a.largest, in_b.largest)
+        of_ranks, largest_a, largest_b = zip(*comparing.all, strict=True)
+        sums = together([each for one in of_ranks for each in one.sums])
+        suspects = sorted((each for one in of_ranks for each in one.suspects), key=lambda suspect: -suspect.size)
+        largest = max(largest_a), max(largest_b)
+        if is_exact(problem, GROUP_COLUMNS, *largest):
+            return self._exactly(sums, suspects)
+        if is_exact_product(problem.dtype, problem.l, *largest):
+            return self._modulo_a_prime(agreeing.all[0])
+        return self._judged(sums, suspects)
 
-def _integers(matrix: np.ndarray, threads: int) -> _Integers:
-    def look(where: slice, rows: np.ndarray) -> _Integers:
-        if not rows.size:
-            return _Integers(True, 0.0)
-        if not (np.rint(rows) == rows).all():  # true for infinity, but its magnitude exceeds any exact bound
-            return _Integers(False, 0.0)
-        return _Integers(True, float(np.abs(rows).max()))
-
-    largest = 0.0
-    for found in _over_rows(matrix, threads, look):
-        if not found.integral:
-            return found
-        largest = max(largest, found.largest)
-    return _Integers(True, largest)
-
-
-def _norms(rows: np.ndarray) -> np.ndarray:
-    """The 2-norm of each row, also where the squares overflow or underflow float64."""
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    out_of_range = ~((norms > 1e-140) & (norms < 1e150))
-    if out_of_range.any():
-        sizes = np.abs(rows[out_of_range])
-        peaks = sizes.max(axis=1)
-        scaled = sizes / np.where(peaks > 0, peaks, 1.0)[:, None]
-        norms[out_of_range] = peaks * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
-    return norms
-
-
-def _exact_bound(plan: Plan, a: list[_Integers], b: list[_Integers]) -> float | None:
-    """A bound on the elements of C if every sum in the product is exact, None if some sum may be rounded."""
-    if not all(part.integral for part in (*a, *b)):
-        return None
-    bound = plan.problem.l * max(1.0, *(part.largest for part in a)) * max(1.0, *(part.largest for part in b))
-    return bound if bound <= _EXACT_UP_TO[plan.problem.dtype] else None
-
-
-class _Exact:
-    """Both sides without rounding: in float64 if all sums stay below 2^53, else in integers modulo 2^64."""
-
-    def __init__(self, plan: Plan, random: np.random.Generator, threads: int, bound: float) -> None:
-        self._bound, self._threads = bound, threads
-        self._kind = np.float64 if bound * plan.problem.m * _LARGEST_X <= 2**53 else np.int64
-        # Odd numbers have inverses modulo 2^64, so an error in a single element is never multiplied to zero.
-        sizes = 2 * random.integers(_LARGEST_X // 2, size=plan.problem.m) + 1
-        self._x = (sizes * random.choice([-1, 1], size=plan.problem.m)).astype(self._kind)
-
-    def of_b(self, b: np.ndarray) -> np.ndarray:
-        return self._times(b, self._x)
-
-    def of_a(self, a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
-        return self._times(a, of_b)
-
-    def compare(self, c: np.ndarray, expected: np.ndarray) -> float:
-        def possible(where: slice, rows: np.ndarray) -> bool:
-            return bool(((np.rint(rows) == rows) & (np.abs(rows) <= self._bound)).all())
-
-        if not all(_over_rows(c, self._threads, possible)):
-            return float("inf")  # C cannot have such elements; as integers they might pass
-        difference = self._times(c, self._x) - expected
-        return float(np.abs(difference.astype(np.float64)).max(initial=0.0))
-
-    def conclude(self, found: list[float]) -> Check:
-        error = max(found, default=0.0)
-        return Check("exact", error, 0.0, error == 0.0)
-
-    def _times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-        product = np.empty(len(matrix), self._kind)
-
-        def multiply(where: slice, rows: np.ndarray) -> None:
-            product[where] = np.dot(rows.astype(self._kind, copy=False), vector)
-
-        for _ in _over_rows(matrix, self._threads, multiply):
-            pass
-        return product
-
-
-class _Rounded:
-    """Both sides in float64, compared with the tolerance for rounding errors."""
-
-    def __init__(self, plan: Plan, random: np.random.Generator, threads: int) -> None:
-        problem = plan.problem
-        width = -(-problem.m // column_groups(problem.m))
-        self._groups = [span.slice for span in even_pieces(Span(0, problem.m), width)]
-        self._threads = threads
-        self._x = random.uniform(1.0, _LARGEST_WEIGHT, problem.m) * random.choice([-1.0, 1.0], size=problem.m)
-        of_type = np.finfo(problem.dtype)
-        u_product, u_here = float(of_type.eps) / 2, 2.0**-53
-        here = LAMBDA * problem.l + 2 * width**1.5  # of this check: in A·(B·x), and in B·x and C·x with sums over a group
-        self._relative = 1.05 * _LARGEST_WEIGHT * (LAMBDA * problem.l * u_product + here * u_here) + 8 * u_here
-        # Subnormal numbers may be flushed to zero, in A, in B or as a product.
-        self._tiny = _LARGEST_WEIGHT * LAMBDA * float(of_type.tiny)
-        self._root_width, self._inner = width**0.5, problem.l
-        self._overflow = float(of_type.max) / 2
-
-    def of_b(self, b: np.ndarray) -> np.ndarray:
-        """For each row of B and group of columns: their sum with the elements of x, and their 2-norm."""
-        found = np.empty((len(b), 2, len(self._groups)))
-
-        def sums_and_norms(where: slice, rows: np.ndarray) -> None:
-            for index, columns in enumerate(self._groups):
-                part = rows[:, columns].astype(np.float64, copy=False)
-                found[where, 0, index] = np.dot(part, self._x[columns])
-                found[where, 1, index] = _norms(part)
-
-        self._run(b, sums_and_norms)
-        return found
-
-    def of_a(self, a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
-        """For each row of A and group of columns: the expected C·x, the scale s, and the absolute error by underflow."""
-        found = np.empty((len(a), 3, len(self._groups)))
-        sums, norms = np.ascontiguousarray(of_b[:, 0]), np.ascontiguousarray(of_b[:, 1])
+    def _expected(self, columns: Span, x: np.ndarray, in_a: Integers, in_b: Integers) -> Expected:
+        """What this rank's rows of C are to be compared with."""
+        plan, team, threads = self._plan, self._team, self._threads
+        my_a, my_b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
+        with team.phase("check") as through_b:
+            sums, norms = _of_b(my_b[:, columns.slice], x, in_b, threads)
+            through_b.mine = sums, norms, in_b.largest
+        of_b = [sums for sums, _, _ in through_b.all]
         with np.errstate(all="ignore"):
-            all_norms = norms.sum(axis=0)
+            norms_b = norms_of(np.stack([norms for _, norms, _ in through_b.all], axis=1))
+        own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
+        with team.phase("check") as through_a:
+            mine = times(my_a, self._by_rows(of_b, "b_rows"), in_a, threads)
+            through_a.mine = None if own else (*mine, in_a.largest)
+        integral = Integers.all([in_a.largest, *(largest for _, _, largest in through_b.all)])
+        if not own:
+            products, norms_a, largest = map(list, zip(*through_a.all, strict=True))
+            integral, rows = integral and Integers.all(largest), self._rows_of_c.slice
+            mine = self._by_rows(products, "rows")[rows], self._by_rows(norms_a, "rows")[rows]
+        return Expected(columns, x, *mine, norms_b, integral)
 
-        def expect(where: slice, rows: np.ndarray) -> None:
-            wide = rows.astype(np.float64, copy=False)
-            sizes = np.abs(wide)
-            found[where, 0] = np.dot(wide, sums)
-            found[where, 1] = np.dot(sizes, norms)
-            flushed = self._root_width * (sizes.sum(axis=1, keepdims=True) + self._inner)
-            found[where, 2] = self._tiny * (all_norms + flushed)
+    def _by_rows(self, parts: list[np.ndarray], by: str) -> np.ndarray:
+        """The ranks' results for their rows, in the order of the matrix' rows. `by`: the rows, an attribute of a rank's share."""
+        if len(parts) == 1:
+            return parts[0]
+        order = sorted(range(len(parts)), key=lambda rank: getattr(self._plan.shares[rank], by))
+        return np.concatenate([parts[rank] for rank in order])
 
-        self._run(a, expect)
-        return found
+    def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
+        faults = self._faults(suspects, exact=True)[0] if sums.count else []
+        return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
 
-    def compare(self, c: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
-        """The largest error in units of s, and the number of sums that could be compared."""
+    def _modulo_a_prime(self, seed: int) -> Check:
+        modular, (a, b, c) = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._matrices
+        with self._team.phase("check") as through_b:
+            through_b.mine = modular.times(b[self._share.b_rows], modular.x)
+        with self._team.phase("check") as through_a:
+            through_a.mine = modular.times(a[self._share.rows], self._by_rows(through_b.all, "b_rows"))
+        expected = self._by_rows(through_a.all, "rows")[self._rows_of_c.slice]
+        with self._team.phase("check") as comparing:
+            rows = c[self._rows_of_c] if len(self._rows_of_c) else np.empty((0, self._plan.problem.m))
+            wrong = modular.impossible(rows) | modular.differ(modular.times(rows, modular.x), expected)
+            comparing.mine = (self._rows_of_c.lo + np.flatnonzero(wrong)).tolist()
+        found = sorted(row for rows in comparing.all for row in rows)
+        return Check("exact", float(len(found)), 0.0, not found, tuple(f"row {row} of C" for row in found[:_MOST_NAMED]))
 
-        def look(where: slice, rows: np.ndarray) -> tuple[float, int]:
-            wide = rows.astype(np.float64, copy=False)
-            expected_sums, scale, absolute = expected[where].transpose(1, 0, 2)
-            got = np.stack([np.dot(wide[:, columns], self._x[columns]) for columns in self._groups], axis=1)
-            # With overflow, infinities or NaN in A or B, non-finite elements of C may be right: those are not compared.
-            usable = np.isfinite(expected_sums) & (scale < self._overflow)
-            error = np.abs(got - expected_sums) / (scale + absolute / self._relative)
-            error = np.where(got == expected_sums, 0.0, np.where(np.isnan(error), np.inf, error))
-            return float(error[usable].max(initial=0.0)), int(usable.sum())
+    def _judged(self, sums: Totals, suspects: list[Suspect]) -> Check:
+        if sums.not_judged and not sums.judged:
+            return Check("none", 0.0, THRESHOLD, True)
+        usual = _usual(sums.judged)
+        above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
+        faults, note = self._faults(above, exact=False)
+        if faults:
+            return Check("freivalds", sums.error, usual, False, tuple(faults))
+        return Check("freivalds", sums.error, THRESHOLD, True, note=note if sums.error > THRESHOLD else "")
 
-        found = self._run(c, look)
-        return max((worst for worst, _ in found), default=0.0), sum(compared for _, compared in found)
+    def _faults(self, suspects: list[Suspect], *, exact: bool) -> tuple[list[str], str]:
+        """What is wrong with these, the first of it; and what is said where nothing is."""
+        faults: list[str] = []
+        error = plain = 0.0
+        for suspect in suspects:
+            verdict = self._verdict(suspect, exact)
+            error, plain = max(error, verdict.error), max(plain, verdict.plain)
+            if verdict.wrong:
+                columns = _listed([suspect.columns.lo + column for column in verdict.wrong])
+                faults.append(f"row {suspect.row} of C, {columns}: wrong by {verdict.error:.2e}")
+                if len(faults) == _MOST_NAMED:
+                    break
+        looked_at = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}"
+        return faults, f"{looked_at}; those of plain summation are up to {plain:.2e}"
 
-    def conclude(self, found: list[tuple[float, int]]) -> Check:
-        error = max((worst for worst, _ in found), default=0.0)
-        none_compared = self._groups and found and not any(compared for _, compared in found)
-        return Check("none" if none_compared else "freivalds", error, self._relative, error <= self._relative)
+    def _verdict(self, suspect: Suspect, exact: bool) -> Verdict:
+        operands = self._gathered(suspect.row, suspect.columns)
+        verdict = reexamine(*operands)
+        if verdict.wrong or exact:
+            return verdict
+        if self._accuracy is None:
+            self._accuracy = self._accuracy_beside(suspect)
+        return reexamine(*operands, self._accuracy)
 
-    def _run(self, matrix: np.ndarray, work: Callable[[slice, np.ndarray], Result]) -> list[Result]:
-        def quietly(where: slice, rows: np.ndarray) -> Result:
-            with np.errstate(all="ignore"):  # `compare` deals with overflow and NaN
-                return work(where, rows)
+    def _accuracy_beside(self, suspect: Suspect) -> float:
+        """How accurate the product is, in other rows and, where there are, in other columns."""
+        n, m = self._plan.problem.n, self._plan.problem.m
+        groups, group = -(-m // GROUP_COLUMNS), suspect.columns.lo // GROUP_COLUMNS
+        elsewhere = []
+        for part in (1, 2, 3):
+            row, first = (suspect.row + part * n // 4) % n, (group + part * groups // 4) % groups * GROUP_COLUMNS
+            if row != suspect.row:
+                columns = Span(first, min(m, first + GROUP_COLUMNS))
+                elsewhere.append(reexamine(*self._gathered(row, columns)))
+        return accuracy_of(elsewhere) if elsewhere else 1.0
 
-        return list(_over_rows(matrix, self._threads, quietly))
+    def _gathered(self, row: int, columns: Span) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A row of A, columns of B and a part of a row of C, from the ranks that have them."""
+        a, b, c = self._matrices
+        just, part = Span(row, row + 1), columns.slice
+        with self._team.phase("check") as gathering:
+            gathering.mine = (
+                np.array(a[just][0]) if just.lies_in(self._share.rows) else None,
+                np.array(b[self._share.b_rows][:, part]),
+                np.array(c[just][0, part]) if just.lies_in(self._rows_of_c) else None,
+            )
+        rows_of_a, parts_of_b, rows_of_c = zip(*gathering.all, strict=True)
+        of_a, of_c = (next(each for each in some if each is not None) for some in (rows_of_a, rows_of_c))
+        return of_a, self._by_rows(list(parts_of_b), "b_rows"), of_c
+
+
+def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row and group of columns B·x; for each group the norm of B's part."""
+    products = np.empty((len(b), -(-b.shape[1] // GROUP_COLUMNS)))
+
+    def add_up(where: slice, rows: np.ndarray) -> np.ndarray:
+        norms = []
+        for part, values in in_cache(rows):
+            integers.look(values)
+            sums, of_rows = sums_and_norms(values, x, GROUP_COLUMNS)
+            products[where.start + part.start : where.start + part.stop] = sums
+            norms.append(norms_of(np.ascontiguousarray(of_rows.T)))
+        return norms_of(np.stack(norms, axis=1))
+
+    norms = [*over_rows(b, threads, add_up), np.zeros(products.shape[1])]
+    with np.errstate(all="ignore"):
+        return products, norms_of(np.stack(norms, axis=1))
+
+
+def _usual(sums: int) -> float:
+    """So many standard deviations one of so many differences of right products exceeds with the probability _LOOKED_AT_AGAIN."""
+    ratio = max(1, sums) / _LOOKED_AT_AGAIN
+    size = math.sqrt(2 * math.log(ratio))
+    for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes
+        size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
+    return min(THRESHOLD, size)
+
+
+def _listed(columns: list[int]) -> str:
+    """Neighbours as first:end."""
+    runs: list[Span] = []
+    for column in columns:
+        if runs and runs[-1].hi == column:
+            runs[-1] = Span(runs[-1].lo, column + 1)
+        else:
+            runs.append(Span(column, column + 1))
+    named = [str(run.lo) if len(run) == 1 else str(run) for run in runs[:8]]
+    return f"columns {', '.join(named)}" + (" and others" if len(runs) > 8 else "")

@@ -36,6 +36,16 @@ def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view:
         )
 
 
+def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, threads: int) -> None:
+    """Raise CheckFailed on all ranks if some rank's `own` rows of B differ from those in its node's shared memory."""
+    with team.phase("check") as comparing:
+        sums = (_checksums(matrix, own.dtype.name, threads) for matrix in (own, view[rows]))
+        comparing.mine = rows if np.not_equal(*sums).any() else None
+    for rank, wrong in enumerate(comparing.all):
+        if wrong is not None:
+            raise CheckFailed(f"rows {wrong} of B did not reach the memory of its node as rank {rank} has them")
+
+
 def _checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
     bits = {4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
     weights = 2 * np.arange(matrix.shape[1], dtype=np.uint64) + 1

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Is the runner as fast on CPUs as NumPy alone? python scripts/bench_cpu.py [n] [--pairs 5]
+"""Is the runner as fast on CPUs as NumPy alone? python scripts/bench_cpu.py [n] [--pairs 5] [--dtype float32]
 
-In turn: a process that multiplies n×n float64 matrices with NumPy and as many BLAS threads as there are ranks, and
-`mpirun -n 2 python -m hybrid.matmul n n n`. Prints the medians, what the job spends around the multiplication, its peak
-memory (all processes, shared pages counted once) beside the three matrices, and last `ratio R`: NumPy's time over ours.
+In turn: a process that multiplies n×n matrices with NumPy and as many BLAS threads as there are ranks, and
+`mpirun -n 2 python -m hybrid.matmul n n n`. Prints the medians, what the check takes, beside a plain sum of the three matrices
+by as many threads, what the job spends around the multiplication, its peak memory (all processes, shared pages counted once)
+beside the three matrices, and last `ratio R`: NumPy's time over ours.
 """
 
 import argparse
@@ -18,29 +19,38 @@ from pathlib import Path
 
 from experiments.common.cli import at_least_1, command, plain_parser, shown
 from experiments.common.programs import matmul
+from hybrid.core.problem import ITEM_SIZES
 
 NUMPY = """\
 import sys, time, numpy
-n = int(sys.argv[1])
+from concurrent.futures import ThreadPoolExecutor
+n, threads = int(sys.argv[1]), int(sys.argv[2])
 rng = numpy.random.default_rng(0)
-a, b = rng.random((n, n)), rng.random((n, n))
+a, b = rng.random((n, n), sys.argv[3]), rng.random((n, n), sys.argv[3])
 a[:256, :256] @ b[:256, :256]
 began = time.perf_counter()
-a @ b
-print(time.perf_counter() - began)
+c = a @ b
+multiplied = time.perf_counter() - began
+with ThreadPoolExecutor(threads) as pool:
+    list(pool.map(numpy.sum, [a[:threads]] * threads))  # its threads have started
+    began = time.perf_counter()
+    list(pool.map(numpy.sum, [part for each in (a, b, c) for part in numpy.array_split(each, threads)]))
+    print(multiplied, time.perf_counter() - began)
 """
 ON_CPU = ("--fill", "uniform", "--device", "cpu")
 SAMPLE_EVERY = 0.05  # seconds between two samples of the memory
 
 
-def numpy_alone(n: int, threads: int) -> float:
-    """Seconds of a @ b in a process of its own."""
+def numpy_alone(n: int, threads: int, dtype: str) -> tuple[float, float]:
+    """Seconds of a @ b in a process of its own, and of a sum of all three."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    done = subprocess.run([sys.executable, "-c", NUMPY, str(n)], capture_output=True, text=True, check=True, env=environment)
-    return float(done.stdout)
+    arguments = [sys.executable, "-c", NUMPY, str(n), str(threads), dtype]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
+    multiplied, summed = map(float, done.stdout.split())
+    return multiplied, summed
 
 
-def peak_memory(n: int, ranks: int) -> int:
+def peak_memory(n: int, ranks: int, dtype: str) -> int:
     """The largest proportional set size of all processes of the job (Linux); in a run of its own: samples take time."""
     samples = [0]
 
@@ -49,7 +59,7 @@ def peak_memory(n: int, ranks: int) -> int:
             samples.append(found)
             time.sleep(SAMPLE_EVERY)
 
-    matmul(ranks, n, *ON_CPU, watch=lambda job: threading.Thread(target=watch, args=[job]).start())
+    matmul(ranks, n, *ON_CPU, "--dtype", dtype, watch=lambda job: threading.Thread(target=watch, args=[job]).start())
     return max(samples)
 
 
@@ -73,18 +83,24 @@ def _proportional_bytes(process: int) -> int:
 
 
 def work(options: argparse.Namespace) -> int:
-    alone, ours, around = [], [], []
+    n, ranks, dtype = options.n, options.ranks, options.dtype
+    alone, sums, ours, checks, around = [], [], [], [], []
     for _ in shown(range(options.pairs), "pairs"):
-        alone.append(numpy_alone(options.n, options.ranks))
+        for times, seconds in zip((alone, sums), numpy_alone(n, ranks, dtype), strict=True):
+            times.append(seconds)
         began = time.perf_counter()
-        ours.append(matmul(options.ranks, options.n, *ON_CPU)["seconds"]["multiply"]["median"])
+        phases = matmul(ranks, n, *ON_CPU, "--dtype", dtype)["seconds"]
+        ours.append(phases["multiply"]["median"])
+        checks.append(phases["check"]["median"])
         around.append(time.perf_counter() - began - ours[-1])
-    peak = peak_memory(options.n, options.ranks)
-    threads, ranks = f"numpy alone, {options.ranks} threads", f"multiply by {options.ranks} ranks"
-    for what, times in ((threads, alone), (ranks, ours), ("around the multiplication", around)):
+    peak = peak_memory(n, ranks, dtype)
+    threads, by_ranks = f"numpy alone, {ranks} threads", f"multiply by {ranks} ranks"
+    rows = ((threads, alone), (by_ranks, ours), ("check", checks), ("a plain sum of A, B, C", sums))
+    for what, times in (*rows, ("around the multiplication", around)):
         print(f"{what:27} {statistics.median(times):8.3f} s  ({min(times):.3f} to {max(times):.3f})")
-    matrices = 3 * 8 * options.n**2
+    matrices = 3 * ITEM_SIZES[dtype] * n**2
     print(f"peak memory of the job      {peak / 2**20:8.0f} MiB  {peak / matrices:.3f} × the three matrices")
+    print(f"with its check              {1 + statistics.median(checks) / statistics.median(ours):8.3f} × the multiplication")
     print(f"ratio {statistics.median(alone) / statistics.median(ours):.3f}")
     return 0
 
@@ -94,4 +110,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("n", nargs="?", type=at_least_1, default=8000)
     parser.add_argument("--pairs", type=at_least_1, default=5)
     parser.add_argument("--ranks", type=at_least_1, default=2, help="ranks of ours and threads of NumPy's (2)")
+    parser.add_argument("--dtype", choices=tuple(ITEM_SIZES), default="float64")
     return command(parser, work, arguments)

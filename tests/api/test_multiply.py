@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import array
+import gc
 import os
 import subprocess
 import sys
 import warnings
+import weakref
 from dataclasses import fields
 
 import numpy as np
@@ -413,13 +415,20 @@ def test_threads_are_those_asked_for_and_afterwards_as_before(monkeypatch):
 def test_a_wrong_kernel_is_found_unless_the_check_is_off(monkeypatch, make):
     monkeypatch.setattr("hybrid.devices.cpu.blas", spoiled)
     a, b = make(6, 5), make(5, 4)
-    with pytest.raises(CheckFailed, match=r"the product is wrong: error .* tolerance"):
+    with pytest.raises(CheckFailed, match=r"the product is wrong: row 5 of C, columns 3: wrong by 1\.00e\+00"):
         hybrid.multiply(a, b)
     for unchecked in (hybrid.multiply(a, b, check=False), product_with(monkeypatch, a, b, CHECK="0")):
         assert unchecked[-1, -1] == pytest.approx((a @ b)[-1, -1] + 1)
     monkeypatch.setenv("HYBRID_CHECK", "0")
     with pytest.raises(CheckFailed):
         hybrid.multiply(a, b, check=True)
+
+
+def test_what_is_wrong_is_told_with_its_place(monkeypatch):
+    monkeypatch.setattr("hybrid.devices.cpu.blas", spoiled)
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    with pytest.raises(CheckFailed, match=r"rank 0 on .* multiplied wrong: row 5, columns 0:4$"):
+        hybrid.multiply(np.ones((6, 5)), np.ones((5, 4)))
 
 
 def product_with(monkeypatch, a, b, **environment):
@@ -480,7 +489,7 @@ def test_what_cannot_be_is_refused(options, error, message):
         ("DEVICE", "cuda", DeviceUnavailable, "no usable GPU"),
         ("DEVICE", "cpux", UsageError, "did you mean 'cpu'"),
         ("THREADS", "many", UsageError, "HYBRID_THREADS='many' is not a number"),
-        ("CHECK", "perhaps", UsageError, "HYBRID_CHECK='perhaps' is neither 1 nor 0"),
+        ("CHECK", "perhaps", UsageError, "unknown check 'perhaps': one of on, host, off"),
     ],
 )
 def test_the_environment_is_heard_and_refused_like_an_argument(monkeypatch, name, value, error, message):
@@ -605,3 +614,19 @@ def test_ranks_agree_but_once_that_their_devices_have_a_kernel(monkeypatch):
             assert_is_numpys(hybrid.multiply(a, a, device="cpu", kernel="blas", check=False), a, a)
     assert "multiply" in entered
     assert "prepare" not in entered
+
+
+@pytest.mark.parametrize("check", ["on", "host", "off"])
+@pytest.mark.parametrize("staged", ["0", "1"])
+def test_nothing_keeps_the_matrices_when_the_caller_lets_go_of_them(monkeypatch, staged, check):
+    monkeypatch.setenv("HYBRID_STAGED", staged)
+    a, b = np.ones((30, 20)), np.ones((20, 10))
+    gc.disable()  # it would free them later, and until then they take memory
+    try:
+        for _ in range(2):
+            c = hybrid.multiply(a, b, check=check)
+        alive = [weakref.ref(matrix) for matrix in (a, b, c)]
+        del a, b, c
+        assert all(matrix() is None for matrix in alive)
+    finally:
+        gc.enable()

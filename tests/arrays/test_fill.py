@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -99,18 +101,57 @@ def test_progress_counts_the_rows_up_to_all(threads):
     assert len(told) > 1
 
 
-def test_a_wide_matrix_is_the_same_by_any_number_of_threads():
-    for fill in FILLS:
-        alone, together = (made(100, 5000, fill=fill, threads=threads) for threads in (1, 3))
-        np.testing.assert_array_equal(alone, together)
+def sfc64(*start):
+    """The words of SFC64 after a start from three, as its author seeds it: 18 steps first."""
+    below = 2**64 - 1
+    a, b, c = start
+    for counter in itertools.count(1):
+        word = (a + b + counter) & below
+        a, b, c = b ^ (b >> 11), (c + (c << 3)) & below, (((c << 24) | (c >> 40)) + word) & below
+        if counter > 18:
+            yield word
 
 
-@pytest.mark.parametrize("columns", [1, 6, 8])
-def test_the_same_numbers_on_every_machine(columns):
+@pytest.mark.parametrize("seed", [5, -1, 2**64 - 2])
+@pytest.mark.parametrize("block", [0, 3, 2**40])
+def test_the_same_numbers_on_every_machine(seed, block):
     # A change of these words changes the results of all seeds: keep it for a new version.
-    steps = -(-columns // 4)
-    philox = np.random.Philox(key=np.array([5, 1], np.uint64), counter=[3 * steps, 0, 0, 0])
-    words = philox.random_raw(4 * steps)[:columns]
-    double, single = (made(1, columns, seed=5, matrix="B", first=3, dtype=dtype)[0] for dtype in ("float64", "float32"))
-    np.testing.assert_array_equal(double, (words >> np.uint64(11)) / 2.0**53)
-    np.testing.assert_array_equal(single, (words >> np.uint64(40)) / 2.0**24)
+    width, count = 64, 320
+    words = list(itertools.islice(sfc64(seed % 2**64, 1, block), count))
+    asked = {"rows": count // width, "columns": width, "seed": seed, "matrix": "B", "first": block * 2**16 // width}
+    double, single = (made(**asked, dtype=dtype).ravel() for dtype in ("float64", "float32"))
+    np.testing.assert_array_equal(double, [(word >> 11) / 2.0**53 for word in words])
+    # In float32 each word gives two numbers, from its lower and its upper half.
+    halves = [half for word in words for half in (word & (2**32 - 1), word >> 32)][:count]
+    np.testing.assert_array_equal(single, [(half >> 8) / 2.0**24 for half in halves])
+    # NumPy's bounded integers: the number of values times half a word, divided by 2^32.
+    np.testing.assert_array_equal(made(**asked, fill="lecture").ravel(), [(half * 2) >> 32 for half in halves])
+
+
+FEW = {1: 200_000, 3: 100_000, 1000: 300, 300_000: 3}  # rows of each width: some blocks, in whole rows or within a row
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", FEW)
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_matrix_of_several_blocks_is_the_same_for_any_division_into_rows_and_threads(fill, width, dtype, seed):
+    random = np.random.default_rng(seed)
+    rows, first = FEW[width], 7
+    whole = made(rows, width, fill=fill, dtype=dtype, first=first)
+    cuts = sorted({0, rows, *random.integers(0, rows + 1, size=4).tolist()})
+    for lo, hi in itertools.pairwise(cuts):
+        threads = int(random.integers(1, 20))
+        part = made(hi - lo, width, fill=fill, dtype=dtype, threads=threads, first=first + lo)
+        np.testing.assert_array_equal(part, whole[lo:hi], err_msg=f"rows {lo}:{hi}, {threads} threads")
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal", "lecture"])
+def test_neighbouring_blocks_are_not_correlated(fill):
+    blocks = made(16, 2**16, fill=fill)
+    correlations = np.corrcoef(blocks)[np.triu_indices(16, 1)]
+    assert np.abs(correlations).max() < 6 / 2**8  # six deviations of the correlation of independent blocks
+
+
+def test_a_matrix_that_is_not_contiguous_is_refused():
+    with pytest.raises(ValueError, match="not contiguous"):
+        fill_rows(np.empty((4, 6))[:, :3], Span(0, 4), fill="uniform", seed=0, matrix="A")

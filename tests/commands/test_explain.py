@@ -27,7 +27,7 @@ def explained(capsys):
 
 
 def test_a_large_machine_is_explained_in_its_bytes(explained):
-    lines = explained(Problem(100_000, 100_000, 100_000), 8, gpus_per_node=8, check=False)
+    lines = explained(Problem(100_000, 100_000, 100_000), 8, gpus_per_node=8, check="off")
     assert lines[0].startswith("C (100000×100000) = A (100000×100000) · B (100000×100000)  float64  2e+06 GF")
     assert lines[0].endswith("matrices 223.5 GiB")
     assert lines[1].startswith("kernel tensor on cuda: ")
@@ -94,9 +94,9 @@ def test_nccl_is_explained_where_it_would_be_tried_and_refused_where_it_cannot_b
 
 def test_an_assumed_machine_refuses_what_it_cannot_hold(explained):
     problem = Problem(100_000, 100_000, 100_000)
-    decision = decide(assumed_machine(Settings(), 4, 4), ProductRequest(problem), Settings())
-    need = decision.plan.bytes_on_gpu(0)
-    assert explained(problem, 4, 4, gpu_memory=need + GiB)[-1] == "it fits"
-    assert "cannot hold all" in "\n".join(explained(problem, 4, 4, gpu_memory=need - GiB))
+    plan = decide(assumed_machine(Settings(), 4, 4), ProductRequest(problem), Settings()).plan
+    assert explained(problem, 4, 4, gpu_memory=plan.bytes_on_gpu(0) + GiB)[-1] == "it fits"
+    assert "cannot hold all" not in "\n".join(explained(problem, 4, 4, gpu_memory=plan.bytes_on_gpu(0) - GiB))
+    assert "cannot hold all" in "\n".join(explained(problem, 4, 4, gpu_memory=plan.bytes_of_buffers(0) - GiB))
     with pytest.raises(DoesNotFit, match=r"needs 2\d\d\.\d GiB of memory on node 0, which has 1\.0 GiB"):
         explained(problem, 4, 4, host_memory=GiB)

@@ -136,7 +136,7 @@ def test_nothing_stays_behind_in_shared_memory():
 def test_a_long_multiplication_is_no_standstill(tmp_path):
     program = tmp_path / "slow.py"
     program.write_text(
-        "import sys, time, numpy, hybrid.devices.cpu, hybrid.matmul\n"
+        "import sys, time, numpy, hybrid.devices.cpu, hybrid.commands.matmul\n"
         "def slow(a, b, c):\n"
         "    time.sleep(3)  # as a library may take, without giving a sign\n"
         "    numpy.matmul(a, b, out=c)\n"

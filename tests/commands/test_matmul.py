@@ -20,7 +20,7 @@ from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
 COMMAND = module("hybrid.matmul")
-LAST_LINE = re.compile(r"total \d+\.\d{4} s  rate \d+\.\d\d GF/s  check (ok|FAILED|off|impossible).*")
+LAST_LINE = re.compile(r"total \d+\.\d{4} s  rate \d+\.\d\d [MGT]F/s  check (ok|FAILED|off|impossible).*")
 
 launcher = pytest.mark.launcher
 
@@ -37,7 +37,8 @@ def test_a_product_prints_ranks_phases_and_a_last_line():
     lines = good(60, 50, 40).stdout.splitlines()
     assert lines[0].startswith("C (60×40) = A (60×50) · B (50×40)  float64  1 rank on 1 node  cpu")
     assert re.match(r"  rank 0  \S+  cores [\d,-]+  \d+ threads? \(.+\)  rows 0:60$", lines[1])
-    assert [line.split()[0] for line in lines[3:-1]] == ["fill", "scatter", "multiply", "gather", "check"]
+    assert [line.split()[0] for line in lines[3:-2]] == ["fill", "scatter", "multiply", "gather", "check"]
+    assert re.fullmatch(r"wall \d+\.\d\d s: start \d+\.\d\d, imports \d+\.\d\d.*", lines[-2])
     assert LAST_LINE.fullmatch(lines[-1])
     assert "check ok (exact" in lines[-1]
 
@@ -115,6 +116,12 @@ def test_json_is_appended_and_read_back(tmp_path):
     }  # fmt: skip
     assert set(second["seconds"]) == {"fill", "scatter", "multiply", "gather", "check"}
     assert second["seconds"]["multiply"]["min"] <= second["seconds"]["multiply"]["median"] <= second["seconds"]["multiply"]["max"]
+    parts = {name: seconds for name, seconds in second["wall"].items() if name != "total"}
+    assert list(parts) == [
+        "start", "imports", "MPI start", "agree", "GPU start", "allocate", "fill", "prepare", "product", "check", "write", "end",
+    ]  # fmt: skip
+    assert sum(parts.values()) == pytest.approx(second["wall"]["total"])
+    assert parts["product"] >= 3 * second["total"]["min"]
     assert second["rate"] == pytest.approx(2 * 30 * 20 * 10 / second["total"]["median"])
     assert second["check"]["kind"] == "freivalds"
     assert second["check"]["ok"] is True
@@ -149,7 +156,7 @@ def test_no_check_says_so():
 def test_a_wrong_product_exits_with_3_and_writes_no_file(tmp_path, ranks):
     program = tmp_path / "wrong.py"
     program.write_text(
-        "import sys, numpy, hybrid.devices.cpu, hybrid.matmul\n"
+        "import sys, numpy, hybrid.devices.cpu, hybrid.commands.matmul\n"
         "def wrong(a, b, c):\n"
         "    numpy.matmul(a, b, out=c)\n"
         "    c[0, 0] += 1\n"
@@ -162,6 +169,7 @@ def test_a_wrong_product_exits_with_3_and_writes_no_file(tmp_path, ranks):
     )  # fmt: skip
     assert done.returncode == 3
     assert "check FAILED (exact" in done.stdout
+    assert done.stdout.splitlines()[-2].startswith("wrong: row 0 of C, columns 0: wrong by 1.00e+00")
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.py"]
 
 
@@ -248,7 +256,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path, option
 def test_too_little_memory_is_refused_with_the_missing_amount():
     done = run(100000, 100000, 100000, "--host-memory", "1G")
     assert done.returncode == 1
-    assert re.search(r"needs 223\.7 GiB of memory on \S+, which has 1\.0 GiB: 222\.7 GiB are missing", done.stderr)
+    assert re.search(r"needs 223\.8 GiB of memory on \S+, which has 1\.0 GiB: 222\.8 GiB are missing", done.stderr)
 
 
 def test_cuda_without_a_gpu_says_why():

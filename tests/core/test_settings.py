@@ -25,7 +25,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_default():
 
 def test_a_flag_of_zero_or_false_is_a_word_too():
     environment = {"HYBRID_THREADS": "3", "HYBRID_CHECK": "1", "HYBRID_STALL": "9"}
-    assert Settings.gather({"threads": 0, "check": False, "stall": 0.0}, environment) == Settings(check=False, stall=0.0)
+    assert Settings.gather({"threads": 0, "check": False, "stall": 0.0}, environment) == Settings(check="off", stall=0.0)
 
 
 def test_an_empty_variable_counts_as_unset():
@@ -35,7 +35,7 @@ def test_an_empty_variable_counts_as_unset():
 OTHER = {
     "device": ("cuda", "cuda"),
     "kernel": ("blas", "blas"),
-    "check": ("no", False),
+    "check": ("host", "host"),
     "threads": ("7", 7),
     "transport": ("nccl", "nccl"),
     "poison": ("1", True),
@@ -67,15 +67,35 @@ def test_yes_is_said_in_several_ways(text):
     assert Settings.gather({}, {"HYBRID_STAGED": text}).staged is True
 
 
-@pytest.mark.parametrize("text", ["0", "false", "No", "OFF"])
+@pytest.mark.parametrize("text", ["0", "false", "No", "OFF", " off "])
 def test_no_is_said_in_several_ways(text):
-    assert Settings.gather({}, {"HYBRID_CHECK": text}).check is False
+    assert Settings.gather({}, {"HYBRID_STAGED": text}).staged is False
+
+
+@pytest.mark.parametrize(
+    ("given", "check"),
+    [
+        *((word, "on") for word in ("1", "true", "Yes", "ON", " on ", True)),
+        *((word, "off") for word in ("0", "false", "No", "OFF", " off ", False)),
+        *((word, "host") for word in ("host", "Host", " HOST ")),
+    ],
+)
+def test_the_check_is_asked_for_by_name_or_by_truth_value(given, check):
+    assert Settings.gather({"check": given}, {}).check == check
+    assert Settings.gather({}, {"HYBRID_CHECK": str(given)}).check == check
+
+
+@pytest.mark.parametrize("given", ["", "hosts", 2, 0.5, ["on"]])
+def test_another_check_is_refused_by_name(given):
+    with pytest.raises(UsageError, match="unknown check"):
+        Settings.gather({"check": given}, {})
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"HYBRID_CHECK": "maybe"}, "HYBRID_CHECK='maybe' is neither 1 nor 0"),
+        ({"HYBRID_STAGED": "maybe"}, "HYBRID_STAGED='maybe' is neither 1 nor 0"),
+        ({"HYBRID_CHECK": "maybe"}, "unknown check 'maybe': one of on, host, off"),
         ({"HYBRID_THREADS": "two"}, "HYBRID_THREADS='two' is not a number"),
         ({"HYBRID_STALL": "long"}, "HYBRID_STALL='long' is not a number"),
         ({"HYBRID_STALL": "-1"}, "stall must not be negative, not -1"),

@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from random import Random
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plans import planned
+from support.shuffled import ForgetfulDevice, ShuffledDevice
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.cpu import CpuDevice, add_by_blas, blas
+from hybrid.devices.cpu import CpuDevice
 from hybrid.execution.pipeline import LOADS_AHEAD, multiply_in_place, run_share
 from hybrid.host.row_view import RowView
 from hybrid.plan import tiling
@@ -27,80 +22,8 @@ from hybrid.plan.plan import make_plan
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.host import HostTransport
 
-KINDS = ("copy in", "multiply", "copy out")
-
 sizes = st.integers(0, 20)
 cuts = st.integers(1, 7)
-
-
-@dataclass(eq=False)
-class Work:
-    run: Callable[[], None]
-    after: list[Work]
-    done: bool = False
-
-
-class ShuffledDevice:
-    """Works only at finish, in an order drawn from all that the Device protocol allows.
-
-    Copies in run in their order, and copies out; everything else is held back by events alone.
-    """
-
-    name = "cpu"
-    staged = True
-
-    def __init__(self, seed: int) -> None:
-        self._random = Random(seed)
-        self._waiting: dict[str, deque[Work]] = {kind: deque() for kind in KINDS}
-
-    def reserve(self, size, *, shared):
-        return np.full(size, 0xFF, np.uint8)
-
-    def matrix(self, memory, offset, rows, columns, dtype):
-        size = rows * columns * np.dtype(dtype).itemsize
-        return memory[offset : offset + size].view(dtype).reshape(rows, columns)
-
-    def copy_in(self, into, source, after):
-        return self._later("copy in", after, partial(np.copyto, into, source))
-
-    def multiply(self, a, b, c, after, *, adding=False):
-        return self._later("multiply", after, partial(add_by_blas if adding else blas, a, b, c))
-
-    def copy_out(self, into, source, after):
-        return self._later("copy out", after, partial(np.copyto, into, source))
-
-    def _later(self, kind, after, run):
-        work = Work(run, list(after))
-        self._waiting[kind].append(work)
-        return work
-
-    def finish(self):
-        eager = {kind: self._random.random() for kind in KINDS}  # a run in which one kind is fast, another slow
-        done = []
-        while any(self._waiting.values()):
-            ready = [(kind, work) for kind in KINDS for work in self._next(kind) if all(event.done for event in work.after)]
-            assert ready, "work waits for work that was handed over after it"
-            kind, work = self._random.choices(ready, [eager[kind] for kind, _ in ready])[0]
-            self._waiting[kind].remove(work)
-            work.run()
-            work.done = True
-            done.append((kind, float(len(done)), float(len(done) + 1)))
-        return done
-
-    def _next(self, kind):
-        waiting = self._waiting[kind]
-        return list(waiting) if kind == "multiply" else list(waiting)[:1]
-
-
-class ForgetfulDevice(ShuffledDevice):
-    """Drops the marks of one kind of work, as a pipeline would that forgot to hand them over."""
-
-    def __init__(self, seed: int, kind: str) -> None:
-        super().__init__(seed)
-        self._forgets = kind
-
-    def _later(self, kind, after, run):
-        return super()._later(kind, [] if kind == self._forgets else after, run)
 
 
 def whole(b):
@@ -126,7 +49,7 @@ def run(share, problem, matrices, device, entering=lambda phase: None):
     if not device.staged:
         return multiply_in_place(share, matrices, device, entering)
     buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem)
-    return run_share(share, buffers, HostTransport(device, matrices), device, entering)
+    return run_share(share, buffers, HostTransport(device, share.rank, matrices), device, entering)
 
 
 @settings(deadline=None, max_examples=150)
@@ -263,7 +186,11 @@ def test_a_device_reports_every_piece_of_work(seed):
         done = run(plan.shares[0], plan.problem, matrices, device)
         kinds = [kind for kind, begin, end in done]
         assert all(begin <= end for _, begin, end in done)
-        assert [kinds.count(kind) for kind in KINDS] == [row_panels + column_panels, len(tiles), len(tiles)]
+        assert [kinds.count(kind) for kind in ("copy in", "multiply", "copy out")] == [
+            row_panels + column_panels,
+            len(tiles),
+            len(tiles),
+        ]
 
 
 def test_a_device_that_works_in_place_copies_nothing():

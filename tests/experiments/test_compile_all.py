@@ -140,6 +140,18 @@ def test_the_greeting_is_judged_as_its_program_launches_it():
     ]
 
 
+def test_the_check_is_compiled_for_both_types_and_all_groups_of_columns():
+    checks = compile_all.others("sm_90", ["check"])
+    templates = [f"row_sums<{{}}, {group}>" for group in (64, 512, 0)] + ["subtract_product<{}>"]
+    wanted = {
+        each.format(element): dtype for each in templates for element, dtype in (("float", "float32"), ("double", "float64"))
+    }
+    assert {one.launch.expression: one.dtype for one in checks} == {**wanted, "column_totals": "", "compare_sums": ""}
+    assert len(checks) == len(wanted) + 2
+    assert all(one.launched and one.launch.source == "check.cu" for one in checks)
+    assert {one.threads for one in checks if one.launch.expression.startswith("row_sums")} == {256}
+
+
 @pytest.mark.parametrize(
     ("registers", "threads", "fit"),
     [

@@ -56,6 +56,10 @@ def test_the_table_shows_times_and_ratios(tmp_path):
     assert rows["8000", "ours, the command"] == ["23.8 (11.8 ×)", "13.1 (28.3 ×)", "8.70 (62.5 ×)", "7.90 (101 ×)"]
     assert rows["16000", "ours, the command"] == ["–", "–", "–", "28.0 (107 ×)"]
     assert ("16000", "JAX") not in rows
+    assert rows["8000", "ours, `multiply(a, b, out=c)`"][0] == "25.2 (11.2 ×)"
+    assert rows["8000", "ours, `multiply(a, b, out=c, check=False)`"][0] == "25.0 (11.2 ×)"
+    assert rows["8000", "cuBLASXt, page-locked operands"] == ["47.0 (5.98 ×)", "31.8 (11.7 ×)", "–", "–"], "the best block size"
+    assert "The best block sizes of cuBLASXt, pageable operands: 4096 for 8000 on 1, 4096 for 8000 on 2." in text
     assert rows["8000", "ours, row blocks that stay on the GPUs"] == ["–", "–", "–", "2.90"]
     assert rows_of(text, 1)["8000", "ours, the command"] == ["100"] * 4, "the shortest set-up"
     assert "8000 on 1, matrices 3 × the allowed memory: 26.0 ms, 0.915 × the rate in memory." in text
@@ -152,8 +156,9 @@ def test_every_goal_reached(lines_file, capsys):
     assert cli.main(["--from", lines_file, "--check"]) == 0
     out = capsys.readouterr().out
     assert "MISSED" not in out
-    assert out.count("pass") == 5 + 2 + 1 + 2 + 1 + 1 + 6
+    assert out.count("pass") == 5 + 2 + 4 + 1 + 2 + 1 + 1 + 6
     assert "the command at 8000 on 1: 11.81 × written by hand, wanted at least 11.5" in out
+    assert "multiply with its check at 8000 on 1: 1.865 × cuBLASXt, page-locked operands, wanted at least 1.8" in out
     assert "multiply at 8000 on 8 beside 4: 0.85 × the time, wanted at most 1.03" in out
 
 
@@ -164,6 +169,11 @@ def test_every_goal_reached(lines_file, capsys):
         ([("ours", 8, 16000, 40.0)], "the command at 16000 on 8: 75 ×"),
         ([("library", 8, 8000, 9.5)], "multiply at 8000 on 8: 9.5 ms, wanted at most 9, over by 0.5"),
         ([("library", 4, 8000, 15.6)], "multiply at 8000 on 4 beside 2: 1.04 × the time, wanted at most 1.03, over by 0.01"),
+        (
+            [("cublasxt, page-locked", 1, 8000, 44.0)],
+            "multiply with its check at 8000 on 1: 1.746 × cuBLASXt, page-locked operands",
+        ),
+        ([("cublasxt, pageable", 2, 8000, 120.0)], "on 2: 7.895 × cuBLASXt, pageable operands, wanted at least 8, short by 0.1"),
         ([("wall", 1, 8000, 2100.0)], "whole command at 8000 on 1: 2.1 s, wanted at most 2"),
         ([("larger", 1, 8000, 29.75)], "3 × the allowed memory at 8000 on 1: 0.8 × in memory, wanted at least 0.85"),
         ([("resident", 8, 8000, 3.1)], "row blocks at 8000 on 8: 3.1 ms, wanted at most 3, over by 0.1"),
@@ -173,7 +183,7 @@ def test_every_goal_reached(lines_file, capsys):
 def test_a_missed_goal(tmp_path, capsys, late, text):
     keys = {entry[:3] for entry in late}
     lines = [one for one in hosts_lines() if (one["part"], one["gpus"], one["n"]) not in keys]
-    lines += [hosts_line(*entry, number=number, repeat=45) for entry in late for number in range(3)]
+    lines += [hosts_line(*entry, number=number, repeat=45, block=4096) for entry in late for number in range(3)]
     assert cli.main(["--from", written(tmp_path / "late.jsonl", lines), "--check"]) == 1
     missed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSED")]
     assert len(missed) == 1
@@ -212,7 +222,7 @@ def test_each_round_starts_every_part_in_another_order():
             ]
             orders.append(list(dict.fromkeys(of_round)))
         parts = (
-            {"handwritten", "ours", "wires", "library"}
+            {"handwritten", "ours", "wires", "library", "cublasxt"}
             | ({"larger"} if gpus == 1 else set())
             | ({"wall"} if gpus != 2 else set())
         )
@@ -288,7 +298,9 @@ def test_a_wrong_product_is_refused():
 
 # --- the whole script
 
-PARTS_OF_ALL = ("handwritten", "ours", "wires", "library", "library, new C", "resident")
+OF_LIBRARY = ("library, checked", "library", "library, new C")
+PARTS_OF_ALL = ("handwritten", "ours", "wires", *OF_LIBRARY, "resident")
+OF_CUBLASXT = ("cublasxt, page-locked", "cublasxt, registered", "cublasxt, pageable")
 
 
 @pytest.fixture
@@ -321,6 +333,7 @@ def test_everything_runs_without_a_gpu(bench, capsys):
     assert of_ranks | {("small", 1, 24), ("small, plain", 1, 24), ("larger", 1, 96)} <= measured(lines)
     assert all(one["seconds"]["median"] > 0 and one["gpu"] is None for one in lines if one["part"])
     assert "Not of a GPU" in out
+    assert out.count("Left out: cublasxt: it needs a GPU") == 1
     assert "the goals do not apply" in out
 
 
@@ -329,7 +342,7 @@ def test_the_transport_between_peers(bench):
     parts = ("--only", "ours", "library", "wall", "resident")
     code, lines = bench("--gpus", "2", "--sizes", "96", *parts, HYBRID_STAGED="1", HYBRID_TRANSPORT="peers")
     assert code == 0
-    assert measured(lines) == {(part, 2, 96) for part in ("ours", "library", "library, new C", "wall", "launcher", "resident")}
+    assert measured(lines) == {(part, 2, 96) for part in ("ours", *OF_LIBRARY, "wall", "launcher", "resident")}
     assert {one["transport"] for one in lines if one["part"] in ("ours", "wall")} == {"peers"}
 
 
@@ -435,5 +448,5 @@ def test_everything_runs_on_a_gpu(bench, capsys):
     code, lines = bench("--sizes", "512", "--wall-size", "512", device="cuda")
     out = capsys.readouterr().out
     assert code == 0, out
-    assert {one["part"] for one in lines} >= {*PARTS_OF_ALL, "larger", "wall", "small"}
+    assert {one["part"] for one in lines} >= {*PARTS_OF_ALL, *OF_CUBLASXT, "larger", "wall", "small"}
     assert "Not of a GPU" not in out

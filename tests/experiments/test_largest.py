@@ -100,7 +100,7 @@ def test_the_host_s_memory_may_end_it(monkeypatch):
 
 def test_a_wrong_product_of_the_runner_is_no_answer(monkeypatch):
     monkeypatch.setattr("hybrid.devices.cpu.blas", lambda a, b, c: c.fill(1))
-    with pytest.raises(CheckFailed, match="the runner's product of float64 64×64 is wrong"):
+    with pytest.raises(CheckFailed, match=r"the runner's product of float64 \d+×\d+ is wrong"):
         list(largest_runs.RunnerAlone("emulate", MEMORY).lines("float64", 64, 1))
 
 

@@ -139,5 +139,7 @@ def test_announcing_after_numpy_is_loaded_leaves_the_environment_alone():
 
 def test_what_settles_the_threads_does_not_load_numpy():
     """Else its BLAS would have started its threads by then."""
-    program = "import sys, hybrid.matmul, hybrid.selection.inventory, hybrid.ranks.world; sys.exit('numpy' in sys.modules)"
+    program = (
+        "import sys, hybrid.commands.matmul, hybrid.selection.inventory, hybrid.ranks.world; sys.exit('numpy' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,7 +13,7 @@ from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
-from hybrid.core.text import ranges
+from hybrid.core.text import ranges, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.execution.product import Outcome
@@ -22,7 +22,18 @@ from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
 from hybrid.reporting import progress as progress_module
 from hybrid.reporting.progress import Progress
-from hybrid.reporting.run_report import as_record, describe, heading, last_line, moved_bytes, rate, table, top_left, verdict
+from hybrid.reporting.run_report import (
+    as_record,
+    describe,
+    heading,
+    last_line,
+    moved_bytes,
+    rate,
+    table,
+    top_left,
+    verdict,
+    wall_line,
+)
 from hybrid.selection.decision import Decision, RankPlacement
 from hybrid.verification.freivalds import Check
 
@@ -70,10 +81,10 @@ def test_the_table_has_a_row_a_phase_in_their_order_with_spread_share_and_rate()
     }
     lines = [line.split() for line in table(plan_of(), phases, steady(4.0)).splitlines()]
     assert lines[0] == ["phase", "seconds", "min", "max", "share", "rate"]
-    assert lines[1] == ["fill", "0.2500", "0.2500", "0.2500", "–", "0.06", "GB/s"]
+    assert lines[1] == ["fill", "0.2500", "0.2500", "0.2500", "–", "64.00", "MB/s"]
     assert lines[2] == ["scatter", "1.0000", "1.0000", "1.0000", "25", "%"]
     assert lines[3] == ["multiply", "2.0000", "1.5000", "2.5000", "50", "%", "1.00", "GF/s"]
-    assert lines[4] == ["check", "0.5000", "0.5000", "0.5000", "–", "0.05", "GB/s"]
+    assert lines[4] == ["check", "0.5000", "0.5000", "0.5000", "–", "48.00", "MB/s"]
     assert len(lines) == 5
 
 
@@ -93,6 +104,7 @@ def test_no_time_gives_no_rate_and_no_share():
     [
         (None, "check off"),
         (GOOD, "check ok (freivalds, error 1.2e-15, tolerance 3.0e-12)"),
+        (Check("freivalds", 9, 8, True, note="rounding"), "check ok (freivalds, error 9.0e+00, tolerance 8.0e+00; rounding)"),
         (Check("exact", 2.0, 0.0, False), "check FAILED (exact, error 2.0e+00, tolerance 0.0e+00)"),
         (Check("none", 0.0, 3e-12, True), "check impossible (NaN, infinity or too large values in A or B)"),
     ],
@@ -103,7 +115,21 @@ def test_the_last_line_is_the_same_for_every_script(check, text):
 
 
 def test_a_product_in_no_time_has_no_rate():
-    assert last_line(plan_of(0, 0, 0), steady(0.0), None) == "total 0.0000 s  rate 0.00 GF/s  check off"
+    assert last_line(plan_of(0, 0, 0), steady(0.0), None) == "total 0.0000 s  rate 0.00 MF/s  check off"
+
+
+def test_the_wall_time_is_told_with_the_parts_that_take_any():
+    assert wall_line({"start": 0.125, "imports": 0.5, "fill": 0.001, "product": 1.25}) == (
+        "wall 1.88 s: start 0.12, imports 0.50, product 1.25"
+    )
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"),
+    [(0, "0.00 MB/s"), (12_345_678, "12.35 MB/s"), (1e9, "1.00 GB/s"), (54.8e9, "54.80 GB/s"), (21929.46e9, "21.93 TB/s")],
+)
+def test_rates_are_told_in_units_that_people_read(per_second, text):
+    assert rate_in_units(per_second, "B") == text
 
 
 def test_moved_bytes_of_every_phase():
@@ -158,7 +184,8 @@ def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
         steady(4.0),
         check,
     )
-    written = as_record(outcome, {"fill": "uniform", "seed": 3}, {"threads": 0})
+    written = as_record(outcome, {"fill": "uniform", "seed": 3}, {"threads": 0}, {"start": 0.5, "end": 0.25})
+    assert written["wall"] == {"start": 0.5, "end": 0.25, "total": 0.75}
     assert (written["n"], written["l"], written["m"], written["dtype"]) == (10, 20, 30, "float64")
     assert (written["ranks"], written["nodes"], written["device"], written["kernel"]) == (2, 1, "cpu", "blas")
     assert (written["fill"], written["seed"], written["settings"]) == ("uniform", 3, {"threads": 0})

@@ -43,12 +43,13 @@ class Machine:
         self.asked += 1
         return self.free
 
-    def hold(self, size):
+    def hold(self, size, for_check=0):
         """From the product before."""
-        self.session.rank_device = SimpleNamespace(gpu=self.gpu, reserved=size, memory_version=0)
+        held = {"reserved": size, "reserved_for_check": for_check}
+        self.session.rank_device = SimpleNamespace(gpu=self.gpu, **held, memory_version=0)
 
-    def plan(self, problem, resident=False, **settings):
-        session, team, asked = self.session, self.session.team, Settings(**settings)
+    def plan(self, problem, resident=False, check="off", **settings):
+        session, team, asked = self.session, self.session.team, Settings(check=check, **settings)
         with team.phase("agree", timed=False) as looking:
             looking.mine = take_inventory(session, asked)
         rows = [tuple(team.topology.rows_of_rank(rank, length) for rank in range(team.size)) for length in (problem.n, problem.l)]
@@ -72,6 +73,21 @@ def test_a_product_like_the_one_before_asks_no_gpu(machine):
     assert machine.plan(LARGE) == first
     assert machine.plan(SMALL).shares[0].holds_all
     assert machine.asked == 1
+
+
+def test_what_is_held_for_the_check_is_used_by_the_next_check(machine):
+    first = machine.plan(LARGE, check="on")
+    assert first.check == "device"
+    of_check = first.bytes_on_gpu(0) - machine.plan(LARGE).bytes_on_gpu(0)
+    assert of_check == first.bytes_of_device_check(0) > 0
+    before = machine.asked
+    machine.hold(first.bytes_of_buffers(0), for_check=of_check)
+    assert free_memory_of(machine.session, Settings(), machine.gpu).gpu_reserved == first.bytes_on_gpu(0)
+    assert machine.plan(LARGE, check="on") == first
+    assert machine.asked == before
+    machine.hold(first.bytes_of_buffers(0), for_check=of_check - 1)
+    assert machine.plan(LARGE, check="on") == first
+    assert machine.asked == before + 1
 
 
 def test_a_larger_product_is_cut_to_what_is_free_by_then(machine):

@@ -29,7 +29,7 @@ chosen = st.builds(
     kernel=st.sampled_from(["auto", "auto", "blas", "loops", "naive", "tensor", "matvec_warp", "cublas"]),
     transport=st.sampled_from(["auto", "auto", "host", "peers", "nccl"]),
     staged=st.booleans(),
-    check=st.booleans(),
+    check=st.sampled_from(["on", "host", "off"]),
     panel_rows=st.sampled_from([0, 0, 33]),
     panel_columns=st.sampled_from([0, 0, 40]),
     slab_rows=st.sampled_from([0, 0, 64]),
@@ -77,6 +77,34 @@ def test_what_is_explained_is_what_would_run(problem, asked, ranks, gpus_per_nod
 
     assert outcome(run) == outcome(explained)
     assert len(session.tried) == len(set(session.tried)), "nothing is found out twice"
+
+
+def decided(problem, **how):
+    asked = Settings(**how)
+    return decide(assumed_machine(asked, 2, gpus_per_node=2), ProductRequest(problem), asked).plan
+
+
+@settings(deadline=None, max_examples=100)
+@given(problem=problems, part=st.floats(0.05, 1.2))
+def test_buffers_and_check_fit_on_the_gpu_together(problem, part):
+    uncut = decided(problem, check="on")
+    memory = max(MiB, int(part * uncut.bytes_on_gpu(0)))
+    checked, unchecked = (decided(problem, check=check, gpu_memory=memory) for check in ("on", "off"))
+    assert uncut.check == "device"
+    # A product that fits unchecked fits checked: where the check's sums find no room, the host checks.
+    if unchecked.bytes_on_gpu(0) <= memory:
+        assert checked.check in ("device", "host")
+        assert checked.bytes_on_gpu(0) <= memory
+
+
+def test_where_buffers_fit_and_their_check_does_not_the_check_takes_fewer_sums():
+    problem = Problem(4000, 4000, 4000)
+    uncut = decided(problem, check="on")
+    cut = decided(problem, check="on", gpu_memory=uncut.bytes_on_gpu(0) - 1)
+    assert cut.check == "device"
+    assert cut.shares[0].holds_all
+    assert cut.bytes_of_buffers(0) == uncut.bytes_of_buffers(0)
+    assert 0 < cut.bytes_of_device_check(0) < uncut.bytes_of_device_check(0)
 
 
 def test_a_machine_that_lacks_nothing_is_decided_at_once():

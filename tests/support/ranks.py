@@ -20,14 +20,9 @@ GRACE = 20.0  # seconds the other ranks may take longer for a test than this one
 def pytest_configure(config: pytest.Config) -> None:
     # What a shell starts in the background ignores interrupts, and so would every program that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """MPI starts here, and not sooner: while pytest is configured, it often fails under srun."""
-    comm = world(session.config)
+    comm = world(config)
     if comm is not None and comm.rank != 0:
-        reporter = session.config.pluginmanager.getplugin("terminalreporter")
+        reporter = config.pluginmanager.getplugin("terminalreporter")
         reporter._tw._file = Path(os.devnull).open("w")  # noqa: SIM115 (open until this process ends)
 
 

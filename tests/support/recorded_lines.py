@@ -181,8 +181,12 @@ MS = {  # at 8000, by GPUs
     "handwritten": {1: 281.0, 2: 371.0, 4: 544.0, 8: 798.0},
     "ours": {1: 23.8, 2: 13.1, 4: 8.7, 8: 7.9},
     "wires": {1: 20.0, 2: 11.0, 4: 8.0, 8: 7.0},
+    "library, checked": {1: 25.2, 2: 15.2, 4: 10.2, 8: 8.7},
     "library": {1: 25.0, 2: 15.0, 4: 10.0, 8: 8.5},
     "library, new C": {1: 25.5, 2: 15.5, 4: 10.5, 8: 8.9},
+    "cublasxt, page-locked": {1: 47.0, 2: 31.8},
+    "cublasxt, registered": {1: 101.0, 2: 110.0},
+    "cublasxt, pageable": {1: 310.0, 2: 182.0},
     "jax": {1: 200.0, 2: 150.0, 4: 120.0, 8: 110.0},
     "torch": {1: 210.0, 2: 160.0, 4: 130.0, 8: 120.0},
     "wall": {1: 1900.0, 8: 2800.0},
@@ -190,6 +194,9 @@ MS = {  # at 8000, by GPUs
     "larger": {1: 26.0},
     "resident": {8: 2.9},
 }
+
+
+BLOCKS = {2048: 1.1, 4096: 1.0, 8192: 1.5}  # of cuBLASXt; how many times as long as the best one its products take
 
 
 def hosts_line(part, gpus, n, ms, *, number=0, repeat=3, run="run 1", device="cuda", **more):
@@ -216,10 +223,13 @@ def hosts_line(part, gpus, n, ms, *, number=0, repeat=3, run="run 1", device="cu
 
 def hosts_lines(device="cuda"):
     lines = [
-        hosts_line(part, gpus, 8000, ms, number=number, device=device)
+        hosts_line(part, gpus, 8000, times * ms, number=number, device=device, **more)
         for part, of_part in MS.items()
         for gpus, ms in of_part.items()
         for number in range(3)
+        for times, more in (
+            [(times, {"block": block}) for block, times in BLOCKS.items()] if part.startswith("cublasxt") else [(1.0, {})]
+        )
     ]
     both = (("handwritten", 3000.0), ("ours", 28.0))
     lines += [hosts_line(part, 8, 16000, ms, number=number, device=device) for part, ms in both for number in range(3)]

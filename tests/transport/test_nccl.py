@@ -17,6 +17,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
+from hybrid.execution import product as product_module
 from hybrid.execution.product import RunOptions, run_product
 from hybrid.ranks.world import team_of
 from hybrid.selection.agreement import agree
@@ -51,8 +52,8 @@ def case(comm, rng, dtype="float64"):
     return rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
 
 
-def product(comm, a, b, root=0):
-    return hybrid.multiply(*((a, b) if comm.rank == root else (None, None)), comm=comm, root=root)
+def product(comm, a, b, root=0, **more):
+    return hybrid.multiply(*((a, b) if comm.rank == root else (None, None)), comm=comm, root=root, **more)
 
 
 def check_product(comm, a, b, root=0):
@@ -253,7 +254,7 @@ def test_panels_in_another_order_are_no_product(own, rng, monkeypatch, log):
     original = NcclTransport.load
 
     def load(transport, arrival, into, after):
-        return original(transport, replace(arrival, index=arrival.index + (arrival.operand == "B")), into, after)
+        return original(transport, arrival if arrival.operand == "A" else replace(arrival, index=arrival.index + 1), into, after)
 
     monkeypatch.setattr(NcclTransport, "load", load)
     with pytest.raises(RankFailed, match="mix them up"):
@@ -274,3 +275,22 @@ def test_the_check_sees_what_did_not_reach_another_node(own, rng, monkeypatch, l
     monkeypatch.setattr(RootMatrix, "contiguous", disturbed)
     with pytest.raises(CheckFailed, match=rf"of {key} did not reach rank"):
         product(own, a, b)
+
+
+@pytest.mark.parametrize("transport", ["nccl", "host"])
+@pytest.mark.parametrize("check", ["on", "host"])
+def test_the_check_sees_what_did_not_come_back_from_another_node(own, rng, monkeypatch, log, transport, check):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    monkeypatch.setenv("HYBRID_TRANSPORT", transport)
+    original = product_module.gather
+
+    def disturbed(team, plan, c, settings):
+        original(team, plan, c, settings)
+        if team.rank == plan.root:
+            c[Span(plan.problem.n - 1, plan.problem.n)][0, 0] += 1
+
+    monkeypatch.setattr(product_module, "gather", disturbed)
+    a, b = rng.standard_normal((3 * own.size, 20)), rng.standard_normal((20, 7))
+    message = f"of C did not reach rank 0 on .* as they are on rank {own.size - 1}" if check == "on" else "the product is wrong"
+    with pytest.raises(CheckFailed, match=message):
+        product(own, a, b, check=check)

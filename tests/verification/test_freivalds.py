@@ -19,7 +19,6 @@ sizes = st.integers(1, 70)
 dtypes = st.sampled_from(["float32", "float64"])
 seeds = st.integers(0, 2**32)
 DTYPES = ["float32", "float64"]
-SHAPES = [(1, 1, 1), (7, 5, 3), (64, 64, 64), (33, 200, 17), (200, 1, 150), (3, 600, 600), (300, 250, 600)]
 
 
 def checked(a, b, c, threads=1):
@@ -41,15 +40,18 @@ def whole(shape, below, dtype="float64", seed=0):
     return np.random.default_rng(seed).integers(-below, below, shape, endpoint=True).astype(dtype)
 
 
+def normal(rng, shape, dtype):
+    n, l, m = shape
+    a, b = rng.standard_normal((n, l), np.float32).astype(dtype), rng.standard_normal((l, m), np.float32).astype(dtype)
+    if dtype == "float64":  # all bits of both are used
+        a, b = a * np.pi, b * np.pi
+    return a, b, a @ b
+
+
 def operands(shape, dtype="float64", seed=0, make=uniform):
     n, l, m = shape
     a, b = make((n, l), dtype=dtype, seed=seed), make((l, m), dtype=dtype, seed=seed + 1)
     return a, b, product(a, b)
-
-
-def row_scales(a, b):
-    """s[i], as the check's error and tolerance are counted in (of all columns together, so never too small)."""
-    return np.abs(a.astype(np.float64)) @ np.linalg.norm(b.astype(np.float64), axis=1)
 
 
 def whole_up_to(below):
@@ -59,28 +61,33 @@ def whole_up_to(below):
 # What must be found
 
 
+def rounding_error(a, b, c):
+    """The largest of any element."""
+    return float(np.abs(c - a.astype(np.longdouble) @ b.astype(np.longdouble)).max())
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_one_element_off_by_more_than_the_tolerance_is_found(shape, dtype):
-    a, b, c = operands(shape, dtype)
+def test_one_element_off_by_20_times_the_largest_rounding_error_is_found(rng, dtype):
+    a, b, c = normal(rng, (256, 300, 256), dtype)
+    error = rounding_error(a, b, c)
     clean = checked(a, b, c)
-    assert (clean.kind, clean.ok) == ("freivalds", True)
-    random = np.random.default_rng(1)
-    for sign in (-1, 1):
-        row, column = random.integers(shape[0]), random.integers(shape[2])
-        wrong = c.copy()
-        # Of its own rounding the row may already be off by what `clean` found, and storing the element rounds again.
-        step = (clean.tolerance + clean.error) * row_scales(a, b)[row]
-        wrong[row, column] += sign * (1.1 * step + 2 * np.spacing(c[row, column]))
+    assert (clean.kind, clean.ok, clean.note) == ("freivalds", True, "")
+    for _ in range(100):
+        row, column, wrong = rng.integers(256), rng.integers(256), c.copy()
+        wrong[row, column] += rng.choice([-1, 1]) * 22 * error
         found = checked(a, b, wrong)
-        assert not found.ok
-        assert found.error > found.tolerance == clean.tolerance
+        assert not found.ok, found
+        assert found.error > found.tolerance
+        assert found.faults[0].startswith(f"row {row} of C, columns {column}: wrong by ")
 
 
-def test_the_tolerance_is_of_the_order_of_the_rounding_it_allows():
+def test_right_products_are_not_suspected(rng):
     for dtype in DTYPES:
-        a, b, c = operands((20, 300, 400), dtype)
-        assert checked(a, b, c).tolerance < 20 * 300 * np.finfo(dtype).eps + 1e-10
+        for make in (rng.standard_normal, rng.random, rng.standard_cauchy):
+            a, b = make((200, 150)).astype(dtype), make((150, 220)).astype(dtype)
+            for _ in range(20):
+                found = checked(a, b, a @ b)
+                assert found.ok, found
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,7 +124,7 @@ def test_a_missing_strip_is_found(make):
     c[40:60, 100:200] = np.nan
     found = checked(a, b, c)
     assert not found.ok
-    assert found.error == np.inf
+    assert found.error > 1e299 or found.kind == "exact"
 
 
 @pytest.mark.parametrize("make", [uniform, whole_up_to(9)], ids=["uniform", "integers"])
@@ -150,13 +157,17 @@ def test_an_integer_product_off_by_a_billionth_is_found():
     a, b, c = operands((50, 60, 70), make=whole_up_to(2))
     c[17, 23] = 5 + 1e-9
     found = checked(a, b, c)
-    assert (found.kind, found.error, found.ok) == ("exact", np.inf, False)
+    assert (found.kind, found.error, found.ok) == ("exact", 1, False)
 
 
-def test_the_error_of_an_exact_check_shows_the_difference():
+def test_an_exact_check_counts_the_sums_that_differ_and_names_elements():
     a, b, c = operands((50, 60, 70), make=whole_up_to(2))
-    c[17, 23] += 3
-    assert checked(a, b, c).error >= 3
+    c[17, [23, 24, 69]] += 3
+    c[18, 5] -= 1
+    found = checked(a, b, c)
+    assert (found.error, len(found.faults)) == (3, 2)  # of each row one group is named
+    of_17 = [f"row 17 of C, columns {columns}: wrong by 3.00e+00" for columns in ("23:25", "69")]
+    assert set(found.faults) - set(of_17) == {"row 18 of C, columns 5: wrong by 1.00e+00"}
 
 
 def test_a_number_too_large_for_the_product_is_found():
@@ -330,7 +341,8 @@ def test_a_sum_in_float32_that_loses_every_term_passes():
     assert np.cumsum(b[:, 0], dtype=np.float32)[-1] == 2**24
     found = checked(a, b, np.full((n, m), 2**24, np.float32))
     assert (found.kind, found.ok) == ("freivalds", True)
-    assert found.error > 0.01 * found.tolerance
+    assert found.error > found.tolerance
+    assert "those of plain summation are up to 2.00e+04" in found.note
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0), (0, 0, 4), (3, 0, 0)])
@@ -392,4 +404,4 @@ def test_a_product_that_overflows_is_no_fault(dtype):
 def test_nan_where_the_inputs_are_finite_is_a_fault():
     a, b, c = operands((5, 6, 7))
     c[2, 2] = np.nan
-    assert checked(a, b, c).error == np.inf
+    assert checked(a, b, c).error > 1e299

@@ -5,7 +5,8 @@ For each number of GPUs these are started, round by round and each round in anot
   handwritten  Scatter, Bcast, CuPy, Gather; every buffer made before (experiments/hosts/programs/handwritten.py)
   ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
   wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow
-  library      hybrid.multiply with rank 0's private arrays, with and without out=
+  library      hybrid.multiply with rank 0's private arrays: with its check, and without it, with and without out=
+  cublasxt     cuBLASXt's own call of one process, the best of several block sizes (experiments/hosts/programs/cublasxt.py)
   larger       ours with a third of the matrices' bytes as --gpu-memory, on one GPU
   wall         the whole command with default flags, from the second start on (fewest and most GPUs), and mpirun alone
 and after these, once:
@@ -145,10 +146,13 @@ class Bench:
         return good
 
     def _one(self, start: Start) -> bool:
-        if start.name in self._failed:
+        if {start.part, start.name} & self._failed:
             return True  # that was said
-        reason = missing(start.part) or self._run(start)
-        if reason:
+        if reason := missing(start.part, self._options.device):
+            self._failed.add(start.part)
+            self._leave_out(f"{start.part}: {reason}")
+            return True
+        if reason := self._run(start):
             self._failed.add(start.name)
             self._leave_out(f"{start.name}: {reason}")
         return start.optional or not reason
@@ -178,4 +182,5 @@ class Bench:
 def as_text(line: records.Line) -> str:
     seconds = [f"{1e3 * line['seconds'][name]:.3f}" for name in ("median", "min", "max")]
     times = f"{seconds[0]:>11} ms ({seconds[1]} to {seconds[2]})"
-    return f"round {line['round']}  {line['part']:15} {line['n']:6} on {line['gpus']}{times}"
+    part = line["part"] + (f", blocks of {line['block']}" if "block" in line else "")
+    return f"round {line['round']}  {part:37} {line['n']:6} on {line['gpus']}{times}"

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from experiments.common.targets import Verdict, verdict
-from experiments.hosts.results import Cell, Results
+from experiments.hosts.results import NAMES, Cell, Results
 
 MEASURED_AT_LEAST = 7  # repeats
 TIMES_AS_FAST = {(8000, 1): 11.5, (8000, 2): 27.0, (8000, 4): 60.0, (8000, 8): 95.0, (16000, 8): 100.0}  # as written by hand
@@ -18,6 +18,7 @@ SAID = {  # in what unit, and how many of it a second is
     "wall": ("whole command", "s", 1.0),
 }
 LARGER_RATE, SMALL_MORE_MS = 0.85, 1.0
+TIMES_CUBLASXT, CUBLASXT_FROM = {"cublasxt, page-locked": 1.8, "cublasxt, pageable": 8.0}, 8000  # as fast, from this size on
 SLOWER_AT_MOST, SLOWER_FROM = 1.03, 4000  # of each doubling of the GPUs, for matrices from this size on
 NEVER_SLOWER = {"ours": "the command", "library": "multiply"}
 
@@ -39,6 +40,8 @@ def _of_cell(cell: Cell, results: Results) -> Iterator[Verdict]:
     if cell.part == "ours" and where in TIMES_AS_FAST and ratio is not None and theirs:
         repeats = min(cell.repeats, theirs.repeats)
         yield _verdict(f"the command at {at}", ratio, TIMES_AS_FAST[where], "× written by hand", repeats, at_least=True)
+    if cell.part == "library, checked" and cell.n >= CUBLASXT_FROM:
+        yield from _beside_cublasxt(cell, results)
     if (most := MOST_SECONDS.get((cell.part, *where))) is not None:
         what, unit, times = SAID[cell.part]
         yield _verdict(f"{what} at {at}", times * cell.seconds, times * most, unit, cell.repeats)
@@ -51,3 +54,11 @@ def _of_cell(cell: Cell, results: Results) -> Iterator[Verdict]:
     if cell.part in NEVER_SLOWER and cell.n >= SLOWER_FROM and half:
         what = f"{NEVER_SLOWER[cell.part]} at {cell.n} on {cell.gpus} beside {half.gpus}"
         yield _verdict(what, cell.seconds / half.seconds, SLOWER_AT_MOST, "× the time", min(cell.repeats, half.repeats))
+
+
+def _beside_cublasxt(cell: Cell, results: Results) -> Iterator[Verdict]:
+    for peer, times in TIMES_CUBLASXT.items():
+        ratio, other = results.ratio(cell, peer), results.of(peer, cell.gpus, cell.n, cell.run)
+        if ratio is not None and other:
+            what, repeats = f"multiply with its check at {cell.n} on {cell.gpus}", min(cell.repeats, other.repeats)
+            yield _verdict(what, ratio, times, f"× {NAMES[peer]}", repeats, at_least=True)

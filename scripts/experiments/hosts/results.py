@@ -15,18 +15,24 @@ NAMES = {  # of what is in the table, in its order
     "handwritten": "written by hand",
     "ours": "ours, the command",
     "wires": "the copies alone, nothing multiplied",
-    "library": "ours, `multiply(a, b, out=c)`",
-    "library, new C": "ours, `multiply(a, b)`",
+    "library, checked": "ours, `multiply(a, b, out=c)`",
+    "library": "ours, `multiply(a, b, out=c, check=False)`",
+    "library, new C": "ours, `multiply(a, b, check=False)`",
+    "cublasxt, page-locked": "cuBLASXt, page-locked operands",
+    "cublasxt, registered": "cuBLASXt, operands registered in the call",
+    "cublasxt, pageable": "cuBLASXt, pageable operands",
     "jax": "JAX",
     "torch": "PyTorch",
     "resident": "ours, row blocks that stay on the GPUs",
 }
+IN_BLOCKS = tuple(part for part in NAMES if part.startswith("cublasxt"))  # measured with several block sizes: the best counts
 BESIDE = ("larger", "wall", "launcher", "small", "small, plain")  # the table
 DRAWN = {  # name, colour, how the line is drawn
     "handwritten": ("written by hand", plots.LECTURE, "-"),
     "jax": ("JAX", "#937860", "-"),
     "torch": ("PyTorch", "#dd8452", "-"),
-    "library": ("ours, multiply(a, b, out=c)", plots.HERE, "--"),
+    "cublasxt, page-locked": ("cuBLASXt, page-locked", "#64b5cd", "-"),
+    "library, checked": ("ours, multiply(a, b, out=c)", plots.HERE, "--"),
     "ours": ("ours, the command", plots.HERE, "-"),
     "wires": ("the copies alone", plots.GREY, ":"),
 }
@@ -34,12 +40,16 @@ DRAWN = {  # name, colour, how the line is drawn
 
 @dataclass(frozen=True)
 class Cell:
-    """A part on so many GPUs at one size, over all rounds of a run: the median of their medians, the ends of their times."""
+    """A part on so many GPUs at one size, over all rounds of a run: the median of their medians, the ends of their times.
+
+    `block`: the block size with which it was measured; 0: it has none.
+    """
 
     run: str
     part: str
     gpus: int
     n: int
+    block: int
     seconds: float
     least: float
     most: float
@@ -56,6 +66,10 @@ _LINE: schema.Schema = {
     **schema.WHOLE_RUN, "device": schema.among("cuda", "cpu", "emulate"), "gpu": schema.or_none(schema.name),
     "gpus_there": schema.whole, "versions": lambda value: isinstance(value, dict) and all(map(schema.name, value.values())),
 }  # fmt: skip
+_TIMED: schema.Schema = {
+    **_LINE, **schema.TIMED, "part": schema.among(*NAMES, *BESIDE), "gpus": schema.count, "round": schema.whole,
+    "repeat": schema.count,
+}  # fmt: skip
 
 
 class Results(results.MachineResults):
@@ -64,24 +78,30 @@ class Results(results.MachineResults):
     command, about_picture = "bench_hosts", "Time against the number of GPUs"
     more_arguments = " --gpus 1 2 4 8"
     schemas = {
-        "timed": {
-            **_LINE, **schema.TIMED, "part": schema.among(*NAMES, *BESIDE), "gpus": schema.count, "round": schema.whole,
-            "repeat": schema.count,
-        },
+        "timed": _TIMED,
+        "timed in blocks": {**_TIMED, "block": schema.count},
         "left out": {**_LINE, "left_out": schema.text},
-    }  # fmt: skip
+    }
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)
         self._timed = [line for line in lines if line.get("seconds")]
-        grouped: dict[tuple[str, str, int, int], list[records.Line]] = {}
+        grouped: dict[tuple[str, str, int, int, int], list[records.Line]] = {}
         for line in self._timed:
-            grouped.setdefault((line["run"], line["part"], line["gpus"], line["n"]), []).append(line)
-        self._cells = {key: _cell(key, of_key) for key, of_key in grouped.items()}
+            key = line["run"], line["part"], line["gpus"], line["n"], line.get("block", 0)
+            grouped.setdefault(key, []).append(line)
+        best: dict[tuple[str, str, int, int], Cell] = {}
+        for key, of_key in grouped.items():
+            cell = _cell(key, of_key)
+            if key[:4] not in best or cell.seconds < best[key[:4]].seconds:
+                best[key[:4]] = cell
+        self._cells = list(best.values())
 
     @staticmethod
     def kind_of(line: records.Line) -> str:
-        return "timed" if line.get("seconds") else "left out"
+        if not line.get("seconds"):
+            return "left out"
+        return "timed in blocks" if line.get("part") in IN_BLOCKS else "timed"
 
     @staticmethod
     def machine_of(line: records.Line) -> str:
@@ -95,11 +115,11 @@ class Results(results.MachineResults):
 
     def __iter__(self) -> Iterator[Cell]:
         """The newest of each."""
-        return iter({(cell.part, cell.gpus, cell.n): cell for cell in self._cells.values()}.values())
+        return iter({(cell.part, cell.gpus, cell.n): cell for cell in self._cells}.values())
 
     def of(self, part: str, gpus: int, n: int, run: str | None = None) -> Cell | None:
         """The newest, or the one of this run."""
-        found = [cell for cell in self._cells.values() if (cell.part, cell.gpus, cell.n) == (part, gpus, n)]
+        found = [cell for cell in self._cells if (cell.part, cell.gpus, cell.n) == (part, gpus, n)]
         return next((cell for cell in reversed(found) if run in (None, cell.run)), None)
 
     def ratio(self, cell: Cell, yardstick: str = YARDSTICK) -> float | None:
@@ -167,6 +187,11 @@ class Results(results.MachineResults):
                 both = f"{cell.milliseconds:.3f} ms, the same copies and cuBLAS {plain.milliseconds:.3f} ms"
                 yield f"{cell.n} on 1: {both}, {cell.milliseconds - plain.milliseconds:.3f} ms more."
 
+        for part in IN_BLOCKS:
+            if best := sorted((cell.n, cell.gpus, cell.block) for cell in self if cell.part == part):
+                listed = ", ".join(f"{block} for {n} on {gpus}" for n, gpus, block in best)
+                yield f"The best block sizes of {NAMES[part]}: {listed}."
+
     def has_picture(self) -> bool:
         return bool(self.sizes(tuple(DRAWN)))
 
@@ -198,7 +223,7 @@ class Results(results.MachineResults):
             figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
 
 
-def _cell(key: tuple[str, str, int, int], lines: Sequence[records.Line]) -> Cell:
+def _cell(key: tuple[str, str, int, int, int], lines: Sequence[records.Line]) -> Cell:
     seconds = [line["seconds"] for line in lines]
     by_round: dict[int, list[float]] = {}
     for line in lines:

@@ -23,8 +23,9 @@ from hybrid.core.problem import ITEM_SIZES
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
-PARTS = ("handwritten", "ours", "wires", "library", "larger", "wall", "resident", "small", "jax", "torch")
-IN_TURN = ("handwritten", "ours", "wires", "library", "larger", "wall")
+IN_TURN = ("handwritten", "ours", "wires", "library", "cublasxt", "larger", "wall")
+PARTS = (*IN_TURN, "resident", "small", "jax", "torch")
+MODULES = {"handwritten": "handwritten", "cublasxt": "cublasxt", "jax": "sharded", "torch": "sharded"}  # else "ours"
 SMALL_SIZES, SMALL_REPEATS = (128, 256, 512), 5  # the latter for each repeat of the others
 RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
 TIMES_LARGER = 3  # than the memory that it is allowed
@@ -34,7 +35,7 @@ GRACE = 5.0  # seconds a program may take to end when it is told to
 
 @dataclass(frozen=True)
 class Start:
-    """A program to start. `gives`: what its line is, and `n` its size, where it is the command, which does not say so."""
+    """A program to start. `n`: its size, where it has only one. `gives`: what the command's line is, which does not say so."""
 
     part: str
     gpus: int
@@ -75,14 +76,16 @@ def starts(options: Namespace) -> Iterator[Start]:
             yield Start(part, max(options.gpus), 0, command, optional=True)
 
 
-def missing(part: str) -> str:
+def missing(part: str, device: str) -> str:
     """Why a part cannot be started at all."""
+    if part == "cublasxt" and device != "cuda":
+        return "it needs a GPU"
     return "not installed" if part in ("jax", "torch") and find_spec(part) is None else ""
 
 
 def _program(name: str, device: str, sizes: Sequence[int], repeat: int) -> list[str]:
-    module = name if name == "handwritten" else "sharded" if name in ("jax", "torch") else "ours"
-    part = [] if name == "handwritten" else [name]
+    module = MODULES.get(name, "ours")
+    part = [] if module == name else [name]
     return [
         "-m",
         f"experiments.hosts.programs.{module}",
@@ -100,7 +103,11 @@ def _in_round(part: str, options: Namespace, gpus: int, number: int, times: int 
     """`times` as many repeats as in a round."""
     on_ranks = [*mpirun(gpus), *shlex.split(options.launcher)]
     python = [*on_ranks, sys.executable, "-m"]
-    if part not in ("ours", "larger", "wall"):
+    if part == "cublasxt":  # one process for all GPUs
+        for n in options.sizes:
+            program = [*_program(part, options.device, [n], options.repeat), "--gpus", str(gpus)]
+            yield Start(part, gpus, number, [sys.executable, *program], n=n)
+    elif part not in ("ours", "larger", "wall"):
         program = _program(part, options.device, options.sizes, times * options.repeat)
         yield Start(part, gpus, number, [*python, "mpi4py", *program])  # mpi4py ends all ranks when one fails
     elif part == "wall":  # default flags; on a GPU the device is also left to the command

@@ -2,10 +2,10 @@
 """Does every CUDA kernel compile, and fit, on every GPU? python scripts/compile_kernels.py [--targets sm_80 sm_90a]
 
 Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. All
-forms of the catalogue are compiled to machine code, for each width of copies, and the kernels of other programs. Prints what
-each instance takes of a GPU; `shared` is what the source declares + what the launch gives, `spills` are bytes stored + loaded.
-Then a line for each fault: what does not compile; for the forms that would be launched there, what does not fit on the GPU or
-spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
+forms of the catalogue are compiled to machine code, for each width of copies, and the kernels of the greeting and the check.
+Prints what each instance takes of a GPU; `shared` is what the source declares + what the launch gives, `spills` are bytes
+stored + loaded. Then a line for each fault: what does not compile; for the forms that would be launched there, what does not
+fit on the GPU or spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
 """
 
 import argparse
@@ -26,12 +26,13 @@ from experiments.common.tables import Table, printed
 from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
-from hybrid.devices import greeting
+from hybrid.devices import cuda_check, greeting
 from hybrid.errors import UsageError
 from hybrid.host import files
 from hybrid.kernels import catalogue
 from hybrid.kernels.catalogue import CATALOGUE, Kernel, Launch
 from hybrid.kernels.sources import KERNELS
+from hybrid.plan.check_layout import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 from hybrid.reporting import jsonl
 
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
@@ -46,7 +47,7 @@ SHARED_LIMITS = {
 }
 QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers of their own; warps are dealt to them in turn
 MOST_THREADS = 1024
-OTHERS = {greeting.KERNEL: Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)}  # than products'
+OTHERS = ("greeting", "check")  # than the kernels that multiply
 WIDTHS = {"float32": (1, 2, 4), "float64": (1, 2)}  # elements that can be copied at once, up to 16 bytes
 
 
@@ -89,14 +90,32 @@ def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE) -> Iterator[In
                         yield Instance(kernel.name, dtype, target, launch, launch == chosen)
 
 
-def others(target: str, names: Iterable[str] = tuple(OTHERS)) -> list[Instance]:
-    """The kernels that other programs launch."""
-    return [Instance(name, "", target, OTHERS[name], launched=True) for name in names]
+def others(target: str, names: Iterable[str] = OTHERS) -> list[Instance]:
+    """The kernels of the greeting and of the check, as they are launched."""
+    found = []
+    for name in names:
+        source, kernels = (greeting.SOURCE, _GREETING) if name == "greeting" else (cuda_check.SOURCE, _blocks_of_check())
+        for expression, (dtype, block) in kernels.items():
+            found.append(Instance(name, dtype, target, Launch(source, expression, (1, 1), block, 0), launched=True))
+    return found
+
+
+_GREETING = {greeting.KERNEL: ("", (greeting.MOST_BLOCK, 1))}
+
+
+def _blocks_of_check() -> dict[str, tuple[str, tuple[int, int]]]:
+    """By expression the type ("": it is no template) and the thread block, for all types and groups of columns."""
+    return {
+        expression: (dtype if "<" in expression else "", block)
+        for dtype in catalogue.C_TYPES
+        for group in (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)
+        for expression, block in cuda_check.blocks_of(dtype, group).items()
+    }
 
 
 def left_out(folder: Path = KERNELS) -> list[str]:
-    """A fault for each source in the folder that neither the catalogue nor another program names."""
-    known = {kernel.source for kernel in CATALOGUE} | {launch.source for launch in OTHERS.values()}
+    """A fault for each source in the folder that neither the catalogue nor OTHERS have."""
+    known = {kernel.source for kernel in CATALOGUE} | {instance.launch.source for instance in others(TARGETS[0])}
     return [
         f"{path.name}: compiled for no GPU: it is neither in the catalogue nor among OTHERS of scripts/compile_kernels.py"
         for path in sorted(folder.glob("*.cu"))

@@ -114,6 +114,6 @@ FAULTS = (
         Fault("the swizzle repeats too early", "to[i % PHASES] + i / PHASES * PHASES * ROWS_PER_PASS",
               "to[0] + i * ROWS_PER_PASS", file="stages.cuh", shapes=((64, 200, 64),)),
         Fault("the halves of an mma exchanged", "mma_m8n8k4(part, a[half + 2], b[1]);",
-              "mma_m8n8k4(part, a[half + 2], b[0]);", capability=80),
+              "mma_m8n8k4(part, a[half + 2], b[0]);", file="hardware.cuh", capability=80),
     ),
 )  # fmt: skip

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""Where a command's wall time goes, from the launcher's start on: a clock that always runs for one part of it.
+
+It is this process's own, as rank 0 shows it: what rank 0 waits for counts for the part in which it waits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# The names of their processes, with those that they start on a node: Hydra's (MPICH), Open MPI's and Slurm's.
+_LAUNCHERS = (
+    *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy"),
+    *("orterun", "orted", "prterun", "prted"),
+    *("srun", "slurmstepd"),
+)
+_PARENT, _BEGAN = 1, 19  # columns of /proc/PID/stat after the process's name
+
+
+class WallTime:
+    """The seconds of each part, in the order in which the parts were first entered. At any moment one part runs."""
+
+    def __init__(self, part: str, began: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        """The first part runs since `began` on the clock (None: since now)."""
+        self._clock = clock
+        self._part, self._since = part, clock() if began is None else began
+        self._spent = {part: 0.0}
+
+    def enter(self, part: str) -> str:
+        """From now on this part runs; the one that has run until now."""
+        now, before = self._clock(), self._part
+        self._spent[before] += now - self._since
+        self._spent.setdefault(part, 0.0)
+        self._part, self._since = part, now
+        return before
+
+    @contextmanager
+    def within(self, part: str) -> Iterator[None]:
+        """The part runs in this context, and afterwards again the one that ran before."""
+        before = self.enter(part)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def parts(self) -> dict[str, float]:
+        """The parts' seconds until now: they add up to all the time since the first one began."""
+        self.enter(self._part)
+        return dict(self._spent)
+
+
+def launch_began() -> float:
+    """When the launcher was started, or this process where no launcher is seen above it, in time.perf_counter's seconds.
+
+    The system tells it to a hundredth of a second; where it does not tell it, this is now.
+    """
+    now = time.perf_counter()
+    try:
+        _, parent, ticks = _process(os.getpid())
+        while parent > 1:
+            name, above, its_ticks = _process(parent)
+            if name not in _LAUNCHERS:
+                break
+            parent, ticks = above, its_ticks
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):  # no Linux, or no /proc
+        return now
+    return now - max(0.0, age)
+
+
+def _process(number: int) -> tuple[str, int, int]:
+    """A process's name, its parent, and when it began, in clock ticks since the system did."""
+    with open(f"/proc/{number}/stat") as status:
+        name, _, others = status.read().partition(" (")[2].rpartition(") ")  # a name may hold spaces and parentheses
+    columns = others.split()
+    return name, int(columns[_PARENT]), int(columns[_BEGAN])
+
+
+wall = WallTime("start", launch_began())

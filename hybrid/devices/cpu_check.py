@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+"""The check's operations where a CPU stands in for a GPU: the same as kernels/check.cu, at once, by NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hybrid.devices.base import Event, Operation
+from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, row_checksums, row_sums
+
+VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE = range(4)  # of the numbers that `compare` takes
+_MOST = 4.0  # a size counts at most as this in the sum of a row
+
+
+class CpuCheckOperations:
+    """Every operation is complete when its call returns, so its event is None."""
+
+    def __init__(self, do: Callable[[str, Callable[[], None]], Event]) -> None:
+        """`do(phase, work)`: does the work, and notes when."""
+        self._do = do
+
+    def compile_ahead(self, dtype: str, group: int) -> None:
+        pass  # nothing is compiled
+
+    def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+        return {name: np.empty(shape, word_type(name)) for name, shape in shapes.items()}
+
+    def write(self, into: np.ndarray, values: np.ndarray) -> None:
+        into[...] = values
+
+    def read(self, matrix: np.ndarray) -> np.ndarray:
+        return matrix
+
+    def clear(self, matrix: np.ndarray) -> Operation:
+        return self._operation(lambda: matrix.fill(0))
+
+    def row_sums(
+        self,
+        matrix: np.ndarray,
+        x: np.ndarray,
+        weights: np.ndarray,
+        group: int,
+        sums: np.ndarray,
+        squares: np.ndarray,
+        largest: np.ndarray,
+        checksums: np.ndarray,
+    ) -> Operation:
+        def work() -> None:
+            if group:
+                row_sums(matrix, x[0], group, sums, squares, largest[:, 0])
+            else:
+                add_squares(matrix, squares[:, 0], largest[:, 0])
+            row_checksums(matrix, weights[0], checksums[:, 0])
+
+        return self._operation(work)
+
+    def column_totals(self, matrix: np.ndarray, totals: np.ndarray) -> Operation:
+        def work() -> None:
+            totals[0] += matrix.sum(axis=0)
+
+        return self._operation(work)
+
+    def subtract_product(self, a: np.ndarray, y: np.ndarray, difference: np.ndarray) -> Operation:
+        def work() -> None:
+            difference[...] -= a.astype(np.float64, copy=False) @ y
+
+        return self._operation(work)
+
+    def compare(
+        self,
+        differences: np.ndarray,
+        squares: np.ndarray,
+        row_squares: np.ndarray,
+        column_squares: np.ndarray,
+        numbers: np.ndarray,
+        found: np.ndarray,
+    ) -> Operation:
+        return self._operation(lambda: compare(differences, squares, row_squares, column_squares, numbers[0], found))
+
+    def _operation(self, work: Callable[[], None]) -> Operation:
+        def enqueue(after: Sequence[Event]) -> Event:
+            with np.errstate(all="ignore"):
+                return self._do("check", work)
+
+        return enqueue
+
+
+def word_type(name: str) -> str:
+    """Of the elements of a matrix of the check."""
+    return "uint64" if name.startswith(("checksum", "weights")) else "float64"
+
+
+def compare(
+    differences: np.ndarray,
+    squares: np.ndarray,
+    row_squares: np.ndarray,
+    column_squares: np.ndarray,
+    numbers: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    """`compare_sums` of kernels/check.cu."""
+    norms = row_squares * column_squares
+    variance = numbers[VARIANCE] * (squares + norms * numbers[PER_TERM])
+    lost = numbers[FLUSHED] * (1 + np.sqrt(row_squares) + np.sqrt(column_squares))
+    open_ = ~(norms < numbers[LARGEST_SQUARE])
+    sizes = np.abs(differences)
+    counted = (sizes != 0) & ~open_
+    sizes = np.where(counted, sizes / (np.sqrt(variance) + lost), 0.0)
+    sizes = np.where(sizes <= NOT_INTEGRAL, sizes, NOT_INTEGRAL)
+    differences[...] = sizes
+    results = np.minimum(sizes, _MOST).sum(axis=1), counted.sum(axis=1), sizes.max(axis=1, initial=0.0)
+    where = sizes.argmax(axis=1) if sizes.shape[1] else np.zeros(len(sizes))
+    found[...] = np.stack([*results, where, open_.sum(axis=1)], axis=1)

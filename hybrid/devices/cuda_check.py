@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""The check's operations on a CUDA GPU: kernels/check.cu, on a stream of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybrid.devices.base import Event, Operation
+from hybrid.devices.cpu_check import word_type
+from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
+from hybrid.kernels.catalogue import C_TYPES
+
+SOURCE = "check.cu"
+_WARPS = 8  # of a block whose warps take one row each
+_SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 256, 64, 128  # as in check.cu
+_ENOUGH_BLOCKS = 512  # of subtract_product, to fill a large GPU
+_LEAST_DEPTH = 512  # of a sum, which is divided among several blocks where there are too few
+
+
+def blocks_of(dtype: str, group: int) -> dict[str, tuple[int, int]]:
+    """The kernels that check a product of this type, whose columns are summed in groups of so many, and their thread blocks."""
+    element = C_TYPES[dtype]
+    return {
+        f"row_sums<{element}, {group}>": (32, _WARPS),
+        f"row_sums<{element}, 0>": (32, _WARPS),
+        "column_totals": (32, 1),
+        f"subtract_product<{element}>": (_THREADS, 1),
+        "compare_sums": (32, _WARPS),
+    }
+
+
+class CudaCheckOperations:
+    """Launches whose arguments are prepared once: a product is checked by some dozens of them."""
+
+    def __init__(self, cupy: Any, device: Any, enqueue: Callable[[Sequence[Event], Callable[[Any], None]], Event]) -> None:
+        """`enqueue(after, launch)`: has `launch(stream)` enqueue work behind these events."""
+        self._cupy, self._device, self._enqueue = cupy, device, enqueue
+        self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # with their thread blocks
+
+    def compile_ahead(self, dtype: str, group: int) -> None:
+        """All that a product of this type needs, in one compilation."""
+        wanted = blocks_of(dtype, group)
+        if not wanted.keys() <= self._functions.keys():
+            with self._device:
+                functions = compiled_functions(SOURCE, tuple(wanted))
+            self._functions |= {expression: (function, wanted[expression]) for expression, function in functions.items()}
+
+    def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+        with self._device:
+            return {name: self._cupy.empty(shape, word_type(name)) for name, shape in shapes.items()}
+
+    def write(self, into: Any, values: np.ndarray) -> None:
+        with self._device:
+            into.set(values)
+
+    def read(self, matrix: Any) -> np.ndarray:
+        with self._device:
+            return self._cupy.asnumpy(matrix)
+
+    def clear(self, matrix: Any) -> Operation:
+        def launch(stream: Any) -> None:
+            self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, 0, matrix.nbytes, stream.ptr)
+
+        return lambda after: self._enqueue(after, launch)
+
+    def row_sums(
+        self, matrix: Any, x: Any, weights: Any, group: int, sums: Any, squares: Any, largest: Any, checksums: Any
+    ) -> Operation:
+        arguments = (matrix, x, weights, sums, squares, largest, checksums)
+        expression = f"row_sums<{C_TYPES[matrix.dtype.name]}, {group}>"
+        rows, columns = matrix.shape
+        grid = (-(-rows // _WARPS), -(-columns // _SPAN))
+        return self._operation(expression, grid, arguments, matrix.size)
+
+    def column_totals(self, matrix: Any, totals: Any) -> Operation:
+        rows, columns = matrix.shape
+        grid = (-(-columns // 32), -(-rows // _ROWS_ADDED))
+        return self._operation("column_totals", grid, (matrix, totals), matrix.size)
+
+    def subtract_product(self, a: Any, y: Any, difference: Any) -> Operation:
+        rows, columns = difference.shape
+        tiles = (-(-rows // _TILE), -(-columns // _TILE))
+        layers = max(1, min(a.shape[1] // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles[0] * tiles[1])))
+        grid = (*tiles, layers)
+        expression = f"subtract_product<{C_TYPES[a.dtype.name]}>"
+        return self._operation(expression, grid, (a, y, difference), difference.size and a.shape[1])
+
+    def compare(
+        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any
+    ) -> Operation:
+        arguments = (differences, squares, row_squares, column_squares, numbers, found)
+        rows = len(differences)
+        return self._operation("compare_sums", (-(-rows // _WARPS), 1), arguments, rows)
+
+    def _operation(self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int) -> Operation:
+        """Nothing is launched where there is no `work`."""
+        (function, block), arguments = self._functions[expression], tuple(map(matrix_argument, matrices))
+
+        def launch(stream: Any) -> None:
+            if work:
+                with stream:
+                    function(grid, block, arguments)
+
+        return lambda after: self._enqueue(after, launch)

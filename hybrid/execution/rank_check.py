@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""One rank's part of the check of a product that its device multiplies: sums on the device, checksums of what is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hybrid.devices.buffers import Buffers
+from hybrid.plan.check_layout import Piece, check_layout, group_columns
+from hybrid.plan.plan import Plan
+from hybrid.ranks.team import Team
+from hybrid.selection.decision import RankPlacement
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.rank_device import RankDevice
+from hybrid.verification.check import Check, Findings, InMemory, Suspect, judge
+from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.copy_checksums import CopyChecksums
+from hybrid.verification.device_check import DeviceCheck
+from hybrid.verification.rounding import THRESHOLD
+
+SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
+
+
+class RankCheck:
+    """Made for a call, used for each of its products. `matrices`: as for `make_transport`."""
+
+    def __init__(
+        self, team: Team, plan: Plan, rank_device: RankDevice, matrices: RankMatrices | None, placements: Sequence[RankPlacement]
+    ) -> None:
+        self._team, self._plan, self._rank_device = team, plan, rank_device
+        self._where = placements[team.rank].name
+        self.device: DeviceCheck | None = None
+        self.copies: CopyChecksums | None = None
+        if matrices is not None:
+            device, problem = rank_device.device, plan.problem
+            origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
+            operands = matrices.a, matrices.b, matrices.c
+            # The cores of ranks whose matrices the root copies are free.
+            users = placements if plan.at_root else [placements[team.rank]]
+            threads = sum(placement.threads.count for placement in users)
+            # Not a method of this object: a cycle of references would keep the matrices until it is collected.
+            own_piece = partial(sums_piece, team, plan, self._all_pieces())
+            self.copies = CopyChecksums(problem, self._pieces(), device, own_piece, operands, origin, threads)
+
+    def check_in(self, buffers: Buffers) -> None:
+        """Have sums made of what is in this rank's buffers."""
+        if self._plan.shares[self._team.rank].order:
+            operations, problem = self._rank_device.device.check_operations(), self._plan.problem
+            layout = self._all_pieces()[self._team.rank].layout
+            self._rank_device.reserved_for_check = self._plan.bytes_of_device_check(self._team.rank)
+            self.device = self._once("sums", lambda: DeviceCheck(operations, layout, buffers, problem))
+
+    def begin(self) -> None:
+        """A product begins."""
+        if self.copies is not None:
+            self.copies.begin()
+
+    def submitted(self) -> None:
+        """This rank's copies and multiplications are enqueued."""
+        if self.copies is not None:
+            self.copies.submitted()
+
+    def abandon(self) -> None:
+        """The product failed. When this returns, no matrix is read any more."""
+        if self.copies is not None:
+            self.copies.abandon()
+
+    def findings(self, elsewhere: SumElsewhere | None = None) -> Findings:
+        """Of the product, when it is complete. `elsewhere(pieces)` sums this rank's copies of what other nodes' ranks copy."""
+        suspects: tuple[Suspect, ...] = ()
+        sums, on_device = None, np.empty(0, np.uint64)
+        if self.device is not None:
+            sums, suspects = self.device.sums(THRESHOLD)
+            on_device = self._all_pieces()[self._team.rank].of_pieces(self.device.checksums())
+        in_memory = self.copies.results() if self.copies is not None else {}
+        if elsewhere is not None:
+            in_memory |= elsewhere(self._all_pieces())
+        return Findings(self._where, sums, on_device, in_memory, suspects)
+
+    def judge(self, findings: Sequence[Findings]) -> Check:
+        """From all ranks' findings."""
+        plan = self._plan
+        return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces(), plan.root)
+
+    def _all_pieces(self) -> list[CopiedPieces]:
+        plan = self._plan
+        return self._once("pieces", lambda: [CopiedPieces(check_layout(plan, each)) for each in range(self._team.size)])
+
+    def _pieces(self) -> dict[int, CopiedPieces]:
+        """Of the ranks whose copies this rank sums: its own, or at a root that copies its own arrays those of all ranks."""
+        plan, own, pieces = self._plan, self._team.rank, self._all_pieces()
+        return dict(enumerate(pieces)) if plan.at_root and own == plan.root else {own: pieces[own]}
+
+    def _once(self, what: str, make: Callable[[], Any]) -> Any:
+        return self._rank_device.once_for_plan(f"{what} of the check, {self._plan.transport}", self._plan, make)
+
+
+def sums_piece(team: Team, plan: Plan, pieces: Sequence[CopiedPieces], rank: int, piece: Piece) -> bool:
+    """Whether this rank sums a piece of B, of which every rank of the node gets a copy. `pieces`: of all ranks."""
+    if plan.at_root:
+        return True
+    if plan.transport in ("peers", "nccl"):
+        return piece.rows.lies_in(plan.b_rows_over_link(team.rank))
+    multiplying = [each for each in team.node_ranks if plan.shares[each].order]
+    number = pieces[rank].layout.numbers_of_b[piece.rows, piece.columns]
+    return multiplying[number % len(multiplying)] == team.rank

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Threads that wait for calls, from product to product: handing one over takes microseconds, which a future does not."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+Call = Callable[[], object]
+Outcomes = SimpleQueue[BaseException | None]  # an entry for each call that has ended
+
+_MOST_THREADS = 16  # more would wait for memory, and for the GIL between their calls
+
+
+class _Threads:
+    """They end with the process. Its queue is unbounded, and they take the calls in the order in which these came."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Call, Calls]] = SimpleQueue()
+        self._count = 0
+
+    def have(self, count: int) -> None:
+        while self._count < min(count, _MOST_THREADS):
+            self._count += 1
+            threading.Thread(target=self._work, name=f"hybrid-call-{self._count}", daemon=True).start()
+
+    def call_soon(self, call: Call, group: Calls) -> None:
+        self._calls.put((call, group))
+
+    def _work(self) -> None:
+        while True:
+            call, group = self._calls.get()
+            outcome: BaseException | None = None
+            try:
+                if not group.abandoned:
+                    call()
+            except BaseException as error:  # raised by `wait`
+                outcome = error
+            outcomes = group.outcomes
+            del call, group  # the matrices they refer to may be freed as soon as the outcome is known
+            outcomes.put(outcome)
+            del outcome, outcomes
+
+
+def _new_threads() -> None:
+    global _threads
+    _threads = _Threads()
+
+
+_threads: _Threads
+_new_threads()
+os.register_at_fork(after_in_child=_new_threads)  # the threads exist in the parent only
+
+
+class Calls:
+    """Calls that belong together, each made by one of at least `threads` threads, or at most 16."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads, self._begun, self.abandoned = _threads, 0, False
+        self.outcomes: Outcomes = SimpleQueue()
+        self._threads.have(max(1, threads))
+
+    def soon(self, call: Call) -> None:
+        self._begun += 1
+        self._threads.call_soon(call, self)
+
+    def wait(self) -> None:
+        """Until all have ended. Raises what the first that failed has raised."""
+        for error in filter(None, self._ended()):
+            raise error
+
+    def abandon(self) -> None:
+        """Make no more of them; returns when those under way have ended."""
+        self.abandoned = True
+        self._ended()
+
+    def _ended(self) -> list[BaseException | None]:
+        begun, self._begun = self._begun, 0
+        return [self.outcomes.get() for _ in range(begun)]

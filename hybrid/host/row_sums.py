@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""Sums and checksums over the rows of matrices in host memory, as kernels/check.cu has them for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from hybrid.core.spans import Span, pieces
+
+_AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
+NOT_INTEGRAL = 1e300  # as the largest magnitude of a row that holds other numbers than integers
+WEIGHTED_ROWS = 8
+_WORDS = {4: np.uint32, 8: np.uint64}
+
+
+@lru_cache(maxsize=8)
+def checksum_weights(columns: int, item_size: int) -> np.ndarray:
+    """For each column an odd pseudo-random number modulo 2^64; the same everywhere.
+
+    float32 elements share one by twos, the second shifted by 32 bits: so they can be read as pairs, as fast as float64.
+    """
+    per_word = 8 // item_size
+    words = mixed(np.arange(-(-columns // per_word), dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
+    shifts = (32 * (np.arange(columns) % per_word)).astype(np.uint64)
+    weights = np.repeat(words, per_word)[:columns] << shifts
+    weights.flags.writeable = False
+    return weights
+
+
+def mixed(numbers: np.ndarray) -> np.ndarray:
+    """Words of 64 bits, each replaced by a pseudo-random one: the finalizer of SplitMix64, which is invertible."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted_rows: int = WEIGHTED_ROWS) -> None:
+    """For each row the sum of its elements' bits, modulo 2^64, where a float32 in an odd column is shifted by 32 bits.
+
+    In every `weighted_rows`-th row each element is multiplied by its column's weight: NumPy adds faster than it does that."""
+    rows, columns = matrix.shape
+    words, pairs = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
+    starts_a_pair = columns and int(weights[0]) & 1
+    if pairs > 1 and starts_a_pair and not (columns % pairs or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
+        words, weights = words.view(np.uint64), weights[::pairs]
+    if words.dtype == np.uint64:
+        np.add.reduce(words, axis=1, out=into)
+        np.einsum("ij,j->i", words[::weighted_rows], weights, out=into[::weighted_rows])
+        return
+    unweighted = np.where(weights & np.uint64(1), np.uint64(1), np.uint64(1) << np.uint64(32))
+    for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, 8 * columns))):
+        np.einsum("ij,j->i", words[part.slice].astype(np.uint64), unweighted, out=into[part.slice])
+    np.einsum("ij,j->i", words[::weighted_rows].astype(np.uint64), weights, out=into[::weighted_rows])
+
+
+def row_sums(matrix: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, squares: np.ndarray, largest: np.ndarray) -> None:
+    """For each row and each group of `group` columns the sums of x[j]·m[i,j] and of their squares; for each row its largest
+    magnitude, or NOT_INTEGRAL."""
+    columns = Span(0, matrix.shape[1])
+    for rows, values in _in_cache(matrix):
+        largest[rows] = _largest(values)
+        terms = values * x
+        for number, of_group in enumerate(pieces(columns, group)):
+            part = terms[:, of_group.slice]
+            sums[rows, number] = part.sum(axis=1)
+            squares[rows, number] = np.einsum("ij,ij->i", part, part)
+
+
+def add_squares(matrix: np.ndarray, squares: np.ndarray, largest: np.ndarray) -> None:
+    """For each row add its sum of squares to `squares`; its largest magnitude as in `row_sums`."""
+    for rows, values in _in_cache(matrix):
+        largest[rows] = _largest(values)
+        squares[rows] += np.einsum("ij,ij->i", values, values)
+
+
+def _in_cache(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Some rows at a time, as float64."""
+    rows, columns = matrix.shape
+    for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, columns * 8))):
+        yield part.slice, matrix[part.slice].astype(np.float64, copy=False)
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """The largest magnitude of each row, or NOT_INTEGRAL."""
+    if not values.size:
+        return np.zeros(len(values))
+    integral = (np.rint(values) == values).all(axis=1)
+    return np.where(integral, np.abs(values).max(axis=1), NOT_INTEGRAL)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""The check of a rank's product on its device: what is summed and compared, piece by piece, and the memory that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
+from hybrid.plan.buffer_layout import Tiling
+from hybrid.plan.rank_share import RankShare
+from hybrid.plan.schedule import Arrival, Tile
+
+if TYPE_CHECKING:
+    from hybrid.plan.plan import Plan
+
+# Columns of C whose sum is compared: fewer reveal smaller errors, more take less time and, where memory is short, less of it.
+GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE = 64, 512
+NUMBERS_A_ROW = 5  # of what `compare_sums` finds
+_MATRICES, _ALLOCATION = 11, 512  # that the check allocates, and bytes of which each is a multiple
+_MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows and columns of A, B or C that one copy brings; its rows have their checksums from `offset` on."""
+
+    operand: str  # "A", "B" or "C"
+    rows: Span  # of A and C within the rank's row block, of B in the whole matrix
+    columns: Span
+    groups: Span  # of columns; of A a single one
+    number: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class CheckLayout:
+    """Of one rank. `parts_of_b`: rows of a column panel that are copied apart, by different ranks."""
+
+    share: RankShare
+    inner: int  # columns of A
+    columns: int  # of B and C
+    parts_of_b: tuple[Span, ...]
+    group: int = GROUP_COLUMNS
+
+    @cached_property
+    def panel_groups(self) -> tuple[Span, ...]:
+        """For each column panel its groups of columns; a group does not reach into the next panel."""
+        spans, first = [], 0
+        for panel in self.share.column_panels:
+            spans.append(Span(first, first + -(-len(panel) // self.group)))
+            first = spans[-1].hi
+        return tuple(spans)
+
+    @property
+    def groups(self) -> int:
+        return self.panel_groups[-1].hi if self.panel_groups else 0
+
+    @cached_property
+    def by_arrival(self) -> tuple[tuple[tuple[Piece, ...], tuple[tuple[Piece, ...], ...]], ...]:
+        """For each arrival its pieces, and for each tile that it releases those of C, where the tile completes them."""
+        counter = _Counter()
+        return tuple(
+            (
+                tuple(self._of_arrival(arrival, counter)),
+                tuple(tuple(self._of_tile(tile, counter)) if tile.completes else () for tile in arrival.releases),
+            )
+            for arrival in self.share.order
+        )
+
+    def pieces_of_arrival(self, arrival: Arrival) -> tuple[Piece, ...]:
+        """Of an arrival of the share's order: where it comes several times, those of the first."""
+        return self._by_place[arrival.operand, arrival.span, arrival.slab]
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, Span, tuple[Span, ...]], tuple[Piece, ...]]:
+        arrivals = reversed(tuple(zip(self.share.order, self.by_arrival, strict=True)))
+        return {(arrival.operand, arrival.span, arrival.slab): own for arrival, (own, _) in arrivals}
+
+    @cached_property
+    def pieces_of_tile(self) -> dict[Tile, tuple[Piece, ...]]:
+        """Of each tile that completes a part of C."""
+        return {
+            tile: pieces
+            for arrival, (_, of_tiles) in zip(self.share.order, self.by_arrival, strict=True)
+            for tile, pieces in zip(arrival.releases, of_tiles, strict=True)
+            if pieces
+        }
+
+    @cached_property
+    def numbers_of_b(self) -> dict[tuple[Span, Span], int]:
+        """The different pieces of B, by rows and columns, numbered alike on all ranks that get the same ones in any order."""
+        of_b = {(piece.columns, piece.rows) for own, _ in self.by_arrival for piece in own if piece.operand == "B"}
+        return {(rows, columns): number for number, (columns, rows) in enumerate(sorted(of_b))}
+
+    @property
+    def checksums(self) -> int:
+        """How many rows of pieces there are."""
+        return self.pieces[-1].offset + len(self.pieces[-1].rows) if self.pieces else 0
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All of them, by offset."""
+        return tuple(piece for own, tiles in self.by_arrival for piece in (*own, *(one for tile in tiles for one in tile)))
+
+    def _of_arrival(self, arrival: Arrival, counter: _Counter) -> Iterator[Piece]:
+        if arrival.operand == "A":
+            yield Piece("A", arrival.span, Span(0, self.inner), Span(0, 1), *counter.next(arrival.span))
+            return
+        for part in arrival.slab or self.parts_of_b:
+            if len(part):
+                for columns, groups in self._in_groups(arrival.span):
+                    yield Piece("B", part, columns, groups, *counter.next(part))
+
+    def _of_tile(self, tile: Tile, counter: _Counter) -> Iterator[Piece]:
+        for columns, groups in self._in_groups(tile.columns):
+            yield Piece("C", tile.rows, columns, groups, *counter.next(tile.rows))
+
+    def _in_groups(self, columns: Span) -> Iterator[tuple[Span, Span]]:
+        """The column panels in `columns` with their groups; neighbours as one where groups fill the panels between them."""
+        run: tuple[Span, Span] | None = None
+        for panel, groups in zip(self.share.column_panels, self.panel_groups, strict=True):
+            if not panel.lies_in(columns):
+                continue
+            if run and len(run[0]) % self.group == 0:
+                run = Span(run[0].lo, panel.hi), Span(run[1].lo, groups.hi)
+            else:
+                if run:
+                    yield run
+                run = panel, groups
+        if run:
+            yield run
+
+
+def check_layout(plan: Plan, rank: int) -> CheckLayout:
+    """Of a rank whose device the plan has checked."""
+    share = plan.shares[rank]
+    if plan.transport == "nccl":
+        parts = [plan.b_rows_over_link(each) for each in range(plan.topology.size)]
+    elif plan.transport == "peers":
+        parts = [plan.b_rows_over_link(each) for each in plan.topology.nodes[share.node]]
+    else:
+        parts = [Span(0, plan.problem.l)]
+    return CheckLayout(share, plan.problem.l, plan.problem.m, tuple(parts), group_columns(plan.device_memory))
+
+
+def group_columns(device_memory: int) -> int:
+    """`device_memory`: to which the plan is cut; 0 where it is not short."""
+    return GROUP_COLUMNS_OUT_OF_CORE if device_memory else GROUP_COLUMNS
+
+
+def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memory: int) -> int:
+    """At most so many bytes does the check take on a device that multiplies so many rows."""
+    group, panels = group_columns(device_memory), tiling.column_panels_in(problem.m)
+    groups = -(-problem.m // group) + panels
+    sums = groups * (2 * problem.l + 2 * rows + 1)
+    # A stationary operand comes once, a streamed one once for each part of the stationary one.
+    parts = -(-rows // (tiling.panel_rows * tiling.row_panels))
+    checksums = problem.l * panels * parts + rows * (1 + panels) * max(1, -(-panels // tiling.column_panels))
+    of_rows = rows * (NUMBERS_A_ROW + 2)
+    return 8 * (sums + 2 * checksums + of_rows + 2 * problem.m + problem.l) + _MATRICES * _ALLOCATION
+
+
+def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:
+    """What the panels leave to the check on a device of so much memory; 0 where the host checks."""
+    groups = -(-problem.m // GROUP_COLUMNS_OUT_OF_CORE) + 1
+    least = 8 * 2 * groups * (2 * problem.l + 2 * rows)
+    return min(2 * least, device_memory // _MOST_OF_MEMORY) if least <= device_memory // _MOST_OF_MEMORY else 0
+
+
+@dataclass
+class _Counter:
+    pieces: int = 0
+    rows: int = 0
+
+    def next(self, span: Span) -> tuple[int, int]:
+        """The number of a piece of so many rows, and its offset."""
+        number, offset = self.pieces, self.rows
+        self.pieces, self.rows = number + 1, offset + len(span)
+        return number, offset

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""The result of a check, and how it follows from what the ranks' devices and threads found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
+from hybrid.verification.copied import CopiedPieces, Place, named
+from hybrid.verification.rounding import THRESHOLD, Sums, is_exact
+
+_MOST_NAMED = 3  # sums of one rank in a message
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result. `error` and `tolerance` are in standard deviations of this product's rounding errors; in an exact check the
+    number of sums that differ, and 0."""
+
+    kind: str  # "exact", "freivalds", or "none" where NaN, infinity or overflow leaves nothing to compare
+    error: float
+    tolerance: float
+    ok: bool
+    faults: tuple[str, ...] = ()  # what is wrong, and where
+    note: str = ""  # what a right product has that is unusual
+    undecided: bool = False  # the device left sums unjudged, for NaN, infinity or overflow: the host has to check as well
+
+    def refusal(self) -> str:
+        """What is wrong, in one line."""
+        if not self.faults:
+            return f"the product is wrong: error {self.error:.2e}, tolerance {self.tolerance:.2e}"
+        more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
+        return f"the product is wrong: {self.faults[0]}{more}"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A sum of C·x that rounding errors do not explain, unless this product's are unusual."""
+
+    row: int  # of C
+    columns: Span
+    size: float
+
+
+# For some ranks: which of their pieces are summed in memory, and the checksums of all of them.
+InMemory = Mapping[int, tuple[list[int], np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """One rank's."""
+
+    where: str  # rank, host and GPU, for messages
+    sums: Sums | None  # None: it multiplied nothing
+    on_device: np.ndarray  # the checksums of its pieces, as they were on its device
+    in_memory: InMemory
+    suspects: tuple[Suspect, ...] = ()
+
+
+@dataclass
+class _Seen:
+    """The checksums of a place in memory, each with the rank that made it; and the rank whose copy of C it is."""
+
+    owner: int
+    checksums: dict[int, int] = field(default_factory=dict)
+
+    def source(self, operand: str, root: int) -> int:
+        """The rank that has it first: C the one that multiplied, an operand the root."""
+        first = self.owner if operand == "C" else root
+        return first if first in self.checksums else next(iter(self.checksums))
+
+
+def copy_faults(findings: Sequence[Findings], pieces: Sequence[CopiedPieces], root: int) -> list[str]:
+    """What was not the same everywhere, one line each."""
+    seen: dict[Place, _Seen] = {}
+    for finder, found in enumerate(findings):
+        for rank, (summed, checksums) in found.in_memory.items():
+            for number in summed:
+                seen.setdefault(pieces[rank].places[number], _Seen(rank)).checksums[finder] = int(checksums[number])
+    faults = []
+    for place, each in seen.items():
+        source = each.source(place[0], root)
+        of_source = f"as they are on {findings[source].where}"
+        differing = [finder for finder, checksum in each.checksums.items() if checksum != each.checksums[source]]
+        faults += [f"{named(place)} did not reach {findings[finder].where} {of_source}" for finder in differing]
+    for found, of_rank in zip(findings, pieces, strict=True):
+        for place, checksum in zip(of_rank.places, found.on_device.tolist(), strict=bool(len(found.on_device))):
+            way = "left" if place[0] == "C" else "reached"
+            if place not in seen:
+                faults.append(f"{named(place)} never {way} the device of {found.where}")
+            elif checksum not in seen[place].checksums.values():
+                faults.append(f"{named(place)} {way} the device of {found.where} with other values than they have in memory")
+    return list(dict.fromkeys(faults))
+
+
+def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Sequence[CopiedPieces], root: int) -> Check:
+    """Of one product, from all ranks' findings. `group`: columns in a sum."""
+    faults = copy_faults(findings, pieces, root)
+    of_ranks = [(found, found.sums) for found in findings if found.sums is not None]
+    largest_a = max((sums.largest_a for _, sums in of_ranks), default=0.0)
+    largest_b = max((sums.largest_b for _, sums in of_ranks), default=0.0)
+    exact = is_exact(problem, group, largest_a, largest_b)
+    for found, sums in of_ranks:
+        if sums.count if exact else sums.error > THRESHOLD:
+            where = "; ".join(f"row {suspect.row}, columns {suspect.columns}" for suspect in found.suspects[:_MOST_NAMED])
+            faults.append(f"{found.where} multiplied wrong: {where}")
+    if exact:
+        error, tolerance = float(sum(sums.count for _, sums in of_ranks)), 0.0
+    else:
+        error, tolerance = max((sums.error for _, sums in of_ranks), default=0.0), THRESHOLD
+    undecided = any(sums.not_judged for _, sums in of_ranks)
+    return Check("exact" if exact else "freivalds", error, tolerance, not faults, tuple(faults), undecided=undecided)

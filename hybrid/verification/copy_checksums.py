@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""Checksums of the matrices that copies read and write, made while GPUs copy and multiply: of host memory by threads, of arrays
+on a GPU by that GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.devices.base import Device, Event
+from hybrid.host.row_sums import checksum_weights
+from hybrid.host.row_view import RowView
+from hybrid.plan.check_layout import Piece
+from hybrid.plan.schedule import Arrival, Tile
+from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.summing import ByDevice, ByThreads, Summing
+
+
+class CopyChecksums:
+    """Of what this rank's copies read and write, in one product.
+
+    `pieces`: of the ranks whose copies these are: this rank, or all of them where the root copies its own arrays. `matrices`:
+    A, B and C as `RankMatrices` has them; `origin` is the first row of A and C there.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        pieces: Mapping[int, CopiedPieces],
+        device: Device,
+        sums_piece: Callable[[int, Piece], bool],
+        matrices: tuple[Any, RowView, Any],
+        origin: int,
+        threads: int,
+    ) -> None:
+        """`sums_piece(rank, piece)`: whether it is this rank that sums a piece of B, which several ranks copy. `threads`: that
+        this rank may use."""
+        self._pieces, self._sums_piece, self._matrices, self._origin = pieces, sums_piece, matrices, origin
+        widths = {"A": problem.l, "B": problem.m, "C": problem.m}
+        weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
+        sizes = {rank: each.layout.checksums for rank, each in pieces.items()}
+        a, b, c = matrices
+        on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
+        self._summing: dict[bool, Summing] = {}
+        if True in on_host:
+            self._summing[True] = ByThreads(device, weights, sizes, threads)
+        if False in on_host:
+            self._summing[False] = ByDevice(device, weights, sizes)
+        self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # here, by number
+        self._complete = False  # the last product's were all made
+
+    def begin(self) -> None:
+        """A product begins. The operands are the same as before."""
+        keeps = self._complete and all(each.keeps for each in self._summing.values())
+        for rank, summed in self._summed.items():
+            self._summed[rank] = {number: piece for number, piece in summed.items() if keeps and piece.operand != "C"}
+        self._complete = False
+        for each in self._summing.values():
+            each.begin()
+
+    def submitted(self) -> None:
+        """This rank's copies are enqueued, but for those that wait for other ranks."""
+        for each in self._summing.values():
+            each.submitted()
+
+    def abandon(self) -> None:
+        """The product has failed. When this returns, no matrix is read any more."""
+        self._complete = False
+        for each in self._summing.values():
+            each.abandon()
+
+    def loaded(self, rank: int, arrival: Arrival) -> None:
+        """This arrival of a rank is in memory, and its copy to the device is enqueued."""
+        for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
+            if piece.number not in self._summed[rank] and (piece.operand == "A" or self._sums_piece(rank, piece)):
+                self._sum(rank, piece, None)
+
+    def stored(self, rank: int, tile: Tile, event: Event) -> None:
+        """This tile of a rank is in memory after the event."""
+        for piece in self._pieces[rank].layout.pieces_of_tile[tile]:
+            self._sum(rank, piece, event)
+
+    def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
+        """For each rank the numbers of the pieces that are summed here, and the checksums of all its pieces, once made."""
+        found = [each.wait() for each in self._summing.values()]
+        self._complete = True
+        results = {}
+        for rank, each in self._pieces.items():
+            of_rows = np.zeros(each.layout.checksums, np.uint64)
+            for one in found:
+                of_rows += one[rank]
+            results[rank] = (list(self._summed[rank]), each.of_pieces(of_rows))
+        return results
+
+    def _sum(self, rank: int, piece: Piece, event: Event | None) -> None:
+        self._summed[rank][piece.number] = piece
+        rows = self._rows_of(rank, piece)
+        self._summing[isinstance(rows, np.ndarray)].sum(rank, piece, rows, event)
+
+    def _rows_of(self, rank: int, piece: Piece) -> Any:
+        a, b, c = self._matrices
+        if piece.operand == "B":
+            return b[piece.rows][:, piece.columns.slice]
+        matrix, first = (a if piece.operand == "A" else c), self._pieces[rank].layout.share.rows.lo - self._origin
+        return matrix[first + piece.rows.lo : first + piece.rows.hi, piece.columns.slice]

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""Freivalds' check of a rank's product on its device, while its panels are there, and checksums of all that was copied.
+
+For one group of columns after the other, C·x is compared with A·(B·x), x random. B·x is summed when rows of B arrive, C·x when
+a tile is computed, and A·(B·x) when rows of A have met all of B, or are about to be overwritten. That finds what the kernel did
+wrong with the operands that it had. Whether it had the right ones, and whether C went home as it was computed, the checksums
+tell: each piece that is copied gets one on the device, to be compared with that of the memory it was copied from or to.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
+from hybrid.devices.base import CheckOperations, Event, Operation
+from hybrid.devices.buffers import Buffers
+from hybrid.host.row_sums import checksum_weights
+from hybrid.plan.check_layout import NUMBERS_A_ROW, CheckLayout, Piece
+from hybrid.plan.schedule import Arrival, Tile
+from hybrid.verification.check import Suspect
+from hybrid.verification.rounding import Sums, errors_of_rows, is_exact, of_product, random_x
+
+_MOST_SUSPECTS = 16  # that are told, of one product
+_ROWS_AT_ONCE = 4096  # from which A·(B·x) is subtracted: fewer do not fill a large GPU
+
+
+@dataclass
+class _Pending:
+    """Rows of C whose sums are there, in these groups, but from which A·(B·x) has not been subtracted."""
+
+    buffer_rows: Span
+    groups: list[Span] = field(default_factory=list)
+
+
+class DeviceCheck:
+    """Made once for a plan, used for any number of products, each from `begin` to `finish`."""
+
+    def __init__(self, operations: CheckOperations, layout: CheckLayout, buffers: Buffers, problem: Problem) -> None:
+        self.layout, self._operations, self._buffers, self._problem = layout, operations, buffers, problem
+        operations.compile_ahead(problem.dtype, layout.group)
+        self._make_matrices(problem)
+        self._by_arrival = [
+            (
+                [self._of_operand(arrival, piece) for piece in own],
+                [[self._of_c(tile, piece) for piece in of_tile] for tile, of_tile in zip(arrival.releases, tiles, strict=True)],
+            )
+            for arrival, (own, tiles) in zip(layout.share.order, layout.by_arrival, strict=True)
+        ]
+        m = self._m
+        self._clear = operations.clear(m["to clear"])
+        self._total = operations.column_totals(m["squares of B"], self._column_squares)
+        self._compare = operations.compare(
+            m["differences"], m["squares of C"], self._row_squares, self._column_squares, m["numbers"], m["found"]
+        )
+        self._subtractions: dict[tuple[Span, Span, Span], Operation] = {}
+        self._pending: dict[Span, _Pending] = {}
+
+    def _make_matrices(self, problem: Problem) -> None:
+        layout, operations = self.layout, self._operations
+        rows, groups, pieces = len(layout.share.rows), layout.groups, layout.checksums
+        self._m = m = operations.make(
+            {
+                "x": (1, problem.m),
+                "weights of A": (1, problem.l),
+                "weights": (1, problem.m),
+                "B·x": (problem.l, groups),
+                "squares of B": (problem.l, groups),
+                "differences": (rows, groups),
+                "squares of C": (rows, groups),
+                "unused": (rows, 1),
+                "numbers": (1, 4),
+                "found": (rows, NUMBERS_A_ROW),
+                "to clear": (1, rows + groups + 2 * pieces),
+            }
+        )
+        widths = [len(panel) for panel in layout.share.column_panels]
+        operations.write(m["x"], random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :])
+        operations.write(m["weights"], checksum_weights(problem.m, problem.item_size)[None, :])
+        operations.write(m["weights of A"], checksum_weights(problem.l, problem.item_size)[None, :])
+        operations.write(m["numbers"], of_product(problem, layout.group)[None, :])
+        cleared = m["to clear"]
+        ends = np.cumsum([0, rows, groups, pieces, pieces]).tolist()
+        self._row_squares = cleared[:, : ends[1]].reshape(-1, 1)
+        self._column_squares = cleared[:, ends[1] : ends[2]]
+        self._of_pieces = cleared[:, ends[2] :]  # the largest magnitudes of all rows of pieces, then their checksums
+        self._largest, self._checksums = (
+            self._of_pieces[:, part].reshape(-1, 1) for part in (slice(pieces), slice(pieces, None))
+        )
+        self._checksums = self._checksums.view("uint64")
+
+    def begin(self) -> None:
+        """A product begins."""
+        self._pending.clear()
+        self._clear([])
+
+    def before_overwriting(self, arrival: Arrival) -> list[Event]:
+        """Subtract what rows of A are still needed for. Returns what must be complete before they are overwritten."""
+        if arrival.operand == "B":
+            return []
+        met = [rows for rows, pending in self._pending.items() if pending.buffer_rows.meets(arrival.buffer_span)]
+        return self._subtract(met)
+
+    def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
+        """Arrival `number` of the rank's order is on the device after these events. Returns what must be complete before it is
+        overwritten."""
+        return [operation(after) for operation in self._by_arrival[number][0]][-1:]
+
+    def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
+        """Tile `index` that arrival `number` releases is complete after these events. Returns as `arrived` does."""
+        events = [operation(after) for operation in self._by_arrival[number][1][index]]
+        pending = self._pending.setdefault(tile.rows, _Pending(tile.buffer_rows))
+        pending.groups += [piece.groups for piece in self.layout.by_arrival[number][1][index]]
+        whole = [rows for rows, each in self._pending.items() if sum(map(len, each.groups)) == self.layout.groups]
+        if sum(map(len, whole)) >= _ROWS_AT_ONCE:
+            events += self._subtract(whole)
+        return events[-1:]
+
+    def finish(self) -> None:
+        """All arrivals and tiles have been told."""
+        self._subtract(list(self._pending))
+        self._total([])
+        self._compare([])
+
+    def checksums(self) -> np.ndarray:
+        """Of all rows of all pieces, in the layout's order. When the device is idle."""
+        return self._operations.read(self._checksums)[:, 0]
+
+    def sums(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...]]:
+        """What the comparison found, and the worst sums of those that differ by more than `allowed` standard deviations, or at
+        all where every sum is exact; of each row one at most. When the device is idle."""
+        found = self._operations.read(self._m["found"])
+        largest = self._operations.read(self._largest)[:, 0]
+        peaks = {"A": 0.0, "B": 0.0, "C": 0.0}
+        for piece in self.layout.pieces:
+            peaks[piece.operand] = max(
+                peaks[piece.operand], largest[piece.offset : piece.offset + len(piece.rows)].max(initial=0.0)
+            )
+        sums = Sums.of(found, self.layout.groups, float(peaks["A"]), float(peaks["B"]))
+        limit = 0.0 if is_exact(self._problem, self.layout.group, sums.largest_a, sums.largest_b) else allowed
+        if sums.error <= limit:
+            return sums, ()
+        errors, first = errors_of_rows(found), self.layout.share.rows.lo
+        rows = [row for row in np.argsort(-errors)[:_MOST_SUSPECTS].tolist() if errors[row] > limit]
+        return sums, tuple(Suspect(first + row, self._columns(int(found[row, 3])), float(errors[row])) for row in rows)
+
+    def _columns(self, group: int) -> Span:
+        panels = zip(self.layout.share.column_panels, self.layout.panel_groups, strict=True)
+        panel, groups = next(each for each in panels if each[1].lo <= group < each[1].hi)
+        first = panel.lo + (group - groups.lo) * self.layout.group
+        return Span(first, min(first + self.layout.group, panel.hi))
+
+    def _subtract(self, rows_of_c: Sequence[Span]) -> list[Event]:
+        """A·(B·x) from C·x, for neighbouring rows and groups together."""
+        blocks: list[tuple[Span, Span, list[Span]]] = []
+        for rows in sorted(rows_of_c):
+            pending = self._pending.pop(rows)
+            groups = _merged(pending.groups)
+            if blocks and blocks[-1][2] == groups and blocks[-1][0].hi == rows.lo and blocks[-1][1].hi == pending.buffer_rows.lo:
+                above, in_buffer, _ = blocks.pop()
+                blocks.append((Span(above.lo, rows.hi), Span(in_buffer.lo, pending.buffer_rows.hi), groups))
+            else:
+                blocks.append((rows, pending.buffer_rows, groups))
+        keys = [(rows, buffer_rows, of_group) for rows, buffer_rows, groups in blocks for of_group in groups]
+        return [self._subtraction(*key)([]) for key in keys][-1:]
+
+    def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> Operation:
+        key = (rows, buffer_rows, groups)
+        if key not in self._subtractions:
+            products, differences = self._m["B·x"][:, groups.slice], self._m["differences"][rows.slice, groups.slice]
+            a = self._buffers.rows_of_a(buffer_rows)
+            self._subtractions[key] = self._operations.subtract_product(a, products, differences)
+        return self._subtractions[key]
+
+    def _of_operand(self, arrival: Arrival, piece: Piece) -> Operation:
+        matrix, m, rows = self._buffers.destination(arrival), self._m, piece.rows.slice
+        if piece.operand == "A":
+            # Rows that arrive again are added to the squares again: they come all as often, and only allow for larger errors.
+            return self._row_sums(piece, matrix, "weights of A", 0, m["unused"][rows], self._row_squares[rows])
+        part = matrix[rows, piece.columns.within(arrival.span).slice]
+        groups = piece.groups.slice
+        return self._row_sums(piece, part, "weights", self.layout.group, m["B·x"][rows, groups], m["squares of B"][rows, groups])
+
+    def _of_c(self, tile: Tile, piece: Piece) -> Operation:
+        rows, groups, m = piece.rows.slice, piece.groups.slice, self._m
+        part = self._buffers.operands(tile)[2][:, piece.columns.within(tile.columns).slice]
+        sums, squares = m["differences"][rows, groups], m["squares of C"][rows, groups]
+        return self._row_sums(piece, part, "weights", self.layout.group, sums, squares)
+
+    def _row_sums(self, piece: Piece, matrix: Any, weights: str, group: int, sums: Any, squares: Any) -> Operation:
+        m, columns, rows = self._m, piece.columns.slice, slice(piece.offset, piece.offset + len(piece.rows))
+        x = m["x"][:, columns] if group else m["x"]
+        return self._operations.row_sums(
+            matrix, x, m[weights][:, columns], group, sums, squares, self._largest[rows], self._checksums[rows]
+        )
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for span in sorted(spans):
+        if merged and merged[-1].hi == span.lo:
+            merged[-1] = Span(merged[-1].lo, span.hi)
+        else:
+            merged.append(span)
+    return merged

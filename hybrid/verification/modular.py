@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Freivalds' check modulo a random prime: of integers whose product is exact in float64, but whose sums in x would not be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid.core.spans import Span, pieces
+from hybrid.verification.group_sums import in_cache, over_rows
+
+_LEAST, _MOST = 1 << 19, 1 << 20  # of the prime
+_COLUMNS = 1 << 13  # so many products of two numbers below 2^20 add up to at most 2^53
+_MOST_EXACT = 2.0**53
+
+
+def is_exact_product(dtype: str, terms: int, largest_a: float, largest_b: float) -> bool:
+    """Of integers up to these magnitudes, where the sums of the check are too large."""
+    return dtype == "float64" and terms * max(1.0, largest_a) * max(1.0, largest_b) <= _MOST_EXACT
+
+
+class Modular:
+    """Products with a vector, modulo the prime; the same on all ranks that have the same generator.
+
+    An error stays unseen if the prime divides it, or if several cancel: of 100,000 such checks one does not see it.
+    """
+
+    def __init__(self, random: np.random.Generator, columns: int, threads: int) -> None:
+        self._prime, self._threads = float(_next_prime(int(random.integers(_LEAST, _MOST - 1000)))), threads
+        self.x = random.integers(1, int(self._prime), columns).astype(np.float64)
+
+    def times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+        product = np.zeros(len(matrix))
+
+        def multiply(where: slice, rows: np.ndarray) -> None:
+            for part, values in in_cache(rows):
+                into = product[where.start + part.start : where.start + part.stop]
+                residues = np.fmod(values, self._prime)
+                for some in pieces(Span(0, values.shape[1]), _COLUMNS):
+                    into += np.fmod(np.dot(residues[:, some.slice], vector[some.slice]), self._prime)
+                np.fmod(into, self._prime, out=into)
+
+        for _ in over_rows(matrix, self._threads, multiply):
+            pass
+        return product
+
+    def differ(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Where these are not the same modulo the prime; NaN never is."""
+        return np.fmod(one - other, self._prime) != 0
+
+    def impossible(self, matrix: np.ndarray) -> np.ndarray:
+        """Which rows hold what no exact product has: fractions, or numbers that are too large."""
+        found = np.zeros(len(matrix), bool)
+
+        def look(where: slice, rows: np.ndarray) -> None:
+            for part, values in in_cache(rows):
+                right = (np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)
+                found[where.start + part.start : where.start + part.stop] = ~right.all(axis=1)
+
+        for _ in over_rows(matrix, self._threads, look):
+            pass
+        return found
+
+
+def _next_prime(number: int) -> int:
+    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
+        number += 1
+    return number

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""Some elements of a product once more, in higher precision: are they wrong, or is that rounding?
+
+The measure is what plain summation in the product's own type errs, one term after the other: the worst that one may expect of a
+sum, whatever terms it has. A product that is more accurate elsewhere is to be as accurate here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.core.spans import Span, pieces
+from hybrid.verification.group_sums import norms_of
+
+_TERMS_AT_ONCE = 4096
+_TIMES_PLAIN = 8.0  # the largest error may be so many times as large as that of plain summation
+_TIMES_MEDIAN = 20.0  # and, where it is a single element's, as the others'
+_LEAST_ACCURACY = 1 / 16  # no product is taken for more accurate than so many times plain summation
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`wrong`: which columns, of those looked at; `error`, `plain`: the largest error, and that of plain summation."""
+
+    wrong: tuple[int, ...]
+    error: float
+    plain: float
+
+    @property
+    def is_rounding(self) -> bool:
+        return not self.wrong
+
+    @property
+    def accuracy(self) -> float:
+        """The error relative to plain summation's; 1 where that tells nothing."""
+        return self.error / self.plain if self.plain > 0 else 1.0
+
+
+def accuracy_of(elsewhere: Sequence[Verdict]) -> float:
+    """Of a product, from some rows and columns that are not suspected: the worst of them."""
+    return max([_LEAST_ACCURACY, *(verdict.accuracy for verdict in elsewhere)])
+
+
+def reexamine(a_row: np.ndarray, b_columns: np.ndarray, c_row: np.ndarray, accuracy: float = 1.0) -> Verdict:
+    """Of one row and some columns of a product. `accuracy`: see `accuracy_of`."""
+    with np.errstate(all="ignore"):
+        exact, plain, once = _sums(a_row, b_columns)
+        errors = (c_row.astype(np.longdouble) - exact).astype(np.float64)
+        of_plain = (plain.astype(np.longdouble) - exact).astype(np.float64)
+        # A few sums may all be accurate by chance: so many terms may be expected to err as much as this.
+        unit = float(np.finfo(b_columns.dtype).eps) / 2
+        expected = (len(a_row) / 9) ** 0.5 * np.hypot(once, unit * np.abs(exact.astype(np.float64)))
+        usual = np.maximum(np.abs(of_plain), expected)
+        wrong = _wrong(errors, min(1.0, accuracy) * usual, min(1.0, accuracy) * abs(of_plain.mean()), once)
+    error = float(np.where(np.isnan(errors), np.inf, np.abs(errors)).max(initial=0.0))
+    return Verdict(tuple(np.flatnonzero(wrong).tolist()), error, float(usual.max(initial=0.0)))
+
+
+def _wrong(errors: np.ndarray, plain: np.ndarray, drift: float, once: np.ndarray) -> np.ndarray:
+    """Which elements are. `plain`: errors of plain summation; `drift`: their mean; `once`: what rounding each term may change."""
+    sizes = np.abs(errors)
+    too_large = ~(sizes <= _TIMES_PLAIN * (plain.max() + once.max()))
+    alone = (sizes > _TIMES_MEDIAN * np.median(sizes)) & (sizes > _TIMES_PLAIN * (plain + once))
+    wrong = too_large | alone
+    # Errors of one sign are no rounding, unless those of plain summation have one, too.
+    most = _TIMES_PLAIN * (drift + plain.max() / len(plain) ** 0.5 + once.max())
+    return wrong if wrong.any() or abs(errors.mean()) <= most else np.ones_like(wrong)
+
+
+def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sums of a[k]·b[k,j] in higher precision and in their own type; and what rounding each term once may change."""
+    columns = b.shape[1]
+    exact, plain, sizes = np.zeros(columns, np.longdouble), np.zeros(columns, b.dtype), np.zeros(columns)
+    for some in pieces(Span(0, len(a)), _TERMS_AT_ONCE):
+        factors = b[some.slice]
+        products = a[some.slice, None].astype(np.longdouble) * factors
+        exact += products.sum(axis=0)
+        sizes = np.hypot(sizes, _norms(products))
+        own = a[some.slice, None] * factors
+        own[0] += plain
+        plain = np.add.accumulate(own, axis=0)[-1]
+    of_type = np.finfo(b.dtype)
+    flushed = float(of_type.tiny) * len(a) ** 0.5 * (1 + _norms(a[:, None]) + _norms(b))  # where tiny numbers become zero
+    return exact, plain, float(of_type.eps) / 2 * sizes + flushed
+
+
+def _norms(columns: np.ndarray) -> np.ndarray:
+    return norms_of(np.ascontiguousarray(columns.T, np.float64))

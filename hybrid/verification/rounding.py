@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""How large a difference between C·x and A·(B·x) may rounding errors explain?
+
+With u the unit roundoff, the sum of l products for c[i,j] errs by about u²/3 times the squares of all partial sums, as a
+variance, if rounding errors have random signs. Partial sums that drift to c have l·c²/3 of squares; those that walk at random
+have l·Σₖ(a[i,k]·b[k,j])²/2. The first is known from C; the second is taken from the norms of A's row and of B's columns. Both
+together, over the columns of a group and with the squares of x, are the variance that is to be expected at most.
+
+Most products are more accurate than that, because their sums are divided into parts. So the sizes of all differences, in units of
+the expected ones, tell the accuracy of this very product, and only a difference that is far beyond the others is a fault. But a
+product that is less accurate than expected everywhere (one of operands that were rounded to bfloat16, say) is wrong as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+
+# Differences of more than so many standard deviations are no rounding errors: 8 are exceeded with probability 1.2e-15, so one of
+# a million sums does with 1.2e-9.
+THRESHOLD = 8.0
+# Of |x|: integers. All of a group of 64 are different, so that two equal errors do not cancel.
+SMALLEST_X, LARGEST_X = 64, 127
+LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
+_ENOUGH = 1000  # sizes, to tell the product's accuracy from
+_ROWS_TOGETHER = 128  # at least: a thread-block tile's
+MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
+_EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
+
+
+def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> np.ndarray:
+    """For column panels that are so wide, whose columns are summed in groups of so many."""
+    sizes = np.resize(np.arange(SMALLEST_X, LARGEST_X + 1), group)
+    parts = [random.permutation(sizes)[: width - first] for width in widths for first in range(0, width, group)]
+    x = np.concatenate([*parts, np.empty(0)])
+    return x * random.choice([-1.0, 1.0], size=len(x))
+
+
+def of_product(problem: Problem, group: int) -> np.ndarray:
+    """The numbers that comparing the sums takes: see `compare_sums` in kernels/check.cu."""
+    of_type, terms = np.finfo(problem.dtype), max(1, problem.l)
+    u_product, u_check = float(of_type.eps) / 2, 2.0**-53
+    # The check's own rounding: in A·(B·x), as in the product; in B·x and C·x, as in sums of a few terms.
+    variance = terms / 9 * u_product**2 + (terms / 9 + 3) * u_check**2
+    # Subnormal numbers may be flushed to zero, in A, in B or as a product.
+    flushed = float(of_type.tiny) * LARGEST_X * group * terms**0.5
+    largest_square = min(1e300, (float(of_type.max) / 4 * SMALLEST_X) ** 2) if problem.dtype == "float32" else 1e300
+    return np.array([variance, 1 / terms, flushed, largest_square])
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the comparison of one rank's sums found."""
+
+    error: float  # the largest difference, in standard deviations of its rows' differences
+    count: int  # of differences that are not 0
+    not_judged: int  # sums where A·B may overflow, or holds NaN or infinities
+    judged: int
+    largest_a: float  # magnitudes; NOT_INTEGRAL where not all are integers
+    largest_b: float
+
+    @classmethod
+    def of(cls, found: np.ndarray, groups: int, largest_a: float, largest_b: float) -> Sums:
+        """From what `compare_sums` writes for each row of so many groups."""
+        open_ = int(found[:, 4].sum())
+        error, count = float(errors_of_rows(found).max(initial=0.0)), int(found[:, 1].sum())
+        return cls(error, count, open_, len(found) * groups - open_, largest_a, largest_b)
+
+
+def errors_of_rows(found: np.ndarray) -> np.ndarray:
+    """The largest difference of each row, in standard deviations of those of its rows.
+
+    Rows are taken together by so many that there are enough differences. Not all: a product may be more accurate in some rows
+    than in others, where its sums are divided into parts.
+    """
+    if not len(found):
+        return np.zeros(0)
+    per_row = max(1.0, found[:, 1].mean())
+    starts = np.arange(0, len(found), min(len(found), max(_ROWS_TOGETHER, int(_ENOUGH / per_row) + 1)))
+    totals, counts = (np.add.reduceat(found[:, column], starts) for column in (0, 1))
+    # Of sizes that are each at most 4; the last rows may be few.
+    spreads = np.where(counts >= _ENOUGH, totals / np.maximum(counts, 1) / MEAN_OF_NORMAL, 1.0)
+    return found[:, 2] / np.repeat(np.clip(spreads, LEAST_SPREAD, 1.0), np.diff([*starts, len(found)]))
+
+
+def is_exact(problem: Problem, group: int, largest_a: float, largest_b: float) -> bool:
+    """Whether every sum is exact, in the product and in its check, because all elements are integers that are small enough."""
+    bound = problem.l * max(1.0, largest_a) * max(1.0, largest_b)
+    return bound <= _EXACT_UP_TO[problem.dtype] and bound * LARGEST_X * group <= 2**53

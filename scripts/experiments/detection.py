@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""Which faults does the check find? python scripts/detection.py [--sizes 512 2000] [--faults 1000] [--json F] [--picture F.svg]
+
+Faults are put into right products of n×n matrices: a bit of an element is flipped, or two to four, or a tile of 8×8 to 64×64
+elements gets noise. The size of a fault is its largest change of an element, in units of the largest rounding error of any
+element of the right product; of integers, whose products have none, it is the change itself. As many right products are checked.
+"""
+
+import argparse
+import bisect
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from experiments.common import cli, plots, records, results, schema, tables
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.errors import UsageError
+from hybrid.host.row_view import RowView
+from hybrid.host.threads import usable_cores
+from hybrid.plan.plan import make_plan
+from hybrid.plan.request import PlanRequest
+from hybrid.ranks.team import Team
+from hybrid.verification.check import Check
+from hybrid.verification.freivalds import verify
+
+DATA = ("float32", "float64", "integers")
+BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
+NAMES = ("below 1", "1 to 3", "3 to 10", "10 to 20", "20 to 100", "above 100")
+SMALLEST_TILE, LARGEST_TILE = 8, 64
+OPERANDS_KEPT = 100  # faults after which other matrices are multiplied
+_WORDS = {4: np.uint32, 8: np.uint64}
+_ROWS_LOOKED_AT = 256  # for the largest rounding error
+
+
+class Product:
+    """A right product and the largest rounding error of its elements."""
+
+    def __init__(self, data: str, n: int, random: np.random.Generator) -> None:
+        self.dtype = "float64" if data == "integers" else data
+        if data == "integers":
+            self.a, self.b = (random.integers(-99, 100, (n, n)).astype(self.dtype) for _ in "AB")
+        else:
+            self.a, self.b = (random.standard_normal((n, n)).astype(self.dtype) for _ in "AB")
+        self.c = self.a @ self.b
+        wide = np.float64 if self.dtype == "float32" else np.longdouble
+        rows = random.choice(n, min(n, _ROWS_LOOKED_AT), replace=False)
+        exact = self.a[rows].astype(wide) @ self.b.astype(wide)
+        self.rounding = 1.0 if data == "integers" else float(np.abs(self.c[rows] - exact).max())
+        self._plan = make_plan(PlanRequest(Problem(n, n, n, self.dtype), Topology(((0,),)), check="host"))
+
+    def checked(self) -> Check:
+        views = (RowView(matrix, Span(0, len(matrix))) for matrix in (self.a, self.b, self.c))
+        return verify(Team(), self._plan, *views, threads=len(usable_cores()))
+
+    def fault(self, spoil: Callable[["Product", np.random.Generator], tuple[Any, Any]], random: np.random.Generator) -> float:
+        """Puts it in, and returns its size."""
+        self._where, new = spoil(self, random)
+        self._right = np.copy(self.c[self._where])
+        with np.errstate(all="ignore"):
+            change = np.abs(np.asarray(new, np.longdouble) - self._right).max() / self.rounding
+        self.c[self._where] = new
+        return float(np.nan_to_num(change, nan=np.inf))
+
+    def repair(self) -> None:
+        self.c[self._where] = self._right
+
+
+def bits_flipped(least: int, most: int) -> Callable[[Product, np.random.Generator], tuple[Any, Any]]:
+    def spoil(product: Product, random: np.random.Generator) -> tuple[Any, Any]:
+        c, bits = product.c, 8 * product.c.itemsize
+        where = tuple(random.integers(c.shape).tolist())
+        word = _WORDS[c.itemsize](0)
+        for bit in random.choice(bits, random.integers(least, most + 1), replace=False).tolist():
+            word |= word.dtype.type(1 << bit)
+        return where, (c[where].view(word.dtype) ^ word).view(c.dtype)
+
+    return spoil
+
+
+def tile_spoiled(product: Product, random: np.random.Generator) -> tuple[Any, Any]:
+    """By noise whose largest element is between a tenth and 10,000 rounding errors; of integers, by integers."""
+    c = product.c
+    side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1))
+    where = tuple(slice(first, first + side) for first in random.integers(np.array(c.shape) - side + 1).tolist())
+    noise = random.standard_normal((side, side))
+    noise *= product.rounding * 10 ** random.uniform(-1, 4) / np.abs(noise).max()
+    return where, (c[where] + (np.rint(noise) if product.rounding == 1.0 else noise)).astype(c.dtype)
+
+
+KINDS = {"one bit": bits_flipped(1, 1), "2 to 4 bits": bits_flipped(2, 4), "a tile": tile_spoiled}
+
+
+def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
+    """A line for each kind of fault, and one for right products."""
+    alarms = looked_at = 0
+    counts = {kind: [[0, 0] for _ in NAMES] for kind in KINDS}
+    for number in cli.shown(range(faults), f"{n} {data}"):
+        if number % OPERANDS_KEPT == 0:
+            product = Product(data, n, random)
+        right = product.checked()
+        alarms, looked_at = alarms + (not right.ok), looked_at + bool(right.note)
+        for kind, spoil in KINDS.items():
+            size = product.fault(spoil, random)
+            while not size:  # a zero whose sign is turned is no fault
+                product.repair()
+                size = product.fault(spoil, random)
+            of_size = counts[kind][bisect.bisect_right(BOUNDS, size)]
+            of_size[0] += 1
+            of_size[1] += not product.checked().ok
+            product.repair()
+    about = {"n": n, "data": data, "device": "cpu"}
+    yield {**about, "part": "right", "products": faults, "alarms": alarms, "noted": looked_at}
+    for kind in KINDS:
+        yield {**about, "part": "faults", "kind": kind, "sizes": list(NAMES), "counts": counts[kind]}
+
+
+_ABOUT: schema.Schema = {
+    **schema.WHOLE_RUN,
+    "n": schema.count,
+    "data": schema.among(*DATA),
+    "device": schema.among("cpu"),
+}
+_COUNTS = schema.several(schema.several(schema.whole, 2, 2))
+
+
+class Results(results.Results):
+    command = "detection"
+    schemas = {
+        "right": {**_ABOUT, "products": schema.count, "alarms": schema.whole, "noted": schema.whole},
+        "faults": {**_ABOUT, "kind": schema.among(*KINDS), "sizes": schema.several(schema.name), "counts": _COUNTS},
+    }
+
+    def blocks(self) -> Iterator[tables.Block]:
+        right = [line for line in self.lines if line["part"] == "right"]
+        rows = [
+            [str(line["n"]), line["data"], line["kind"], *(_share(*each) for each in line["counts"])]
+            for line in self.lines
+            if line["part"] == "faults"
+        ]
+        title = "Found, of faults whose size in rounding errors is"
+        yield tables.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
+        products, alarms, noted = (sum(line[key] for line in right) for key in ("products", "alarms", "noted"))
+        yield tables.Remarks([f"{alarms} of {products:,} right products were refused, and {noted} passed with a note."])
+
+    def draw(self, path: str) -> None:
+        """The share that was found against the size, a panel for each type."""
+        faults = [line for line in self.lines if line["part"] == "faults"]
+        kinds = dict(zip(KINDS, (plots.HERE, plots.LECTURE, plots.OTHER), strict=True))
+        with plots.figure(path, (9.5, 3.2), "Faults that the check finds", self.caption()) as figure:
+            panels = figure.subplots(1, len(DATA), squeeze=False, sharey=True)[0]
+            for data, panel in zip(DATA, panels, strict=True):
+                plots.plain(panel, data)
+                for line in (line for line in faults if line["data"] == data):
+                    drawn = [(place, 100 * found / of) for place, (of, found) in enumerate(line["counts"]) if of]
+                    style = "-" if line["n"] == min(each["n"] for each in faults) else "--"
+                    label = f"{line['kind']}, n = {line['n']}"
+                    panel.plot(*zip(*drawn, strict=True), style, marker="o", ms=4, color=kinds[line["kind"]], label=label)
+                panel.set_xticks(range(len(NAMES)), NAMES, rotation=40, fontsize=8)
+            panels[0].set_ylabel("found, %")
+            panels[0].legend(fontsize=7, frameon=False)
+            panels[1].set_xlabel("size of the fault, in units of the product's largest rounding error")
+
+    def exit_code(self) -> int:
+        """1 if a right product was refused, or a fault above 20 rounding errors, or any in integers, was not found."""
+        first = NAMES.index("20 to 100")
+        missed = (
+            of - found
+            for line in self.lines
+            if line["part"] == "faults"
+            for of, found in line["counts"][0 if line["data"] == "integers" else first :]
+        )
+        return int(any(line.get("alarms") for line in self.lines) or any(missed))
+
+
+def _share(injected: int, found: int) -> str:
+    return f"{found} of {injected}" if injected else "–"
+
+
+def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    random = np.random.default_rng(options.seed)
+    if len(options.faults) not in (1, len(options.sizes)):
+        raise UsageError("--faults takes one number, or one for each of --sizes")
+    if min(options.sizes) < LARGEST_TILE:
+        raise UsageError(f"--sizes must be {LARGEST_TILE} or more: that is the largest tile")
+    each = options.faults * len(options.sizes) if len(options.faults) == 1 else options.faults
+    for n, faults in zip(options.sizes, each, strict=True):
+        for data in DATA:
+            yield from measured(n, data, faults, random)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = cli.plain_parser(__doc__)
+    whole = cli.at_least_1
+    parser.add_argument("--sizes", nargs="+", type=whole, default=[512, 2000], metavar="N", help="from 64 up (512 2000)")
+    parser.add_argument(
+        "--faults", nargs="+", type=whole, default=[1000], metavar="K", help="of each kind, type and size, or one number a size"
+    )
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults")
+    parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
+    cli.add_lines(parser)
+    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)

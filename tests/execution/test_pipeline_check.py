@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""The check of a product beside its copies and multiplications, on devices that run all of them in any order the events allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.plans import planned
+from support.shuffled import ForgetfulDevice, ShuffledDevice
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.devices.buffers import Buffers
+from hybrid.devices.cpu import CpuDevice
+from hybrid.execution.pipeline import run_share
+from hybrid.host.row_view import RowView
+from hybrid.plan.check_layout import check_layout, group_columns, most_bytes_of_check
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.host import HostTransport
+from hybrid.verification import device_check
+from hybrid.verification.check import Findings, judge
+from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.copy_checksums import CopyChecksums
+from hybrid.verification.device_check import DeviceCheck
+from hybrid.verification.rounding import THRESHOLD
+
+sizes = st.integers(0, 20)
+cuts = st.integers(1, 7)
+groups = st.sampled_from([1, 3, 64])  # columns of a sum
+seeds = st.integers(0, 2**32)
+
+
+def checked_product(n, l, m, device, *, ranks=1, dtype="float64", group=None, products=2, **tiling):
+    """A product share by share on one device, more than once: of each time the check, and whether the product is right."""
+    problem = Problem(n, l, m, dtype)
+    plan = planned(problem, Topology.of_equal_nodes(ranks, ranks), staged=True, **tiling)
+    group = group or group_columns(plan.device_memory)
+    pieces = [CopiedPieces(replace(check_layout(plan, rank), group=group)) for rank in range(ranks)]
+    checks, results = {}, []
+    for number in range(products):
+        random = np.random.default_rng(number)
+        a, b = random.integers(-9, 9, (n, l)).astype(dtype), random.integers(-9, 9, (l, m)).astype(dtype)
+        c = np.full((n, m), np.nan, dtype)
+        findings = []
+        for share, of_rank in zip(plan.shares, pieces, strict=True):
+            matrices = RankMatrices(a[share.rows.slice], RowView(b, Span(0, l)), c[share.rows.slice])
+            if share.rank not in checks:
+                checks[share.rank] = _set_up(plan, share, device, of_rank)
+            findings.append(_findings(share, problem, matrices, device, of_rank, *checks[share.rank]))
+        results.append((judge(problem, group, findings, pieces, 0), np.array_equal(c, a @ b)))
+    return results
+
+
+def _set_up(plan, share, device, pieces):
+    """The buffers of a share, and their check; None where there is nothing to multiply."""
+    buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, plan.problem)
+    if not share.order:
+        return buffers, None
+    operations = device.check_operations()
+    check = DeviceCheck(operations, pieces.layout, buffers, plan.problem)
+    if pieces.layout.group == group_columns(plan.device_memory):
+        assert operations.made <= most_bytes_of_check(plan.problem, len(share.rows), share.tiling, plan.device_memory)
+    return buffers, check
+
+
+def _findings(share, problem, matrices, device, pieces, buffers, check):
+    transport = HostTransport(device, share.rank, matrices)
+    list(run_share(share, buffers, transport, device, lambda phase: None, check))
+    operands = matrices.a, matrices.b, matrices.c
+    copies = CopyChecksums(problem, {share.rank: pieces}, CpuDevice(), lambda *_: True, operands, share.rows.lo, 1)
+    copies.begin()
+    for arrival in share.order:
+        copies.loaded(share.rank, arrival)
+        for tile in filter(lambda tile: tile.completes, arrival.releases):
+            copies.stored(share.rank, tile, None)
+    if check is None:
+        return Findings("here", None, np.empty(0, np.uint64), copies.results())
+    sums, suspects = check.sums(THRESHOLD)
+    return Findings("here", sums, pieces.of_pieces(check.checksums()), copies.results(), suspects)
+
+
+def assert_right(results):
+    for check, right in results:
+        assert right
+        assert check.ok, check.faults
+        assert (check.kind, check.error) == ("exact", 0.0)
+
+
+@settings(deadline=None, max_examples=80)
+@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, ranks=st.integers(1, 3), group=groups, seed=seeds)
+def test_nothing_is_found_in_a_right_product(n, l, m, panel_rows, panel_columns, ranks, group, seed):
+    tiling = {"panel_rows": panel_rows, "panel_columns": panel_columns, "ranks": ranks}
+    assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, **tiling))
+
+
+@settings(deadline=None, max_examples=80)
+@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), group=groups, seed=seeds)
+def test_nothing_is_found_where_b_comes_in_slabs(n, l, m, panel_rows, slab_rows, ranks, group, seed):
+    tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "accumulates": True, "ranks": ranks}
+    assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, **tiling))
+
+
+@settings(deadline=None, max_examples=80)
+@given(n=sizes, l=sizes, m=sizes, memory=st.integers(1, 9000), group=groups, at_once=st.sampled_from([1, 8, 4096]), seed=seeds)
+def test_nothing_is_found_in_little_memory(n, l, m, memory, group, at_once, seed):
+    with patch.object(device_check, "_ROWS_AT_ONCE", at_once):
+        assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, device_memory=memory))
+
+
+@settings(deadline=None, max_examples=80)
+@given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, group=groups, seed=seeds)
+def test_nothing_is_found_where_panels_that_stay_come_in_slabs(n, l, m, memory, slab_rows, group, seed):
+    tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "accumulates": True, "device_memory": memory}
+    assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, **tiling))
+
+
+@settings(deadline=None, max_examples=30)
+@given(dtype=st.sampled_from(["float32", "float64"]), memory=st.sampled_from([0, 3000]), seed=seeds)
+def test_the_check_takes_no_more_memory_than_the_plan_says(dtype, memory, seed):
+    device = ShuffledDevice(seed)
+    assert_right(checked_product(30, 10, 30, device, dtype=dtype, panel_rows=3, panel_columns=4, device_memory=memory))
+
+
+SLABS = {"panel_rows": 3, "panel_columns": 4, "slab_rows": 3, "accumulates": True, "device_memory": 3000}
+LITTLE = {"panel_rows": 4, "panel_columns": 4, "device_memory": 1500}
+RESIDENT = {"panel_rows": 4, "panel_columns": 4}
+
+
+@pytest.mark.parametrize("tiling", [RESIDENT, LITTLE, SLABS])
+def test_a_check_that_waits_for_nothing_would_be_found(tiling):
+    found = [checked_product(24, 10, 24, ForgetfulDevice(seed, "check"), products=1, **tiling)[0] for seed in range(20)]
+    assert all(right for _, right in found)
+    assert any(not check.ok for check, _ in found)
+
+
+# "copy in" overwrites panels of A and B, "multiply" tiles of C: before the check has read them, if nothing keeps it from that.
+# In other plans than SLABS the panels of a new tile, which are copied in first, have waited for the check of the old one.
+@pytest.mark.parametrize(
+    ("kind", "tiling", "at_once"),
+    [("copy in", LITTLE, 4096), ("copy in", LITTLE, 1), ("copy in", SLABS, 4096), ("multiply", SLABS, 4096)],
+)
+def test_what_the_check_reads_is_not_overwritten_before(monkeypatch, kind, tiling, at_once):
+    monkeypatch.setattr(device_check, "_ROWS_AT_ONCE", at_once)
+
+    def result(seed):
+        return checked_product(24, 10, 24, ForgetfulDevice(seed, kind, of="check"), products=1, **tiling)[0]
+
+    found = [result(seed) for seed in range(20)]
+    assert all(right for _, right in found)  # the product does not need these events
+    assert any(not check.ok for check, _ in found)
+
+
+class WrongDevice(ShuffledDevice):
+    """One multiplication changes one element of its tile."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._left = seed % 5
+
+    def multiply(self, a, b, c, after, *, adding=False):
+        event, self._left = super().multiply(a, b, c, after, adding=adding), self._left - 1
+        if self._left != -1:
+            return event
+
+        def spoil():
+            c[len(c) // 2, -1] += 1
+
+        return self.later("multiply", [event], spoil)
+
+
+@pytest.mark.parametrize("tiling", [RESIDENT, LITTLE, SLABS])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_wrong_element_is_found_in_any_order(tiling, seed):
+    ((check, right),) = checked_product(24, 10, 24, WrongDevice(seed), products=1, **tiling)
+    assert not right
+    assert not check.ok
+    assert check.kind == "exact"
+    assert "multiplied wrong" in check.faults[0]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""Threads that are kept from call to call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support.commands import ROOT
+
+from hybrid.host.thread_map import on_threads
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 5, 40])
+@pytest.mark.parametrize("parts", [0, 1, 2, 100])
+def test_the_results_come_in_order(threads, parts):
+    assert list(on_threads(threads, lambda part: part**2, range(parts))) == [part**2 for part in range(parts)]
+
+
+def test_as_many_threads_as_asked_for_work_at_once():
+    meeting = threading.Barrier(4)
+    assert sorted(on_threads(4, lambda part: meeting.wait(60), range(4))) == [0, 1, 2, 3]
+
+
+def test_the_threads_are_kept_from_call_to_call():
+    used, meeting = set(), threading.Barrier(4)
+    for _ in range(50):
+        met = on_threads(4, lambda part: (meeting.wait(60), threading.current_thread()), range(4))
+        used.update(thread for _, thread in met)
+    assert 4 <= len(used) <= 17  # this thread and those of the pool
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("failing", [0, 7, 29])
+def test_an_exception_in_one_part_is_raised_and_ends_the_others(threads, failing):
+    begun = []
+
+    def work(part):
+        begun.append(part)
+        if part == failing:
+            raise ValueError(f"part {part}")
+        time.sleep(0.001)  # so that this ends long before all parts were done
+
+    with pytest.raises(ValueError, match=f"part {failing}"):
+        list(on_threads(threads, work, range(100_000)))
+    assert len(begun) < 100_000
+    assert list(on_threads(threads, abs, range(5))) == [0, 1, 2, 3, 4]  # the threads are as good as new
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_who_abandons_the_results_waits_for_the_parts_begun_and_no_others_begin(threads):
+    begun, ended = [], []
+
+    def work(part):
+        begun.append(part)
+        time.sleep(0.001)
+        ended.append(part)
+        return part
+
+    results = on_threads(threads, work, range(100_000))
+    assert next(results) == 0
+    results.close()
+    assert len(begun) == len(ended) < 100_000
+    after = len(begun)
+    list(on_threads(threads, abs, range(10)))
+    assert len(begun) == after
+
+
+def test_parts_may_use_threads_themselves():
+    def outer(part):
+        return sum(on_threads(16, lambda inner: part * inner, range(20)))
+
+    assert list(on_threads(16, outer, range(60))) == [190 * part for part in range(60)]
+
+
+FORKS = """
+import os, signal, sys, threading
+from hybrid.host.thread_map import on_threads
+
+def right():
+    meeting = threading.Barrier(16)  # the pool's threads are needed: this one alone does not pass
+    return sorted(on_threads(16, lambda part: meeting.wait(20), range(16))) == list(range(16))
+
+assert right()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # kills it if it waits for ever
+    sys.exit(0 if right() else 9)  # ends by way of all exit handlers
+(_, inner) = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(inner) == 0, inner
+assert right()
+print("right")
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own_and_both_processes_end():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""kernels/check.cu on the CPU, against the same operations by NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybrid.devices.cpu_check import CpuCheckOperations
+from hybrid.emulation.kernel import EmulatedKernel
+from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
+from hybrid.kernels.catalogue import C_TYPES
+from hybrid.kernels.sources import KERNELS
+
+GROUP = 64
+EXPRESSIONS = ["column_totals", "compare_sums"] + [
+    expression
+    for element in C_TYPES.values()
+    for expression in (
+        f"row_sums<{element}, {GROUP}>",
+        f"row_sums<{element}, 512>",
+        f"row_sums<{element}, 0>",
+        f"subtract_product<{element}>",
+    )
+]
+
+
+@pytest.fixture(scope="module", params=[70, 80])
+def kernels(request):
+    """With and without matrix units for float64."""
+    return EmulatedKernel.several(KERNELS / "check.cu", EXPRESSIONS, capability=request.param)
+
+
+def operations():
+    def at_once(phase, work):
+        work()
+
+    return CpuCheckOperations(at_once)
+
+
+def rows_of(random, rows, columns, dtype):
+    """As they lie in a buffer: every row with something behind it."""
+    wide = random.standard_normal((rows, columns + 3)).astype(dtype)
+    matrix = wide[:, :columns]
+    matrix[::3] = np.rint(matrix[::3] * 100)
+    return matrix
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("group", [GROUP, 512, 0])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (9, 64), (20, 65), (17, 200), (9, 700), (10, 1100)])
+def test_row_sums(kernels, rng, dtype, group, rows, columns):
+    matrix = rows_of(rng, rows, columns, dtype)
+    x, weights = rng.standard_normal((1, columns)), checksum_weights(columns, matrix.itemsize)[None, :]
+    groups = -(-columns // group) if group else 1
+    got, wanted = (
+        [np.zeros((rows, groups)) for _ in range(2)] + [np.zeros((rows, 1)), np.zeros((rows, 1), np.uint64)] for _ in range(2)
+    )
+    grid = (-(-rows // 8), -(-columns // 1024))
+    kernels[f"row_sums<{C_TYPES[dtype]}, {group}>"](grid, (32, 8), 0, (matrix, x, weights, *got))
+    operations().row_sums(matrix, x, weights, group, *wanted)([])
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
+    np.testing.assert_array_equal(got[2], wanted[2])
+    np.testing.assert_array_equal(got[3], wanted[3])
+    assert (got[2][::3] < NOT_INTEGRAL).all()
+    assert dtype == "float32" or (got[2][1::3] == NOT_INTEGRAL).all()
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (256, 32), (257, 33), (600, 5)])
+def test_column_totals_add(kernels, rng, rows, columns):
+    matrix, totals = rng.standard_normal((rows, columns)), rng.standard_normal((1, columns))
+    wanted = totals + matrix.sum(axis=0)
+    kernels["column_totals"]((-(-columns // 32), -(-rows // 256)), (32, 1), 0, (matrix, totals))
+    np.testing.assert_allclose(totals, wanted, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 0, 3)])
+def test_subtract_product(kernels, rng, dtype, rows, inner, columns):
+    a, y, difference = (
+        rows_of(rng, rows, inner, dtype),
+        rng.standard_normal((inner, columns)),
+        rng.standard_normal((rows, columns)),
+    )
+    wanted = difference - a.astype(float) @ y
+    grid = (-(-rows // 64), -(-columns // 64))
+    kernels[f"subtract_product<{C_TYPES[dtype]}>"](grid, (128, 1), 0, (a, y, difference))
+    np.testing.assert_allclose(difference, wanted, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.needs("compiler")
+def test_compare_sums(kernels, rng):
+    rows, groups = 21, 70
+    squares, of_rows, of_columns = (rng.uniform(1, 2, shape) for shape in ((rows, groups), (rows, 1), (1, groups)))
+    differences = rng.standard_normal((rows, groups))
+    differences[3, 5], differences[4], squares[6, 1], of_rows[7], of_columns[0, 9] = np.nan, 0, 0, np.inf, np.nan
+    differences[8, 69] = 1e6
+    numbers = np.array([[0.25, 0.1, 1e-30, 1e300]])
+    got, wanted = (np.full((rows, 5), np.nan) for _ in range(2))
+    ours, numpys = differences.copy(), differences.copy()
+    kernels["compare_sums"]((-(-rows // 8), 1), (32, 8), 0, (ours, squares, of_rows, of_columns, numbers, got))
+    operations().compare(numpys, squares, of_rows, of_columns, numbers, wanted)([])
+    np.testing.assert_allclose(ours, numpys, rtol=1e-12)
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    assert got[3, 2] == NOT_INTEGRAL
+    assert got[3, 3] == 5
+    assert got[7, 4] == groups
+    assert got[8, 3] == 69
+    assert list(got[4, :3]) == [0, 0, 0]

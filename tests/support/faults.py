@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""Faults planted into the copies and multiplications of a CPU that works as a GPU does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hybrid.devices.cpu import CpuDevice
+
+Spoil = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (into, source, what was in `into` before)
+
+
+def element(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[len(into) // 2, into.shape[1] // 3] += 1
+
+
+def lowest_bit(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    at = len(into) - 1, into.shape[1] - 1
+    into[at] = np.nextafter(into[at], into.dtype.type(np.inf))
+
+
+def sign(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[0, -1] = -into[0, -1]
+
+
+def stale_row(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[-1] = before[-1]
+
+
+def rows_exchanged(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[[0, -1]] = into[[-1, 0]]
+
+
+def columns_exchanged(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[:, [0, -1]] = into[:, [-1, 0]]
+
+
+def a_row_further(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[...] = np.roll(source, 1, axis=0)
+
+
+def a_column_further(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[...] = np.roll(source, 1, axis=1)
+
+
+def nothing(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+    into[...] = before
+
+
+SPOILS = [
+    element,
+    lowest_bit,
+    sign,
+    stale_row,
+    rows_exchanged,
+    columns_exchanged,
+    a_row_further,
+    a_column_further,
+    nothing,
+]
+OF_PRODUCTS = [element, sign, stale_row, rows_exchanged, columns_exchanged, nothing]  # the others round, or have no source
+
+
+class Planted:
+    """Spoils one call of a device's method: number `which` of those that `chosen(into, source)`."""
+
+    def __init__(
+        self,
+        monkeypatch: Any,
+        method: str,
+        spoil: Spoil,
+        which: int = 0,
+        chosen: Callable[[np.ndarray, np.ndarray], bool] = lambda into, source: True,
+    ) -> None:
+        self.seen = 0
+        self.into = self.source = np.empty((0, 0))  # of the call that is spoiled
+        original = getattr(CpuDevice, method)
+
+        def spoiling(device: CpuDevice, *arguments: Any, **more: Any) -> Any:
+            into, source = (arguments[2], arguments[0]) if method == "multiply" else arguments[:2]
+            if not (into.size and chosen(into, source)):
+                return original(device, *arguments, **more)
+            self.seen += 1
+            before = into.copy() if self.seen == which + 1 else into
+            event = original(device, *arguments, **more)
+            if self.seen == which + 1:
+                spoil(into, source, before)
+                self.into, self.source = into, source
+            return event
+
+        monkeypatch.setattr(CpuDevice, method, spoiling)
+
+    @property
+    def done(self) -> bool:
+        return bool(self.into.size)
+
+
+def place_in(part: np.ndarray, whole: np.ndarray) -> tuple[int, int, int, int]:
+    """First row and its end, first column and its end of a part of a contiguous matrix."""
+    first = (part.ctypes.data - whole.ctypes.data) // whole.itemsize
+    row, column = divmod(first, whole.shape[1])
+    return row, row + part.shape[0], column, column + part.shape[1]

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""Checksums of the matrices that copies read and write: by threads and by a device, complete or given up."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.plans import planned
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.devices.cpu import CpuDevice
+from hybrid.host.row_view import RowView
+from hybrid.plan.check_layout import check_layout
+from hybrid.verification import copy_checksums
+from hybrid.verification import summing as ways
+from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.copy_checksums import CopyChecksums
+
+N, L, M = 45, 33, 130
+
+
+class SlowDevice(CpuDevice):
+    """Its events come when they are set."""
+
+    def __init__(self):
+        super().__init__(staged=True)
+        self.failure = None
+
+    def wait(self, event):
+        assert event.wait(10)
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture
+def device():
+    return SlowDevice()
+
+
+@pytest.fixture(params=["threads", "device"])
+def summing(request, monkeypatch):
+    """By threads or, as for arrays on a GPU, by the device's operations."""
+    if request.param == "device":
+        monkeypatch.setattr(
+            copy_checksums, "ByThreads", lambda device, weights, sizes, threads: by_device(device, weights, sizes)
+        )
+    return request.param
+
+
+def by_device(device, weights, sizes):
+    made = ways.ByDevice(device, weights, sizes)
+    original = made.sum
+
+    def waiting(rank, piece, rows, event):
+        if event is not None:
+            device.wait(event)
+        original(rank, piece, rows, None)
+
+    made.sum = waiting
+    return made
+
+
+def made(device, rng, dtype="float64", **pieces):
+    matrices = [rng.standard_normal(shape).astype(dtype) for shape in ((N, L), (L, M), (N, M))]
+    problem = Problem(N, L, M, dtype)
+    plan = planned(problem, Topology(((0,),)), staged=True, check="on", **pieces).with_transport("host")
+    layout = CopiedPieces(check_layout(plan, 0))
+    a, b, c = matrices
+    sums = CopyChecksums(problem, {0: layout}, device, lambda rank, piece: True, (a, RowView(b, Span(0, L)), c), 0, 4)
+    return sums, layout, plan.shares[0], matrices
+
+
+def tell(sums, share, event):
+    for arrival in share.order:
+        sums.loaded(0, arrival)
+        for tile in arrival.releases:
+            if tile.completes:
+                sums.stored(0, tile, event)
+
+
+def ready():
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def told(sums, share):
+    sums.begin()
+    tell(sums, share, ready())
+    return sums.results()[0]
+
+
+PIECES = [{}, {"panel_rows": 9, "panel_columns": 50}, {"panel_rows": 20, "panel_columns": 33}]
+
+
+@pytest.mark.parametrize("pieces", PIECES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_each_piece_has_the_checksum_of_its_rows(device, rng, summing, pieces, dtype):
+    sums, layout, share, matrices = made(device, rng, dtype, **pieces)
+    numbers, before = told(sums, share)
+    assert sorted(numbers) == list(range(len(layout.places)))
+    np.testing.assert_array_equal(told(sums, share)[1], before)
+    for operand, matrix in zip("ABC", matrices, strict=True):
+        row, column = len(matrix) - 1, matrix.shape[1] // 2
+        element = matrix[row, column]
+        matrix[row, column] += 1
+        sums.abandon()  # so that the operands are summed again, too
+        after = told(sums, share)[1]
+        matrix[row, column] = element
+        for (named, rows, columns), first, second in zip(layout.places, before, after, strict=True):
+            holds_it = named == operand and rows.lo <= row < rows.hi and columns.lo <= column < columns.hi
+            assert (first != second) == holds_it
+
+
+def test_c_is_summed_in_every_product(device, rng, summing):
+    sums, layout, share, (_, _, c) = made(device, rng)
+    before = told(sums, share)[1]
+    c[3, 4] += 1
+    after = told(sums, share)[1]
+    assert [place[0] for place, same in zip(layout.places, before == after, strict=True) if not same] == ["C"]
+
+
+def test_a_tile_is_summed_only_after_its_event(device, rng):
+    sums, _, share, (_, _, c) = made(device, rng)
+    event = threading.Event()
+    sums.begin()
+    tell(sums, share, event)
+    time.sleep(0.02)  # a thread that did not wait would have summed by now
+    c += 1
+    event.set()
+    late = sums.results()[0][1]
+    np.testing.assert_array_equal(late, told(sums, share)[1])
+
+
+def test_what_is_written_over_c_after_it_was_summed_shows(device, rng):
+    sums, layout, share, (_, _, c) = made(device, rng)
+    right = told(sums, share)[1]
+    sums.begin()
+    tell(sums, share, ready())
+    time.sleep(0.05)
+    c[: len(c) // 2, 40:50] = 0  # every 64th row is summed again
+    wrong = sums.results()[0][1]
+    assert [place[0] for place, same in zip(layout.places, right == wrong, strict=True) if not same] == ["C"]
+
+
+def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monkeypatch):
+    reads = []
+    original = ways.row_checksums
+    monkeypatch.setattr(ways, "row_checksums", lambda *given: (reads.append(1), original(*given)))
+    sums, layout, share, _ = made(device, rng, panel_rows=5)
+    event = threading.Event()
+    sums.begin()
+    tell(sums, share, event)
+    time.sleep(0.05)
+    giving_up = threading.Thread(target=sums.abandon)
+    giving_up.start()
+    giving_up.join(0.05)
+    assert giving_up.is_alive()  # the thread that waits for the first tile's event still refers to the matrices
+    event.set()
+    giving_up.join(10)
+    assert not giving_up.is_alive()
+    assert "hybrid-checksums" not in {thread.name for thread in threading.enumerate()}
+    seen = len(reads)
+    assert seen < len(layout.places)
+    time.sleep(0.02)
+    assert len(reads) == seen
+    # The next product is summed from the beginning, operands as well.
+    numbers, after = told(sums, share)
+    assert sorted(numbers) == list(range(len(layout.places)))
+    np.testing.assert_array_equal(after, told(sums, share)[1])
+
+
+def test_abandon_may_come_at_any_time(device, rng, summing):
+    sums, _, share, _ = made(device, rng)
+    sums.abandon()
+    sums.begin()
+    sums.abandon()
+    sums.abandon()
+    right = told(sums, share)[1]
+    sums.abandon()
+    np.testing.assert_array_equal(told(sums, share)[1], right)
+
+
+def test_a_device_that_fails_while_it_is_waited_for_is_heard_of(device, rng):
+    sums, _, share, _ = made(device, rng)
+    device.failure = OSError("planted")
+    sums.begin()
+    tell(sums, share, ready())
+    with pytest.raises(OSError, match="planted"):
+        sums.results()
+    device.failure = None
+    assert len(told(sums, share)[0])
