@@ -13,6 +13,9 @@ SECONDS_WITH_MPI=300
 SECONDS_ON_CLUSTER=400
 MOST_WORKERS=8
 
+# Tests start a thousand processes: their bytecode is kept, as it is for users.
+unset PYTHONDONTWRITEBYTECODE
+
 RANKS=(2 4)
 ALL=''
 CHOSEN=0    # by the caller's arguments: then a step may be left without tests

@@ -14,9 +14,10 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from support.commands import ROOT
+from support.selection import examples
 
 import hybrid
 from hybrid.core.settings import Settings
@@ -65,7 +66,7 @@ def spoiled(a, b, c):
 # Any matrix
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(n=st.integers(0, 40), l=st.integers(0, 40), m=st.integers(0, 40), dtype=st.sampled_from(["float32", "float64"]))
 def test_shapes_of_all_kinds_give_numpys_product(n, l, m, dtype):
     a, b = uniform(n, l, 1, dtype), uniform(l, m, 2, dtype)

@@ -7,8 +7,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.selection import examples
 
 from hybrid.arrays.fill import FILLS, fill_rows
 from hybrid.core.spans import Span, pieces
@@ -20,7 +21,7 @@ def made(rows, columns, *, fill="uniform", seed=0, matrix="A", dtype="float64", 
     return into
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     fill=st.sampled_from(FILLS),
     rows=st.integers(0, 150),

@@ -91,7 +91,7 @@ def test_any_of_three_ranks_may_fail(rank, kind):
     assert f"rank {rank} " in line
 
 
-@pytest.mark.parametrize("phase", ["start", "fill", "multiply"])
+@pytest.mark.parametrize("phase", exhaustive(["multiply"], ["start", "fill", "multiply"]))
 def test_a_stopped_rank_is_named_and_the_job_ended(phase):
     done = run(2, [str(FAILING), "1", phase, "SIGSTOP", "200", "150", "100", "--stall", "2"], limit=2 + LIMIT)
     assert done.returncode != 0
@@ -162,6 +162,7 @@ def test_an_interrupt_of_the_process_one_started_ends_it(device):
     assert [line.endswith(": interrupted") for line in own_lines(said)] == [True]
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_was_put_to_sleep_goes_on():
     job = alone("500", "500", "500", "--repeat", "100", "--stall", "2", start_new_session=True)
     assert job.stdout.readline().startswith("C (500×500)")

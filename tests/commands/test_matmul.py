@@ -355,7 +355,7 @@ def test_what_explain_refuses_is_said_once_and_ends_all_ranks():
         assert len([line for line in done.stderr.splitlines() if line.startswith("hybrid")]) == 1
 
 
-@pytest.mark.parametrize("size", [10**6, 10**9, 10**18])
+@pytest.mark.parametrize("size", exhaustive([10**9], [10**6, 10**9, 10**18]))
 def test_sizes_beyond_any_machine_are_refused_at_once(size):
     done = run(size, size, size)
     assert done.returncode == 1

@@ -11,10 +11,10 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import ROOT, module, start, successful
-from support.selection import exhaustive
+from support.selection import examples, exhaustive
 
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.graphs import count_output
@@ -375,7 +375,7 @@ def test_format_overrules_the_name(tmp_path):
         read(tmp_path, "0,1\n1,0\n", "graph.txt", "csv", directed=True)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.binary(max_size=60) | st.text("01,;x \n#-.AB", max_size=40).map(str.encode), st.sampled_from(["txt", "csv", "npy", "mtx"])
 )

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.selection import examples
 
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 
-quick = settings(deadline=None, max_examples=150)
+quick = examples(150)
 spans = st.builds(lambda lo, length: Span(lo, lo + length), st.integers(0, 50), st.integers(0, 200))
 equal_nodes = st.builds(Topology.of_equal_nodes, st.integers(1, 12), st.integers(1, 5))
 named_nodes = st.builds(Topology.from_node_names, st.lists(st.sampled_from("abcd"), min_size=1, max_size=12))

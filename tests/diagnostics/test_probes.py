@@ -43,7 +43,9 @@ report(second=[2])
         ("sys.exit(3)", "ended with 3"),
         ("raise ValueError('planted')", "ended with 1: ValueError: planted"),
         ("import time; time.sleep(60)", "took more than 1 s"),
-        ("import signal, time; signal.alarm(0); time.sleep(60)", "took more than 1 s"),  # it does not even end itself
+        pytest.param(  # it does not even end itself
+            "import signal, time; signal.alarm(0); time.sleep(60)", "took more than 1 s", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_what_a_process_said_stays_however_it_ends(deed, ended):
@@ -174,7 +176,7 @@ def test_the_whole_way_with_gpus_that_a_cpu_stands_for(tmp_path):
     ("fault", "died", "verdict", "said"),
     [
         ("kill", True, "wrong", "rank 1 on .+: was killed by SIGSEGV, while .+ → --transport host"),
-        ("sleep", True, "wrong", "took more than 8 s, while .+ → --transport host"),
+        pytest.param("sleep", True, "wrong", "took more than 8 s, while .+ → --transport host", marks=pytest.mark.exhaustive),
         ("wrong data", False, "wrong", "rank 1 on .+ is not what lies there.+ → switch off ACS"),
         (
             "wrong fetch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.selection import exhaustive
 
 from experiments.kernel_checks.faults import FAULTS
 from hybrid.devices.emulated import EmulatedDevice
@@ -32,7 +33,7 @@ def ways(kernel, mode):
     return (False, True) if kernel.adds and mode in ("shuffled", "address") else (False,)
 
 
-@pytest.mark.parametrize("mode", ["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize("mode", exhaustive(["shuffled"], ["forward", "reverse", "shuffled"]))
 def test_catalogue_is_right(mode):
     jobs = [
         Job(str(KERNELS / kernel.source), kernel.name, dtype, shape, capability, mode, adds)
@@ -46,6 +47,7 @@ def test_catalogue_is_right(mode):
     assert [(job, verdict) for job, verdict in zip(jobs, found, strict=True) if verdict.kind != "ok"] == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["undefined", "address", "threads"])
 def test_catalogue_under_sanitizers(mode):
     """One dtype each, to save time: it changes widths, and both are seen."""

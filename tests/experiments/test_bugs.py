@@ -160,6 +160,7 @@ def test_what_the_runtime_refuses(outcome_of, name, said):
     assert not outcome.fine
 
 
+@pytest.mark.exhaustive
 def test_the_map(outcome_of):
     lines = bugs.drawn(outcome_of("loose-bounds")).splitlines()
     assert lines[0] == "a character is an element:"

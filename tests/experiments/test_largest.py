@@ -90,6 +90,7 @@ def test_measured_without_a_gpu():
     assert lines[4]["ended_by"] == "--times 3 ends it"
 
 
+@pytest.mark.exhaustive
 def test_the_host_s_memory_may_end_it(monkeypatch):
     needs_compiler()
     monkeypatch.setenv("HYBRID_HOST_MEMORY", "98M")

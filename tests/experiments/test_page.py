@@ -8,6 +8,7 @@ import re
 import tempfile
 from html import unescape
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -28,6 +29,7 @@ from support.recorded_lines import (
     written,
     written_run,
 )
+from support.selection import exhaustive
 
 from experiments.lectures import two_dimensions
 from experiments.page import cli, html, inline_svg, runs
@@ -181,6 +183,7 @@ def test_page_and_terminal_say_the_same(page, lines_file, capsys):
     assert [line for line in lines if " ".join(line.split()) not in text] == []
 
 
+@pytest.mark.exhaustive
 def test_the_same_lines_make_the_same_page(page, lines_file):
     before = page.read_bytes()
     assert cli.main([lines_file, "--out", str(page)]) == 0
@@ -265,6 +268,7 @@ def test_a_broken_line_is_named_and_the_others_are_taken(broken, lines_file, tmp
     assert not good.broken + good.unknown
 
 
+@pytest.mark.exhaustive
 def test_hostile_lines_leave_the_page_as_it_is(page, lines_file, tmp_path, capsys):
     hostile = tmp_path / f"{SCRIPT.replace('/', '')}.jsonl"
     text = b"\n".join(BROKEN.values()) + b"\n"
@@ -468,7 +472,7 @@ def test_the_scripts_that_are_run_are_those_that_need_no_lines():
 # --- in a browser
 
 
-@pytest.mark.parametrize(("width", "dark"), [(360, False), (360, True), (1200, False), (1200, True)])
+@pytest.mark.parametrize(("width", "dark"), exhaustive([(360, False), (1200, True)], product([360, 1200], [False, True])))
 def test_in_a_browser(page, width, dark):
     program = chromium()
     if program is None:

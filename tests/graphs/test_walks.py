@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.selection import examples
 
 import hybrid
 from hybrid.errors import CheckFailed, UsageError
@@ -57,7 +58,7 @@ def matrices(draw, largest):
     return np.array(values, np.int64).reshape(size, size)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(matrices(2**63 - 1) | matrices(3), st.integers(0, 90), st.sampled_from(["float32", "float64"]))
 def test_any_power_of_any_matrix_is_python_s(matrix, length, dtype):
     try:
@@ -70,14 +71,14 @@ def test_any_power_of_any_matrix_is_python_s(matrix, length, dtype):
     assert all(type(number) is int for number in found.flat)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(matrices(5), st.integers(0, 200))
 def test_the_runner_s_products_lead_there_too(matrix, length):
     found = counted(matrix, length, multiply=lambda a, b: hybrid.multiply(a, b, threads=1, device="cpu"))
     assert (found == exact_power(matrix, length)).all()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(matrices(2**63 - 1) | matrices(2), st.integers(0, 200))
 def test_bounds_hold(matrix, length):
     largest = int(max(exact_power(matrix, length).flat))

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.selection import examples
 
 from hybrid.host.row_sums import NOT_INTEGRAL, WEIGHTED_ROWS, add_squares, checksum_weights, mixed, row_checksums, row_sums
 
@@ -31,7 +32,7 @@ def by_definition(matrix, first_column):
     return np.array(found, np.uint64)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(
     rows=st.integers(0, 20),
     columns=st.integers(0, 40),
@@ -49,7 +50,7 @@ def test_checksums_are_as_defined_wherever_the_matrix_lies(rows, columns, first,
     np.testing.assert_array_equal(checksums(matrix, first), by_definition(matrix, first))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     columns=st.integers(1, 40),
     first=st.integers(0, 3),

@@ -8,9 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import ROOT
+from support.selection import examples
 
 from hybrid.host.threads import Threads, announce_threads, choose_threads, core_quota, limited_threads, usable_cores
 
@@ -66,7 +67,7 @@ def test_what_is_asked_for_may_exceed_the_quota():
     assert choose_threads(6, 0, [EIGHT], {}, quota=1.0).count == 6
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(ranks=st.lists(st.sets(st.integers(0, 11), min_size=1), min_size=1, max_size=8), quota=st.none() | st.floats(0.1, 20))
 def test_threads_of_all_ranks_never_exceed_cores_or_quota_by_more_than_one_a_rank(ranks, quota):
     cores = [tuple(sorted(each)) for each in ranks]

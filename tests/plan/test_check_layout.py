@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.plans import planned
+from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
@@ -52,7 +53,7 @@ def plans(draw):
     return plan.with_transport("peers" if peers else "host")
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(plan=plans())
 def test_pieces_cover_what_arrives_and_each_element_of_c_once(plan):
     for rank, share in enumerate(plan.shares):
@@ -80,7 +81,7 @@ def test_pieces_cover_what_arrives_and_each_element_of_c_once(plan):
             assert [(each.operand, each.rows, each.columns) for each in same] == [(p.operand, p.rows, p.columns) for p in own]
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(plan=plans())
 def test_every_piece_that_reaches_a_device_is_summed_by_one_rank_of_its_node(plan):
     pieces = [CopiedPieces(check_layout(plan, rank)) for rank in range(plan.topology.size)]
@@ -101,7 +102,7 @@ def test_every_piece_that_reaches_a_device_is_summed_by_one_rank_of_its_node(pla
         assert set(summed) == arriving
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(plan=plans())
 def test_the_check_takes_no_more_memory_than_is_forecast(plan):
     for rank, share in enumerate(plan.shares):

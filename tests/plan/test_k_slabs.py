@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import planned
+from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
@@ -20,7 +21,7 @@ from hybrid.plan.request import RowBlocks
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
 
-quick = settings(deadline=None, max_examples=200)
+quick = examples(200)
 
 
 @quick

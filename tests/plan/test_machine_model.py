@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict, fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
@@ -127,7 +128,7 @@ def test_row_panels_come_in_turn_with_slabs_as_long_as_they_hide_copies_and_dela
     assert share_of(faster).tiling.interleaved < share_of(H200).tiling.interleaved, "less work is there for each byte"
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(model=models, memory=st.just(0) | st.integers(200_000, 600_000))
 def test_any_model_has_a_plan(model, memory):
     problem = Problem(300, 200, 100)

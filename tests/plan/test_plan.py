@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import planned
+from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
@@ -23,7 +24,7 @@ from hybrid.plan.tiling import choose_tiling
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 PLENTY = 1 << 60
 
-quick = settings(deadline=None, max_examples=100)
+quick = examples(100)
 sizes = st.integers(0, 60)
 problems = st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "float64"]))
 topologies = st.builds(Topology.of_equal_nodes, st.integers(1, 9), st.integers(1, 9)) | st.builds(

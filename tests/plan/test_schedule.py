@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.selection import examples
 
 from hybrid.core.spans import Span, pieces
 from hybrid.plan.buffer_layout import Tiling
 from hybrid.plan.residency import last_uses
 from hybrid.plan.schedule import arrivals
 
-quick = settings(deadline=None, max_examples=200)
+quick = examples(200)
 sizes = st.integers(0, 40)
 few = st.integers(1, 12)
 operands = st.sampled_from(["A", "B"])

@@ -8,6 +8,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.machines import RanksOn
+from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
@@ -47,7 +48,7 @@ def outcome(deed):
         return type(error), str(error)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=250)
 @given(
     problem=problems,
     asked=chosen,
@@ -84,7 +85,7 @@ def decided(problem, **how):
     return decide(assumed_machine(asked, 2, gpus_per_node=2), ProductRequest(problem), asked).plan
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(problem=problems, part=st.floats(0.05, 1.2))
 def test_buffers_and_check_fit_on_the_gpu_together(problem, part):
     uncut = decided(problem, check="on")

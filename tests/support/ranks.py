@@ -55,18 +55,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def _say_to_all(comm: Any, text: str, item: pytest.Item) -> list[str]:
     """Every rank's text; ends the whole run if a rank does not come to say it."""
-    import pickle
-
     from mpi4py import MPI
 
+    said = text.encode()
     sizes = bytearray(8 * comm.size)
-    packed = pickle.dumps(text)
-    _wait(comm.Iallgather([len(packed).to_bytes(8, "little"), MPI.BYTE], [sizes, MPI.BYTE]), text, item)
+    _wait(comm.Iallgather([len(said).to_bytes(8, "little"), MPI.BYTE], [sizes, MPI.BYTE]), text, item)
     counts = [int.from_bytes(sizes[8 * rank : 8 * rank + 8], "little") for rank in range(comm.size)]
+    if not any(counts):
+        return [""] * comm.size
     everything = bytearray(sum(counts))
-    _wait(comm.Iallgatherv([packed, MPI.BYTE], [everything, counts, MPI.BYTE]), text, item)
+    _wait(comm.Iallgatherv([said, MPI.BYTE], [everything, counts, MPI.BYTE]), text, item)
     starts = [sum(counts[:rank]) for rank in range(comm.size)]
-    return [pickle.loads(everything[start : start + count]) for start, count in zip(starts, counts, strict=True)]
+    return [everything[start : start + count].decode() for start, count in zip(starts, counts, strict=True)]
 
 
 def _wait(request: Any, text: str, item: pytest.Item) -> None:

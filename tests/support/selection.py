@@ -8,6 +8,14 @@ from itertools import combinations, product
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+_all = False  # whether --all is given
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _all
+    _all = config.option.all
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,6 +30,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+def examples(number: int, **more: Any) -> settings:
+    """Of Hypothesis, so many with --all and a quarter of them by default."""
+    return settings(max_examples=number if _all else -(-number // 4), **more)
 
 
 def exhaustive(chosen: Iterable[Any], everything: Iterable[Any]) -> list[Any]:

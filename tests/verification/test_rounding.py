@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.devices.cpu_check import compare
@@ -40,7 +41,7 @@ def naive(a, b):
     return c
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     n=st.integers(1, 60),
     l=st.integers(0, 300),
