@@ -90,9 +90,9 @@ class Planted:
             before = into.copy()
             event = original(device, *arguments, **more)
             right = into.copy()
-            if np.array_equal(before, right):  # the same piece once more: a copy that never came would do no harm
-                before = np.zeros_like(right)
-            spoil(into, source, before)
+            for held in (before, np.zeros_like(before)):  # where the same rows lay there before, missing them does no harm
+                if into.tobytes() == right.tobytes():
+                    spoil(into, source, held)
             self.into, self.source, self.done = into, source, into.tobytes() != right.tobytes()
             return event
 
