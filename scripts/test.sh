@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# usage: bash scripts/test.sh [--all] [--ranks "2 4"] [pytest argument…]
-# Sets up what is missing and runs the tests: on all cores what one process can test, then those marked mpi on 2 and on 4
-# ranks. --all: every case of the large tables, 1 to 4 ranks, and, as root where Slurm is installed, a cluster.
+# usage: bash scripts/test.sh [--all] [--ranks "0 2 4"] [pytest argument…]
+# Sets up what is missing and runs the tests: on all cores what needs no mpirun (0 ranks), then those marked mpi on 2 and on 4
+# ranks. --all: every case of the large tables, 0 to 4 ranks, and, as root where Slurm is installed, a cluster ("slurm").
 # The last lines count what was not tested, by reason.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 SECONDS_ALONE=1200
-SECONDS_WITH_MPI=300
+SECONDS_WITH_MPI=600
 SECONDS_ON_CLUSTER=400
 MOST_WORKERS=8
 
 # Tests start a thousand processes: their bytecode is kept, as it is for users.
 unset PYTHONDONTWRITEBYTECODE
 
-RANKS=(2 4)
-ALL=''
+RANKS=(0 2 4)
 CHOSEN=0    # by the caller's arguments: then a step may be left without tests
 MARKED=''   # the caller's -m narrows those of the steps
 COVERAGE=() # --cov…: of the tests without mpirun
@@ -32,13 +31,19 @@ main() {
     read_arguments "$@"
     set_up test
     cd "$ROOT"
-    run_tests - "$SECONDS_ALONE" "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED" \
-        ${COVERAGE[@]+"${COVERAGE[@]}"}
     for ranks in "${RANKS[@]}"; do
-        run_tests "$ranks" "$SECONDS_WITH_MPI" "${MPIRUN[@]}" -n "$ranks" "$PYTHON" -m pytest --with-mpi -m "mpi$MARKED"
+        case $ranks in
+            0) run_alone ;;
+            slurm) run_cluster_tests ;;
+            *) run_tests "$ranks" "$SECONDS_WITH_MPI" "${MPIRUN[@]}" -n "$ranks" "$PYTHON" -m pytest --with-mpi -m "mpi$MARKED" ;;
+        esac
     done
-    run_cluster_tests
     sum_up
+}
+
+run_alone() {
+    run_tests 0 "$SECONDS_ALONE" "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED" \
+        ${COVERAGE[@]+"${COVERAGE[@]}"}
 }
 
 # The cores that this process may use, but not all of a large machine's.
@@ -49,7 +54,7 @@ print(max(1, min(int(sys.argv[1]), len(usable_cores()), int(core_quota() or sys.
 
 run_cluster_tests() {
     local reason
-    if [[ -n $ALL ]]; then reason=$("$PYTHON" tests/slurm/cluster/cluster.py --why-not); else reason="--all runs these"; fi
+    reason=$("$PYTHON" tests/slurm/cluster/cluster.py --why-not)
     if [[ -z $reason ]]; then
         run_tests slurm "$SECONDS_ON_CLUSTER" "$PYTHON" -m pytest -m "cluster$MARKED"
     else
@@ -60,7 +65,7 @@ run_cluster_tests() {
 read_arguments() {
     while (($#)); do
         case $1 in
-            --all) ALL=1 RANKS=(1 2 3 4) ARGUMENTS+=(--all) && shift ;;
+            --all) RANKS=(0 1 2 3 4 slurm) ARGUMENTS+=(--all) && shift ;;
             --ranks) read -ra RANKS <<<"${2-}" && shift $(($# > 1 ? 2 : 1)) ;;
             --cov*) COVERAGE+=("$1") && shift ;;
             -m) CHOSEN=1 MARKED=" and (${2-})" && shift $(($# > 1 ? 2 : 1)) ;;

@@ -5,12 +5,17 @@ MPI's shared-memory windows (MPI_Win_allocate_shared) are not used for three rea
 before it is touched, so that a full /dev/shm is an error and not a SIGBUS. Unmapping is not collective, as freeing a window
 is, so no rank waits for a failed one. And a mapping lives as long as the arrays made from it, so that a result in it can be
 given to the user without a copy.
+
+On Linux the file never has a name: the node's other ranks open it by its maker's descriptor, which /proc shows. So nothing stays,
+however the job ends. Elsewhere, and where ranks do not see each other's processes, it has one until all have opened it.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.core.spans import Span, block
@@ -44,21 +49,11 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
     item = np.dtype(dtype).itemsize
     sizes = {key: max(mmap.PAGESIZE, height * width * item) for key, (height, width) in shapes.items()}
     shared = len(team.node_ranks) > 1
-    created: dict[str, str] = {}
     opened: dict[str, int] = {}
     # All ranks go through all phases, also one that is alone on its node and shares nothing.
     try:
-        try:
-            with team.phase("scatter", timed=False) as naming:
-                if shared and team.leads_node:
-                    _create(sizes, created)
-                naming.mine = created
-            with team.phase("scatter", timed=False):
-                for key, path in naming.all[team.node_ranks[0]].items():
-                    opened[key] = os.open(path, os.O_RDWR)
-        finally:
-            for path in created.values():  # mapped memory outlives its name, and a killed job leaves no file behind
-                os.unlink(path)
+        if not _opened(team, sizes if shared else {}, opened, named=False):
+            _opened(team, sizes if shared else {}, opened, named=True)
         with team.phase("scatter", timed=False), busy():
             own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
             maps = {key: _map(descriptor, sizes[key], own[key]) for key, descriptor in opened.items()}
@@ -72,13 +67,77 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
     return {key: RowView(array, rows[key]) for key, array in arrays.items()}
 
 
-def _create(sizes: dict[str, int], created: dict[str, str]) -> None:
-    """Create a file of each size; its path is in `created` as soon as it exists, so that the caller can remove it."""
+@dataclass
+class _File:
+    """A new file, which the process that made it removes."""
+
+    path: str
+    descriptor: int
+    named: bool
+
+    @classmethod
+    def make(cls, folder: Path, *, named: bool) -> _File | None:
+        """None where a file without a name cannot be made, or other processes could not open it."""
+        if named:
+            path = str(folder / f"hybrid-{os.getpid()}-{os.urandom(8).hex()}")
+            return cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), named)
+        descriptor = -1
+        with suppress(OSError, AttributeError):  # AttributeError: not Linux
+            descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
+            if os.access(path := f"/proc/{os.getpid()}/fd/{descriptor}", os.R_OK | os.W_OK):
+                return cls(path, descriptor, named)
+            os.close(descriptor)
+        return None
+
+    def remove(self) -> None:
+        """Mapped memory outlives it."""
+        os.close(self.descriptor)
+        if self.named:
+            os.unlink(self.path)
+
+
+def _opened(team: Team, sizes: dict[str, int], opened: dict[str, int], *, named: bool) -> bool:
+    """Whether all ranks have opened a file of each size, which their node's first rank makes. Every rank calls it."""
+    made: dict[str, _File] = {}
+    try:
+        with team.phase("scatter", timed=False) as making:
+            if team.leads_node:
+                making.mine = _make_files(sizes, made, named=named)
+        with team.phase("scatter", timed=False) as opening:
+            files = making.all[team.node_ranks[0]]
+            opening.mine = files is not None
+            for key, (path, identity) in (files or {}).items():
+                try:
+                    opened[key] = os.open(path, os.O_RDWR | os.O_NOFOLLOW * named)
+                    # In another PID namespace the same number is another process'.
+                    opening.mine = opening.mine and _identity(opened[key]) == identity
+                except OSError:
+                    if named:
+                        raise
+                    opening.mine = False
+    finally:
+        for file in made.values():
+            file.remove()
+    if not all(opening.all):
+        while opened:
+            os.close(opened.popitem()[1])
+    return all(opening.all)
+
+
+def _make_files(sizes: dict[str, int], made: dict[str, _File], *, named: bool) -> dict[str, tuple[str, tuple[int, int]]] | None:
+    """The path and identity of each; None where they cannot be made. A file is in `made` as soon as it exists."""
     for key, size in sizes.items():
-        path = str(shared_memory_folder() / f"hybrid-{os.getpid()}-{os.urandom(8).hex()}")
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        created[key] = path
-        os.truncate(path, size)
+        file = _File.make(shared_memory_folder(), named=named)
+        if file is None:
+            return None
+        made[key] = file
+        os.truncate(file.descriptor, size)
+    return {key: (file.path, _identity(file.descriptor)) for key, file in made.items()}
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _map(descriptor: int, size: int, reserved: Span) -> mmap.mmap:
