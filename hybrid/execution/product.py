@@ -181,8 +181,12 @@ class _Product:
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-        decided = check is not None and not (check.ok and check.undecided)
-        return check if decided or plan.check == "off" else self._checked_by_host()
+            if not check.undecided:
+                return check
+        if plan.check == "off":
+            return None
+        by_host = self._checked_by_host()
+        return check.settled(by_host) if check is not None else by_host
 
     def _checked_by_host(self) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")

@@ -48,11 +48,12 @@ def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, 
             raise
         if plan.check == "device" and not plan.own_rows_suffice:
             verify_gathered(team, share.b_rows, on_host(own_b), view_b, threads)
-        if plan.check == "host" or (check is not None and check.ok and check.undecided):
+        if plan.check == "host" or (check is not None and check.undecided):
             with team.phase("check", timed=False), busy():
                 rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
                 on_hosts = [RowView(on_host(array), span) for array, span in rows]
-            check = verify(team, plan, on_hosts[0], on_hosts[1], on_hosts[2], threads)
+            by_host = verify(team, plan, on_hosts[0], on_hosts[1], on_hosts[2], threads)
+            check = check.settled(by_host) if check is not None else by_host
         if plan.device != "cuda":
             with team.phase("scatter"):
                 c = to_device_of(a, c)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,7 +27,9 @@ class Check:
     ok: bool
     faults: tuple[str, ...] = ()  # what is wrong, and where
     note: str = ""  # what a right product has that is unusual
-    undecided: bool = False  # the device left sums unjudged, for NaN, infinity or overflow: the host has to check as well
+    # The host has to check as well: the device left sums unjudged, for NaN, infinity or overflow, or found differences that may
+    # still be this product's rounding errors, which only the elements themselves tell.
+    undecided: bool = False
 
     def refusal(self) -> str:
         """What is wrong, in one line."""
@@ -35,6 +37,13 @@ class Check:
             return f"the product is wrong: error {self.error:.2e}, tolerance {self.tolerance:.2e}"
         more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
         return f"the product is wrong: {self.faults[0]}{more}"
+
+    def settled(self, by_host: Check) -> Check:
+        """What the host found where the device could not decide; a fault with the device that made it first."""
+        if not by_host.ok:
+            return replace(by_host, faults=self.faults + by_host.faults)
+        unusual = f"differences of {self.error:.1f} standard deviations are rounding errors: the host found no fault"
+        return replace(by_host, note=by_host.note or ("" if self.ok else unusual))
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,8 @@ def copy_faults(findings: Sequence[Findings], pieces: Sequence[CopiedPieces], ro
 
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Sequence[CopiedPieces], root: int) -> Check:
     """Of one product, from all ranks' findings. `group`: columns in a sum."""
-    faults = copy_faults(findings, pieces, root)
+    wrong_copies = copy_faults(findings, pieces, root)
+    faults = list(wrong_copies)
     of_ranks = [(found, found.sums) for found in findings if found.sums is not None]
     largest_a = max((sums.largest_a for _, sums in of_ranks), default=0.0)
     largest_b = max((sums.largest_b for _, sums in of_ranks), default=0.0)
@@ -112,5 +122,6 @@ def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Se
         error, tolerance = float(sum(sums.count for _, sums in of_ranks)), 0.0
     else:
         error, tolerance = max((sums.error for _, sums in of_ranks), default=0.0), THRESHOLD
-    undecided = any(sums.not_judged for _, sums in of_ranks)
+    only_sums = bool(faults) and not exact and not wrong_copies
+    undecided = only_sums or (not faults and any(sums.not_judged for _, sums in of_ranks))
     return Check("exact" if exact else "freivalds", error, tolerance, not faults, tuple(faults), undecided=undecided)

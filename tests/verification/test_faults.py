@@ -13,12 +13,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 from support.commands import ROOT, start
-from support.faults import OF_PRODUCTS, SPOILS, Planted, nothing, place_in
+from support.faults import OF_PRODUCTS, SPOILS, Planted, element, nothing, place_in
 from support.selection import examples, pairs_first
 
 import hybrid
 import hybrid.execution.product
+import hybrid.execution.rank_check
 import hybrid.plan.plan
+import hybrid.verification.check
 from hybrid.core.problem import Problem
 from hybrid.errors import CheckFailed, DoesNotFit
 from hybrid.plan.plan import make_plan
@@ -243,6 +245,23 @@ def test_what_the_device_leaves_unjudged_the_host_decides(rng, monkeypatch, chec
     assert [check.kind for check in decided] == [kind]
     hybrid.multiply(*case(rng, "float64")[:2])
     assert len(decided) == 1  # for that product only
+
+
+def test_an_alarm_is_answered_by_another_look_at_the_elements(rng, monkeypatch, checks):
+    settled = []
+    original = Check.settled
+    monkeypatch.setattr(Check, "settled", lambda check, by_host: settled.append(original(check, by_host)) or settled[-1])
+    for module in (hybrid.verification.check, hybrid.execution.rank_check):
+        monkeypatch.setattr(module, "THRESHOLD", 0.5)  # standard deviations: some sums of any product differ by more
+    a, b, c = case(rng, "float32")
+    np.testing.assert_allclose(hybrid.multiply(a, b), a @ b, rtol=1e-3, atol=1e-3)
+    assert not checks[-1].ok
+    assert checks[-1].undecided
+    assert "rounding errors" in settled[-1].note
+    Planted(monkeypatch, "multiply", element)
+    message = refused(a, b, c)
+    assert re.match(rf"the product is wrong: rank 0 on {hybrid_host()} multiplied wrong: row 30, columns 0:64", message)
+    assert re.search(r"row 30 of C, columns 49: wrong by 1.00e\+00", settled[-1].faults[-1])
 
 
 def test_a_refusal_names_the_first_fault_and_counts_the_others():
