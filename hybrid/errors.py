@@ -47,6 +47,10 @@ class RankFailed(HybridError, RuntimeError):
     """One rank raised an exception that is no HybridError; every rank raises this one, which quotes it."""
 
 
+class RankMissing(HybridError, RuntimeError):
+    """Not every rank of the communicator has called. The communicator cannot be used for another call."""
+
+
 _BY_NAME = {kind.__name__: kind for kind in (HybridError, UsageError, CheckFailed, DoesNotFit, DeviceUnavailable, StartError)}
 
 

@@ -12,16 +12,19 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from hybrid.errors import one_line
+from hybrid.errors import RankMissing, one_line
+from hybrid.ranks.arrival import Arrivals, Limits, await_all
 from hybrid.ranks.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
+_GAVE_UP = 32003  # tag: "I do not wait for the others any more", and the text of the error
 _TAGS = 32000  # MPI guarantees tags up to 32767
 _POLLS_BETWEEN_CHECKS = 100  # for a heartbeat, notices and deadlines
 # `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
@@ -59,11 +62,15 @@ class Unsendable(Exception):
 class Messages:
     """Messages between a communicator's ranks, on duplicates of it: they never meet those of the user's program."""
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Comm, limits: Limits | None = None) -> None:
+        """`limits`: to the wait for ranks that have not called, in a program where every call is a rank's own."""
         from mpi4py import MPI
 
-        self._byte, self._new_status = MPI.BYTE, MPI.Status
-        self._comm, self._control = comm.Dup(), comm.Dup()
+        self._byte, self._new_status, self._limits = MPI.BYTE, MPI.Status, limits
+        self._comm = await_all(comm, limits) if limits else comm.Dup()
+        self._control = comm.Dup()
+        self._given_up = ""  # why this communicator cannot be used any more
+        self._left: list[Any] = []  # the request that was given up, and its buffers
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self.serial = 0  # the current phase's number, the same on every rank
         # Of the current phase, to clear up after a failure: messages by the other rank, and unfinished requests.
@@ -101,18 +108,23 @@ class Messages:
 
     def end_if_others_failed(self) -> None:
         """PhaseEnded if a rank has failed in this phase."""
-        if self._control.Iprobe(tag=_NOTICE):
+        if self._others_failed():
             raise PhaseEnded
+
+    def _others_failed(self) -> bool:
+        return bool(self._control.Iprobe(tag=_NOTICE) or self._control.Iprobe(tag=_GAVE_UP))
 
     def _wait(self, request: MPI.Request) -> None:
-        if not self._poll(request, stop=lambda: self._control.Iprobe(tag=_NOTICE)):
+        if not self._poll(request, stop=self._others_failed):
             raise PhaseEnded
 
-    def exchange(self, mine: Any, patience: float | None = None) -> list[Any]:
+    def exchange(self, mine: Any, patience: float | None = None, *, arriving: bool = False) -> list[Any]:
         """Every rank's object, in rank order (an Allgather). TimeoutError after `patience` seconds.
 
         Raises Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too.
+        `arriving`: other ranks may not have called yet; RankMissing if they do not for too long, now and from then on.
         """
+        self._refuse_given_up()
         deadline = None if patience is None else time.monotonic() + patience
         try:
             packed = pickle.dumps(mine, protocol=5)
@@ -120,7 +132,14 @@ class Messages:
             raise Unsendable(f"{one_line(cannot)}, when it was pickled for the other ranks") from cannot
         slot = len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]
         slots = memoryview(bytearray(_SLOT * self._size))
-        self._poll(self._comm.Iallgather([slot.ljust(_SLOT), self._byte], [slots, self._byte]), deadline=deadline)
+        slot = slot.ljust(_SLOT)
+        request = self._comm.Iallgather([slot, self._byte], [slots, self._byte])
+        arrivals = Arrivals(self._control, self.serial, self._limits) if arriving and self._limits else None
+        try:
+            self._poll(request, deadline=deadline, look=partial(self._refuse_given_up, arrivals))
+        except RankMissing as missing:
+            self._left += [request, slot, slots]
+            self._give_up(str(missing))
         begins = range(0, len(slots), _SLOT)
         sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
         if max(sizes) <= _SLOT - _LENGTH:
@@ -129,9 +148,32 @@ class Messages:
             starts = [0, *accumulate(sizes)]
             received = memoryview(bytearray(starts[-1]))
             into = [received, sizes, starts[:-1], self._byte]
-            self._poll(self._comm.Iallgatherv([packed, self._byte], into), deadline=deadline)
+            self._poll(self._comm.Iallgatherv([packed, self._byte], into), deadline=deadline, look=self._refuse_given_up)
             parts = [received[lo:hi] for lo, hi in pairwise(starts)]
         return [pickle.loads(part) for part in parts]
+
+    def _refuse_given_up(self, arrivals: Arrivals | None = None) -> None:
+        """RankMissing if some ranks wait no longer for others, or this one for those in `arrivals`."""
+        status = self._new_status()
+        if not self._given_up and self._control.Iprobe(tag=_GAVE_UP, status=status):
+            text = bytearray(status.Get_count(self._byte))
+            self._control.Recv([text, self._byte], status.source, _GAVE_UP)
+            self._given_up = text.decode()
+        if self._given_up:
+            error = RankMissing(f"{self._given_up}; this communicator cannot be used any more, another can: comm.Dup()")
+            error.on_all_ranks = True  # no rank waits for this one
+            raise error
+        if arrivals is not None:
+            arrivals.look()
+
+    def _give_up(self, why: str) -> None:
+        """Have this and every other rank raise RankMissing, now or when it calls."""
+        if not self._given_up:
+            self._given_up = why
+            for other in range(self._size):
+                if other != self._rank:
+                    self._left.append((why, self._control.Isend([why.encode(), self._byte], dest=other, tag=_GAVE_UP)))
+        self._refuse_given_up()
 
     def notify_others(self) -> None:
         """Send every other rank the notice that this one has failed, so that none waits for its messages."""
@@ -164,13 +206,20 @@ class Messages:
             let_others_run()
         self._poll(message.Irecv([bytearray(status.Get_count(self._byte)), self._byte]))
 
-    def _poll(self, request: MPI.Request, stop: Callable[[], bool] | None = None, deadline: float | None = None) -> bool:
-        """Wait for a request. False if `stop` was true before it was complete."""
+    def _poll(
+        self,
+        request: MPI.Request,
+        stop: Callable[[], bool] | None = None,
+        deadline: float | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Wait for a request. False if `stop` was true before it was complete. `look` is called meanwhile, and may raise."""
         polls, pause = 0, 0.0
         while not request.Test():
             polls += 1
             if polls % _POLLS_BETWEEN_CHECKS == 0:
                 heartbeat()
+                look()
                 if stop is not None and stop():
                     return False
                 if deadline is not None and time.monotonic() > deadline:

@@ -118,10 +118,10 @@ def _opened(team: Team, sizes: dict[str, int], opened: dict[str, int], *, named:
     finally:
         for file in made.values():
             file.remove()
-    if not all(opening.all):
-        while opened:
-            os.close(opened.popitem()[1])
-    return all(opening.all)
+    succeeded = False not in opening.all  # a rank that takes no part has said nothing
+    while opened and not succeeded:
+        os.close(opened.popitem()[1])
+    return succeeded
 
 
 def _make_files(sizes: dict[str, int], made: dict[str, _File], *, named: bool) -> dict[str, tuple[str, tuple[int, int]]] | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import HybridError, one_line, rebuild
+from hybrid.ranks.arrival import Limits
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
 
@@ -50,21 +51,23 @@ class Team:
     """The ranks of a communicator, or this process alone (`comm` is None, and MPI is not imported).
 
     `patience`: seconds a failed rank waits for the others to end the phase before it raises alone (None: for ever).
+    `limits`: to how long a call waits for ranks that have not called; RankMissing.
     """
 
-    def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None, limits: Limits | None = None) -> None:
         self.host = os.uname().nodename  # as socket.gethostname(), whose module takes milliseconds to import
         self.timeline = Timeline()
         self.doing = "start"
         self._when_freed: list[Callable[[], None]] = []
         self.unheard = False  # this rank failed and the others did not hear of it: it must end the job
         self._patience = patience
+        self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
             self.topology = self._real_topology = Topology(((0,),))
             return
-        self._messages = Messages(comm)
+        self._messages = Messages(comm, limits)
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.topology = self._real_topology = self._find_nodes(comm)
 
@@ -120,7 +123,8 @@ class Team:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What a rank raises in here between two phases, all ranks raise in the next phase: so every rank must begin one."""
+        """A call. What a rank raises in here between two phases, all ranks raise in the next: so every rank must begin one."""
+        self._arriving = True
         try:
             yield
         except BaseException as error:
@@ -139,16 +143,17 @@ class Team:
             phase.all = [phase.mine]
             return
         reports: list[Any] = []
+        arriving, self._arriving = self._arriving, False
         if failure is None:
             try:
-                reports = self._messages.exchange((None, phase.mine))
+                reports = self._messages.exchange((None, phase.mine), arriving=arriving)
             except Unsendable as cannot:
                 failure = cannot
         if failure is not None:
             report = (type(failure).__name__, one_line(failure), self.host, self.doing)
             self._messages.notify_others()
             try:
-                reports = self._messages.exchange((report, None), self._patience)
+                reports = self._messages.exchange((report, None), self._patience, arriving=arriving)
             except TimeoutError:
                 self.unheard = True
                 raise _on_all_ranks([(self.rank, report)], self.size) from failure

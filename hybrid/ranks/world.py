@@ -9,7 +9,8 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hybrid.errors import StartError, UsageError, one_line
+from hybrid.errors import RankMissing, StartError, UsageError, one_line
+from hybrid.ranks.arrival import Limits
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.mpi_library import library_name
 from hybrid.ranks.team import Team
@@ -39,8 +40,13 @@ def team_of(comm: Any) -> Team:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
     team: Any = comm.Get_attr(_keyval)
     if team is None:
-        team = Team(comm)
+        try:
+            team = Team(comm, limits=Limits.of())
+        except RankMissing as missing:
+            team = RankMissing(f"{missing}; this communicator cannot be used any more")
         comm.Set_attr(_keyval, team)
+    if isinstance(team, RankMissing):
+        raise team
     return team
 
 
@@ -50,8 +56,9 @@ def _team_of_one() -> Team:
     return Team()
 
 
-def _free_team(comm: MPI.Comm, keyval: int, team: Team) -> None:
-    team.free()
+def _free_team(comm: MPI.Comm, keyval: int, team: Team | RankMissing) -> None:
+    if isinstance(team, Team):
+        team.free()
 
 
 def start_world(*, patience: float | None = None) -> Team:

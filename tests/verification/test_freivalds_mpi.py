@@ -59,8 +59,8 @@ def test_integers_are_exact(rng, check, largest):
 
 
 def test_rounding_that_is_not_as_usual_is_noted(check):
-    a, b = np.ones((8, 20_000), np.float32), np.ones((20_000, 25), np.float32)
+    a, b = np.ones((8, 20_000), np.float32), np.ones((20_000, 1), np.float32)  # of several, some would cancel by chance
     b[0] = 2**24
-    found = check(a, b, np.full((8, 25), 2**24, np.float32))
+    found = check(a, b, np.full((8, 1), 2**24, np.float32))
     assert found.ok
     assert found.note

@@ -14,7 +14,7 @@ from hybrid.host.row_view import RowView
 from hybrid.ranks.team import Team
 from hybrid.verification.freivalds import verify
 
-SIZES = [("float32", 600, 8000, 512), ("float64", 600, 8000, 512), ("float32", 64, 100_000, 512), ("float64", 64, 100_000, 128)]
+SIZES = [("float32", 600, 8000, 512), ("float64", 600, 8000, 512), ("float32", 64, 100_000, 64), ("float64", 64, 100_000, 64)]
 TRIALS = 2
 
 

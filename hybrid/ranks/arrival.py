@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Waiting for ranks that have not called yet: the missing are named, and nobody waits for ever.
+
+In a user's program a rank may compute for long before it calls, or it never calls because it has failed. So the first phase of
+each call waits with `Arrivals`, which learns from messages who else is there. At the first call on a communicator there are
+no such messages yet: `await_all` learns it from collectives on the user's own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from hybrid.core.record import record
+from hybrid.errors import RankMissing
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_HERE = 32002  # tag on the control communicator: "I wait in this phase, too"
+_ANSWERED = 0.5  # seconds within which the others that wait have said so
+_MOST_NAMED = 64  # ranks of a communicator whose first call names the missing: each sends a byte to each for that
+_PAUSE = 1e-3  # seconds between two looks at the first call
+
+_abandoned: list[MPI.Request] = []  # nobody waits for them any more, but they may still use their buffers, which they keep
+
+
+@record
+class Limits:
+    """Seconds of waiting after which the missing are named, and after which the call fails."""
+
+    warn: float
+    fail: float
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] = os.environ, default: float = 60.0) -> Limits:
+        """By HYBRID_STALL: as many, and twice as many. Where it is not set a call never fails, since ranks of a user's program
+        may come as late as they like."""
+        try:
+            stall = float(environment.get("HYBRID_STALL") or math.nan)
+        except ValueError:  # refused when all ranks have come and can be told
+            stall = math.nan
+        if stall > 0:
+            return cls(stall, stall + max(stall, 2 * _ANSWERED))
+        return cls(math.inf if stall == 0 else default, math.inf)
+
+
+class _Wait:
+    """One rank's, for others."""
+
+    def __init__(self, rank: int, limits: Limits) -> None:
+        self._rank, self._limits, self._began, self._warned = rank, limits, time.monotonic(), False
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def is_long(self) -> bool:
+        return self.seconds > self._limits.warn
+
+    def complain(self, missing: Collection[int] | None, here: Collection[int]) -> None:
+        """Name the missing (None: not known), once and by the first of those that wait. RankMissing when it took too long."""
+        several = missing is not None and len(missing) > 1
+        who = "some rank" if missing is None else f"rank{'s' * several} {', '.join(map(str, sorted(missing)))}"
+        text = f"{who} did not call within {self.seconds:.0f} s of others, as every rank of the communicator must"
+        if not self._warned and self._rank == min(here):
+            warnings.warn(f"{text}: still waiting", RuntimeWarning, stacklevel=2)
+        self._warned = True
+        if self.seconds > self._limits.fail:
+            raise RankMissing(text)
+
+
+class Arrivals(_Wait):
+    """Those that have come to a phase. `serial`: the phase's."""
+
+    def __init__(self, control: MPI.Comm, serial: int, limits: Limits) -> None:
+        super().__init__(control.Get_rank(), limits)
+        self._control, self._serial = control, serial
+        self._others = set(range(control.Get_size())) - {self._rank}
+        self._here = {self._rank}
+        self._told = False
+
+    def look(self) -> None:
+        """Called now and then by a rank that waits. RankMissing when it has waited for too long."""
+        self._listen()
+        if self.is_long:
+            self._tell()
+        if self.seconds > self._limits.warn + _ANSWERED:
+            self.complain(self._others - self._here, self._here)
+
+    def _listen(self) -> None:
+        from mpi4py import MPI
+
+        status, serial = MPI.Status(), bytearray(8)
+        while self._control.Iprobe(tag=_HERE, status=status):
+            self._control.Recv([serial, MPI.BYTE], status.source, _HERE)
+            if int.from_bytes(serial, "little") == self._serial:  # else of a phase to which all have come since
+                self._here.add(status.source)
+                self._tell()
+
+    def _tell(self) -> None:
+        from mpi4py import MPI
+
+        for other in self._others if not self._told else ():
+            self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _HERE).Free()
+        self._told = True
+
+
+def await_all(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
+    """A duplicate of a user's communicator, when every rank has called. RankMissing when that takes too long."""
+    from mpi4py import MPI
+
+    size, rank = comm.Get_size(), comm.Get_rank()
+    wait, named = _Wait(rank, limits), size <= _MOST_NAMED
+    if named:
+        # From each rank a scatter, which MPI does not send by way of others: it is complete here when that rank has called.
+        token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
+        calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
+    else:
+        calls = [comm.Ibarrier()]
+    _complete(calls, wait, rank, named=named)
+    duplicate, request = comm.Idup()  # polled, too: others may have given up before the last one came
+    _complete([request], wait, rank, named=False)
+    return duplicate
+
+
+def _complete(requests: list[MPI.Request], wait: _Wait, rank: int, *, named: bool) -> None:
+    """`named`: request number r is complete when rank r has called."""
+    pending = set(range(len(requests)))
+    while pending := {number for number in pending if not requests[number].Test()}:
+        if wait.is_long:
+            here = set(range(len(requests))) - pending if named else {0}
+            try:
+                wait.complain(pending if named else None, here | {rank} if named else here)
+            except RankMissing:
+                _abandoned.extend(requests)
+                raise
+        time.sleep(_PAUSE if wait.seconds > _PAUSE else 0)
