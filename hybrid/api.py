@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import nullcontext
 from typing import Any
@@ -13,15 +14,22 @@ from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.row_block import RowBlock
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of
-from hybrid.errors import UsageError
+from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, multiply_on_gpu, multiply_root_arrays, multiply_row_blocks, refuse_no_rank
 from hybrid.host.page_memory import empty_matrix
+from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.ranks.world import team_of
-from hybrid.selection.inventory import same_on_all_ranks
+from hybrid.selection.inventory import free_memory_of, same_on_all_ranks
 from hybrid.selection.session import Session, session_of
 
 # The number of BLAS threads belongs to the whole process: calls from several Python threads take turns.
-_ONE_AT_A_TIME = threading.RLock()
+_one_at_a_time = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    # And a fork waits for the product that another thread computes: else the child would have its locks, which nobody opens
+    # there, and OpenBLAS, which stops its threads before a fork, may not return from it.
+    os.register_at_fork(
+        before=_one_at_a_time.acquire, after_in_parent=_one_at_a_time.release, after_in_child=_one_at_a_time.release
+    )
 
 
 def multiply(
@@ -76,7 +84,7 @@ def multiply(
     session = session_of(team_of(comm))
     team = session.team
     flags = {"kernel": kernel, "device": device, "check": check, "threads": threads}
-    with _ONE_AT_A_TIME if team.size == 1 else nullcontext():
+    with _one_at_a_time if team.size == 1 else nullcontext():
         if isinstance(a, RowBlock) or isinstance(b, RowBlock):
             with team.together():
                 return multiply_row_blocks(session, a, b, root, out, flags)
@@ -134,10 +142,17 @@ def _empty(session: Session, shape: tuple[int, int], dtype: str, root: int) -> n
             raise UsageError(f"shape {shape!r} is not that of a matrix")
         refuse_no_rank(team, root)
         one_of("dtype", dtype, ITEM_SIZES)
-        looking.mine = (asked_for(settings, kind="an empty matrix", shape=shape, dtype=dtype, root=root), shared.gone)
+        asked = asked_for(settings, kind="an empty matrix", shape=shape, dtype=dtype, root=root)
+        looking.mine = (asked, shared.gone, free_memory_of(session, settings, None, now=True))
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shared.drop(said[1] for said in looking.all)
+    rows, columns = map(int, shape)
+    free = [looking.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
+    missing = shortage_of_matrix(rows * columns * ITEM_SIZES[dtype], free, shared=len(free) > 1)
+    if missing:
+        with team.phase("allocate", timed=False):
+            raise DoesNotFit(missing)
     if team.size == 1:
-        return empty_matrix(int(shape[0]), int(shape[1]), dtype)
-    return shared.make(team, (int(shape[0]), int(shape[1])), dtype, root)
+        return empty_matrix(rows, columns, dtype)
+    return shared.make(team, (rows, columns), dtype, root)

@@ -19,12 +19,16 @@ def as_matrix(value: Any, name: str) -> np.ndarray:
         value = as_gpu_matrix(value, name).get()
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
-    if isinstance(value, np.ma.MaskedArray):
-        raise UsageError(f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)")
+    refuse_masked(value, name)
     array = np.asarray(value)
     if array.ndim != 2:
         raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
     return array
+
+
+def refuse_masked(value: Any, name: str) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)")
 
 
 def as_gpu_matrix(value: Any, name: str) -> Any:

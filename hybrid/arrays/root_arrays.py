@@ -75,9 +75,22 @@ def checked_operands(a: Any, b: Any, out: np.ndarray | None) -> tuple[Any, Any]:
             raise UsageError(f"out has shape {out.shape}, the product {wanted}")
         if out.dtype != common_dtype(first.dtype, second.dtype) or not out.flags.writeable:
             raise UsageError(f"out must be a writable {common_dtype(first.dtype, second.dtype)} array")
+        if _overlaps_itself(out):
+            raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
         if np.may_share_memory(out, first) or np.may_share_memory(out, second):
             raise UsageError("out overlaps a or b, which are still read while it is written")
     return first, second
+
+
+def _overlaps_itself(matrix: np.ndarray) -> bool:
+    """Unless the elements of one dimension lie within one step of the other."""
+    reach = matrix.itemsize
+    for step, extent in sorted((abs(step), extent) for step, extent in zip(matrix.strides, matrix.shape, strict=True)):
+        if extent > 1:
+            if step < reach:
+                return matrix.size > 0
+            reach += step * (extent - 1)
+    return False
 
 
 def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from hybrid.arrays.interop import common_dtype, on_gpu
+from hybrid.arrays.interop import common_dtype, on_gpu, refuse_masked
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -29,8 +29,11 @@ class RowBlock:
     array: Any
 
     def __post_init__(self) -> None:
-        if getattr(self.array, "ndim", None) != 2:
-            raise UsageError(f"a RowBlock takes a matrix, not {type(self.array).__name__}")
+        dimensions = getattr(self.array, "ndim", None)
+        if dimensions != 2:
+            given = type(self.array).__name__ if dimensions is None else f"an array of {dimensions} dimensions"
+            raise UsageError(f"a RowBlock takes a matrix, an array of 2 dimensions, not {given}")
+        refuse_masked(self.array, "a RowBlock")
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,21 @@ def shortage(plan: Plan, free: Sequence[FreeMemory], *, already_there: int = 0, 
     return _shortage_of_hosts(plan, free, already_there, besides) or _shortage_of_staging(plan) or _shortage_of_gpus(plan, free)
 
 
+def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> str:
+    """As `shortage`, for a matrix of so many bytes alone, on the node of which `free` are the ranks'."""
+    places = [("memory", min(each.host_bytes for each in free), "")]
+    if shared:
+        enlarge = "; enlarge /dev/shm (in a container: --shm-size)"
+        places.append(("shared memory", min(each.shared_bytes for each in free), enlarge))
+    for kind, available, remedy in places:
+        if needed > available:
+            return (
+                f"a matrix of {readable(needed)} does not fit the {kind} of {free[0].host}, where {readable(available)} are "
+                f"free: {readable(needed - available)} are missing{remedy}"
+            )
+    return ""
+
+
 def _shortage_of_hosts(plan: Plan, free: Sequence[FreeMemory], already_there: int, besides: Sequence[int]) -> str:
     nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
     for index, ranks in enumerate(plan.topology.nodes):

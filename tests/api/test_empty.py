@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.errors import UsageError
+from hybrid.errors import DoesNotFit, UsageError
 from hybrid.ranks.shared_memory import shared_memory_folder
 
 pytestmark = pytest.mark.mpi
@@ -184,3 +184,24 @@ def test_odd_wishes_are_refused_on_all_ranks(comm):
 def test_ranks_that_ask_for_different_ones_are_told(comm):
     with pytest.raises(UsageError, match="rank 1 asks for shape"):
         hybrid.empty((2, 3 if comm.rank == 1 else 2), comm=comm)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_does_not_fit_is_refused_with_the_missing_amount(comm, monkeypatch, alone):
+    where = None if alone else comm
+    for shape in ((1 << 40, 1 << 40), (1 << 20, 1 << 20)):
+        with pytest.raises(DoesNotFit, match=r"does not fit the memory of \S+, where .+ are free: .+ are missing"):
+            hybrid.empty(shape, comm=where)
+    monkeypatch.setenv("HYBRID_HOST_MEMORY", "1M")
+    with pytest.raises(DoesNotFit, match=r"a matrix of 2\.7 MiB does not fit"):
+        hybrid.empty((600, 600), comm=where)
+    assert hybrid.empty((60, 60), comm=where).shape == (60, 60)
+
+
+def test_shared_memory_that_is_full_is_refused_before_anything_is_made(comm, monkeypatch):
+    monkeypatch.setattr("hybrid.selection.inventory._shared_bytes", lambda: 1 << 20)
+    if comm.size == 1:
+        hybrid.empty((600, 600), comm=comm)
+        return
+    with pytest.raises(DoesNotFit, match=r"does not fit the shared memory of .+; enlarge /dev/shm"):
+        hybrid.empty((600, 600), comm=comm)

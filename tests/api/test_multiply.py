@@ -631,3 +631,48 @@ def test_nothing_keeps_the_matrices_when_the_caller_lets_go_of_them(monkeypatch,
         assert all(matrix() is None for matrix in alive)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("strides", "overlaps"),
+    [
+        ((0, 8), True),
+        ((8, 0), True),
+        ((8, 8), True),
+        ((24, 8), True),
+        ((32, 8), False),
+        ((8, 32), False),
+        ((-32, -8), False),
+        ((64, 16), False),
+    ],
+)
+def test_an_out_that_overlaps_itself_is_refused(strides, overlaps):
+    memory = np.zeros(64)
+    out = np.lib.stride_tricks.as_strided(memory[31:], (4, 4), strides)
+    a, b = np.eye(4) * 2, np.arange(16.0).reshape(4, 4)
+    if not overlaps:
+        np.testing.assert_array_equal(hybrid.multiply(a, b, out=out), 2 * b)
+        return
+    with pytest.raises(UsageError, match="several of its elements share memory"):
+        hybrid.multiply(a, b, out=out)
+    assert not memory.any()
+
+
+def test_an_out_of_one_row_or_column_may_have_any_stride():
+    for shape, strides in (((1, 4), (0, 8)), ((4, 1), (8, 0)), ((1, 1), (0, 0))):
+        out = np.lib.stride_tricks.as_strided(np.zeros(8), shape, strides)
+        a, b = np.ones((shape[0], 2)), np.ones((2, shape[1]))
+        np.testing.assert_array_equal(hybrid.multiply(a, b, out=out), np.full(shape, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (np.ma.masked_equal(np.eye(3), 0), "a RowBlock is a masked array"),
+        (np.ones(3), "not an array of 1 dimensions"),
+        ([[1.0]], "not list"),
+    ],
+)
+def test_a_row_block_says_what_it_was_given(array, says):
+    with pytest.raises(UsageError, match=says):
+        hybrid.RowBlock(array)

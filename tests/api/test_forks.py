@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""A process that was forked while another thread of its parent is inside `multiply` multiplies as well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.commands import ROOT
+
+PROGRAM = """
+import os, signal, sys, threading, time
+import numpy, hybrid, hybrid.api
+
+# Before there are threads: NumPy's own products do not wait for a fork, and OpenBLAS does not bear one.
+matrices = {size: numpy.random.default_rng(size).random((size, size)) for size in (60, 200)}
+products = {size: a @ a for size, a in matrices.items()}
+
+def right(size=60):
+    return numpy.allclose(hybrid.multiply(matrices[size], matrices[size]), products[size])
+
+assert right()  # the parent has all that is made at a first call
+going = True
+def work():
+    while going:
+        assert right(200)
+threading.Thread(target=work, daemon=True).start()
+for _ in range(10):
+    while hybrid.api._one_at_a_time.acquire(blocking=False):  # until the other thread is inside
+        hybrid.api._one_at_a_time.release()
+        time.sleep(1e-4)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # kills it if it waits for ever
+        os._exit(0 if right() and right() else 9)
+    _, ended = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended) == 0, ended
+going = False
+print("right")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("emulate", marks=pytest.mark.needs("compiler"))])
+def test_a_child_forked_in_the_middle_of_a_product_multiplies(device):
+    environment = {**os.environ, "HYBRID_DEVICE": device, "HYBRID_THREADS": "2", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
