@@ -32,7 +32,7 @@ class RowBlock:
         dimensions = getattr(self.array, "ndim", None)
         if dimensions != 2:
             given = type(self.array).__name__ if dimensions is None else f"an array of {dimensions} dimensions"
-            raise UsageError(f"a RowBlock takes a matrix, an array of 2 dimensions, not {given}")
+            raise UsageError(f"a RowBlock takes a matrix, not {given}")
         refuse_masked(self.array, "a RowBlock")
 
 
