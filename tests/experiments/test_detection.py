@@ -8,6 +8,7 @@ import pytest
 from experiments import detection
 
 
+@pytest.mark.needs("matplotlib")
 def test_a_run_is_counted_printed_drawn_and_read_again(tmp_path, capsys):
     lines, picture = str(tmp_path / "lines.jsonl"), tmp_path / "picture.svg"
     asked = ["--sizes", "80", "--faults", "20", "--json", lines, "--picture", str(picture)]
