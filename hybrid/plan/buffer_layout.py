@@ -23,14 +23,11 @@ class Tiling:
     stationary: str = "A"  # or "B": the stationary operand, where not all fits on the device
     slab_rows: int = 0  # rows of a k-slab, in which all of B comes, or each panel of a stationary B; 0: no slabs
     interleaved: int = 0  # row panels that come in turn with the k-slabs; 0 where B comes in column panels
-    last_rows: int = 0  # of the last two row panels, where they are smaller: little is left to do when the last one is there
 
     def row_panels_of(self, rows: int, device: str) -> tuple[Span, ...]:
         """The row panels of a row block of so many rows."""
         even = device == "cpu" and self.row_panels * self.panel_rows >= rows
-        small = self.last_rows if rows > self.panel_rows + 2 * self.last_rows else 0
-        large = _panels(Span(0, rows - 2 * small), self.panel_rows, even=even)
-        return large + tuple(pieces(Span(rows - 2 * small, rows), small or 1))
+        return _panels(Span(0, rows), self.panel_rows, even=even)
 
     def column_panels_in(self, columns: int) -> int:
         return -(-columns // self.panel_columns)

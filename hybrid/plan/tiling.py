@@ -42,8 +42,7 @@ def _with_slabs(r: TilingRequest, tiling: Tiling) -> Tiling:
     busy = model.adding_speed * elements_per_row / max(1, r.links)
     in_time = r.rows * (1 - elements_per_row / depth)
     interleaved = max(1, round(min(busy, in_time) / tiling.panel_rows))
-    tiling = replace(tiling, slab_rows=slab_rows, interleaved=interleaved, last_rows=half_in_tiles(tiling.panel_rows))
-    return replace(tiling, row_panels=max(1, len(tiling.row_panels_of(r.rows, r.device))))
+    return replace(tiling, slab_rows=slab_rows, interleaved=interleaved)
 
 
 def _panel_rows(r: TilingRequest) -> int:
@@ -64,11 +63,6 @@ def _panel_columns(r: TilingRequest) -> int:
     if r.device == "cpu" or not r.links:
         return width
     return max(width, _least_lines(r, model.panel_row_bytes // p.item_size, p.bytes(1, p.l + r.rows)))
-
-
-def half_in_tiles(rows: int) -> int:
-    """Half as many rows, in whole thread-block tiles; 0 where there are none in it."""
-    return rows // 2 // KERNEL_TILE * KERNEL_TILE
 
 
 def _least_lines(r: TilingRequest, at_least: int, bytes_of_line: int) -> int:

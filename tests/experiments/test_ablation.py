@@ -33,7 +33,7 @@ def test_on_gpus_every_mechanism_is_switched(ranks, n):
         tilings = [ours.tiling_of(variant, n) for variant in (mechanism.having, mechanism.without)]
         assert (tilings[0] != tilings[1]) == mechanism.of_tiling, mechanism.name
     models = {ours.model_of(variant) for mechanism in program.MECHANISMS for variant in (mechanism.having, mechanism.without)}
-    assert len(models) == 8 + 1, "a variant that is switched by a patch has a model of its own too: plans are kept by it"
+    assert len(models) == 7 + 1, "a variant that is switched by a patch has a model of its own too: plans are kept by it"
 
 
 def test_switches_do_what_they_say():
@@ -42,10 +42,9 @@ def test_switches_do_what_they_say():
         mechanism.name: [ours.tiling_of(variant, 16000) for variant in (mechanism.having, mechanism.without)]
         for mechanism in program.MECHANISMS
     }
-    slabs, panels, halves, interleaved, _, stationary, stationary_slabs = (tilings[name] for name in NAMES)
+    slabs, panels, interleaved, _, stationary, stationary_slabs = (tilings[name] for name in NAMES)
     assert [bool(each["interleaved"]) for each in slabs] == [True, False]
     assert [each["column_panels"] > 1 for each in panels] == [True, False]
-    assert [bool(each["last_rows"]) for each in halves] == [True, False]
     assert [each["interleaved"] > 1 for each in interleaved] == [True, False]
     assert [each["stationary"] for each in stationary] == ["B", "A"]
     assert [bool(each["slab_rows"]) for each in stationary_slabs] == [True, False]

@@ -6,7 +6,6 @@ host memory (float64, not verified but for the first product), with and without 
 
   k-slabs, not column panels      whole rows of B cross the link
   several column panels           where B comes in column panels
-  last row panels halved          so that little is left to compute when the last one arrives
   several interleaved row panels  arrive in turn with the k-slabs, instead of one
   peers fetch B                   from each other's GPUs, instead of over every rank's link
   out of core                     a third of the memory: which operand is stationary, and whether its panels come in k-slabs

@@ -41,7 +41,6 @@ def _only_a_stationary(search: out_of_core.OutOfCoreTiling, halvings: int) -> It
 
 
 _CANDIDATES = out_of_core.OutOfCoreTiling.candidates
-_NO_HALVES = (tiling, "half_in_tiles", lambda rows: 0)
 _ONLY_A = (out_of_core.OutOfCoreTiling, "candidates", _only_a_stationary)
 
 
@@ -73,7 +72,6 @@ MECHANISMS = (
     Mechanism(
         "several column panels (no slabs)", NO_SLABS, replace(NO_SLABS, model=(*NO_SLABS.model, ("most_column_panels", 1)))
     ),
-    Mechanism("last row panels halved", AS_PLANNED, Variant(patches=(_NO_HALVES,))),
     Mechanism("several interleaved row panels", AS_PLANNED, Variant(model=(("adding_speed", 1e-6),))),
     Mechanism("peers fetch B", AS_PLANNED, Variant(settings=(("TRANSPORT", "host"),)), of_tiling=False),
     Mechanism("out of core: stationary operand chosen, not A", STREAMED, replace(STREAMED, patches=(_ONLY_A,))),
