@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.core.record import record
-from hybrid.core.settings import Settings
+from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
@@ -58,6 +58,7 @@ def run(
     usage: UsageError | None = None
     options, settings = None, Settings()
     try:
+        refuse_misspelt_variables()
         options, settings = parse()
     except UsageError as error:
         if launched() is None:

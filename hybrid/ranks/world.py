@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.errors import RankMissing, StartError, UsageError, one_line
-from hybrid.ranks.arrival import Limits
+from hybrid.ranks.arrival import Limits, unusable
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.mpi_library import library_name
 from hybrid.ranks.team import Team
@@ -18,7 +18,7 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_keyval: int | None = None  # of the attribute with which MPI keeps a communicator's team
+_keyval: int | None = None  # of the attribute with which MPI keeps a communicator's team, or why it has none
 
 
 def team_of(comm: Any) -> Team:
@@ -28,7 +28,9 @@ def team_of(comm: Any) -> Team:
         return _team_of_one()
     from mpi4py import MPI
 
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+    if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:
+        raise UsageError("comm is MPI.COMM_NULL: a communicator that was freed, or to which this process does not belong")
+    if not isinstance(comm, MPI.Intracomm):
         raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}")
     if MPI.Is_finalized():
         raise UsageError("MPI has been finalized: comm cannot be used any more")
@@ -43,10 +45,10 @@ def team_of(comm: Any) -> Team:
         try:
             team = Team(comm, limits=Limits.of())
         except RankMissing as missing:
-            team = RankMissing(f"{missing}; this communicator cannot be used any more")
+            team = str(missing)
         comm.Set_attr(_keyval, team)
-    if isinstance(team, RankMissing):
-        raise team
+    if isinstance(team, str):
+        raise unusable(team)
     return team
 
 
@@ -56,7 +58,7 @@ def _team_of_one() -> Team:
     return Team()
 
 
-def _free_team(comm: MPI.Comm, keyval: int, team: Team | RankMissing) -> None:
+def _free_team(comm: MPI.Comm, keyval: int, team: Team | str) -> None:
     if isinstance(team, Team):
         team.free()
 
