@@ -19,6 +19,7 @@ from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
+from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import abort, leave, start_world
@@ -107,9 +108,7 @@ class _Command:
                 code = self._run_unstarted(error)
             else:
                 heartbeat.mpi_started()
-                with team.phase("start", timed=False):
-                    if self.usage is not None:
-                        raise self.usage
+                self._start_together(team)
                 code = self.work(team, self.options, self.settings)
         except BaseException as error:
             _show_traceback()
@@ -117,6 +116,20 @@ class _Command:
         sys.stdout.flush()
         heartbeat.report_exit_code(code)
         return code
+
+    def _start_together(self, team: Team) -> None:
+        """Refuse wrong usage on all ranks, and have their supervisors watch each other."""
+        if team.size == 1:
+            if self.usage is not None:
+                raise self.usage
+            return
+        from hybrid.ranks.pulse import Whereabouts, meet
+
+        with team.phase("start", timed=False) as starting:
+            if self.usage is not None:
+                raise self.usage
+            starting.mine = Whereabouts.of_this_rank()
+        meet(team, starting.all)
 
     def _run_unstarted(self, error: StartError) -> int:
         """Where this process is no rank of its launcher's job. Only rank 0, as the launcher counts, has something to do."""
@@ -170,7 +183,7 @@ def _answer_failed(name: str, error: Exception) -> int:
     _show_traceback()
     code = _print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
     if launched() is not None:
-        supervisor.let_launcher_read()
+        let_launcher_read()
     return code
 
 
@@ -188,7 +201,7 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
         team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
     heartbeat.report_exit_code(code, agreed=agreed)
     if not agreed:
-        supervisor.let_launcher_read()
+        let_launcher_read()
         abort(code)
     return code
 

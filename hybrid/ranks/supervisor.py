@@ -17,23 +17,25 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
+from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 
+if TYPE_CHECKING:
+    from hybrid.ranks.pulse import Pulse
+
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
-DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
+TURN = 1.0  # seconds that rank 0 gets to say that the job was asked to end, and to end it, before the others say so
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
+INTERRUPT_LIMIT = 4.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
 _POLL = 0.25  # seconds
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls that tell that this process was stopped, too
 
+# A worker dies of these and cannot say so, where they reach the supervisor alone.
+_PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 _LIKELY = {int(signal.SIGKILL): " (out of memory?)", int(signal.SIGBUS): " (is /dev/shm full?)"}
-
-
-def let_launcher_read() -> None:
-    """Wait before an exit that makes the launcher end the job: it gives no sign of having read what was printed."""
-    time.sleep(DRAIN)
 
 
 def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[str], int | None] | None = None) -> int:
@@ -46,30 +48,49 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
     """
     reading, writing = os.pipe()
     supervisor = os.getpid()
+    pulse = _pulse(stall)
     sys.stdout.flush()
     sys.stderr.flush()
     worker = os.fork()
     if worker:
         os.close(writing)
-        _Watch(worker, reading, stall, start_failed).run()
+        _Watch(worker, reading, stall, start_failed, pulse).run()
     os.close(reading)
-    heartbeat.connect(writing, supervisor)
+    heartbeat.connect(writing, supervisor, pulse.port if pulse else 0)
     return work()
+
+
+def _pulse(stall: float) -> Pulse | None:
+    """Where other ranks' supervisors are to be watched."""
+    launch = launched()
+    if not stall or launch is None or launch.size == 1:
+        return None
+    from hybrid.ranks.pulse import Pulse  # takes milliseconds, for sockets
+
+    with suppress(OSError):  # no network at all
+        return Pulse()
+    return None
 
 
 class _Watch:
     """What a supervisor knows of its worker."""
 
-    def __init__(self, worker: int, pipe: int, stall: float, start_failed: Callable[[str], int | None] | None) -> None:
-        self._worker, self._pipe, self._stall = worker, pipe, stall
+    def __init__(
+        self, worker: int, pipe: int, stall: float, start_failed: Callable[[str], int | None] | None, pulse: Pulse | None
+    ) -> None:
+        self._worker, self._pipe, self._stall, self._pulse = worker, pipe, stall, pulse
         self._start_failed = start_failed  # None once MPI has started
         self._phase = "start"
         self._exit_line = ""  # in which the worker reported its exit code
         self._stuck = False
+        self._missing = ""  # the rank whose supervisor is not heard any more
         self._asked_to_end = False
-        self._interrupted = 0.0  # when; 0: not, or passed on
+        self._interrupted = 0.0  # when; 0: not
+        self._interrupt_passed_on = False
 
     def run(self) -> NoReturn:
+        for signum in _PASSED_ON:
+            signal.signal(signum, lambda received, frame: self._kill(received))
         signal.signal(signal.SIGTERM, self._pass_on)
         # A terminal interrupts the worker as well: the interrupt is passed on only if it lives on.
         signal.signal(signal.SIGINT, self._note_interrupt)
@@ -84,6 +105,14 @@ class _Watch:
     def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
         self._interrupted = time.monotonic()
 
+    def _hurry(self, seconds: float) -> None:
+        """So long after an interrupt the worker has not ended."""
+        if seconds > INTERRUPT_DELAY and not self._interrupt_passed_on:
+            self._interrupt_passed_on = True
+            self._kill(signal.SIGINT)
+        if seconds > INTERRUPT_LIMIT:
+            self._kill(signal.SIGKILL)
+
     def _kill(self, signum: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(self._worker, signum)
@@ -94,11 +123,19 @@ class _Watch:
         while True:
             if time.monotonic() - polled > _SUPERVISOR_STOPPED:  # with the whole job: the worker's silence tells nothing
                 last_line = time.monotonic()
+                if self._pulse:
+                    self._pulse.forgive()
             polled = time.monotonic()
-            if self._interrupted and polled - self._interrupted > INTERRUPT_DELAY:
-                self._interrupted = 0.0
-                self._kill(signal.SIGINT)
-            if select.select([self._pipe], [], [], _POLL)[0]:
+            if self._interrupted:
+                self._hurry(polled - self._interrupted)
+            ready = select.select([self._pipe], [], [], _POLL)[0]
+            if self._pulse:
+                self._pulse.beat()
+                if self._pulse.silence() > self._stall + 2 * GRACE:
+                    self._missing = self._pulse.watched
+                    self._kill(signal.SIGKILL)
+                    return
+            if ready:
                 text = os.read(self._pipe, 65536).decode()
                 if not text:
                     return
@@ -110,7 +147,7 @@ class _Watch:
             if self._asked_to_end and silent > GRACE:
                 self._kill(signal.SIGKILL)
             # A stopped process is reported before those that wait for it inside MPI, where they send no heartbeats.
-            if self._stall and silent > (self._stall if _is_stopped(self._worker) else self._stall + GRACE):
+            if self._stall and silent > (self._stall if heartbeat.is_stopped(self._worker) else self._stall + GRACE):
                 self._stuck = True
                 self._kill(signal.SIGKILL)
                 return
@@ -120,6 +157,9 @@ class _Watch:
             self._exit_line = line
         elif line == heartbeat.MPI_STARTED:
             self._start_failed = None
+        elif line.startswith(heartbeat.NEIGHBOURS):
+            if self._pulse:
+                self._pulse.start(line[1:])
         else:
             self._phase = line
 
@@ -128,6 +168,8 @@ class _Watch:
         line, agreed = self._exit_line, self._exit_line.startswith(heartbeat.AGREED)
         # Also after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
         was_killed = self._stuck or code < 0
+        if self._pulse:
+            self._pulse.end()
         if agreed and not was_killed:
             _exit(int(line[1:]))
         if not line and self._start_failed is not None and not self._asked_to_end:
@@ -137,34 +179,33 @@ class _Watch:
             if other_code is not None:
                 _exit(other_code)
         if not line or agreed:
-            if self._asked_to_end:
-                time.sleep(GRACE)  # a launcher that ends the whole job kills this process now
+            if self._asked_to_end or self._interrupted:  # a launcher that ends the whole job kills this process now
+                time.sleep(GRACE + (TURN if rank_by_launcher() else 0))
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             # One write, so that the lines of several ranks are not mixed.
             os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
-        if launched() is not None and (self._phase == "start" or was_killed):
-            # Other ranks may wait for this one. MPICH's launcher ends them when a process is killed; for an exit code it
-            # does not while MPI starts, and never those on other nodes.
-            let_launcher_read()
-            os.kill(os.getpid(), signal.SIGKILL)
-        _exit(int(line[1:]) if line.startswith(heartbeat.REPORTED) else 128 - code if code < 0 else code or 1)
+        end_job(int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code))
+
+    def _exit_code(self, code: int) -> int:
+        if self._asked_to_end:
+            return 128 + signal.SIGTERM
+        return 1 if self._stuck or self._missing or self._interrupted else 128 - code if code < 0 else code or 1
 
     def _how_it_ended(self, code: int) -> str:
+        if self._missing:
+            return (
+                f"has heard nothing of {self._missing} for {self._stall + 2 * GRACE:g} s: its node or its processes stand still, "
+                "or the network is cut (--stall sets the seconds)"
+            )
         if self._stuck:
             return f"showed no progress for {self._stall:g} s and was ended (--stall sets the seconds)"
         if self._asked_to_end:
             return "was asked to end"
+        if self._interrupted:
+            return "interrupted"
         if code < 0:
             return f"was killed by {_name(-code)}" + _LIKELY.get(-code, "")
         return f"exited with code {code} before the other ranks were done"
-
-
-def _is_stopped(process: int) -> bool:
-    try:
-        with open(f"/proc/{process}/stat") as status:
-            return status.read().rpartition(")")[2].split()[0] in ("T", "t")
-    except OSError:
-        return False
 
 
 def _exit(code: int) -> NoReturn:

@@ -10,8 +10,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.errors import RankMissing, StartError, UsageError, one_line
+from hybrid.ranks import heartbeat
 from hybrid.ranks.arrival import Limits, unusable
 from hybrid.ranks.launcher import launched
+from hybrid.ranks.leftovers import unname_segments
 from hybrid.ranks.mpi_library import library_name
 from hybrid.ranks.team import Team
 
@@ -79,7 +81,9 @@ def start_world(*, patience: float | None = None) -> Team:
             "for example with pip install mpich"
         ) from error
     _refuse_foreign_launcher(MPI.COMM_WORLD)
-    return Team(MPI.COMM_WORLD, patience=patience)
+    team = Team(MPI.COMM_WORLD, patience=patience)
+    unname_segments(team)
+    return team
 
 
 def start_mpi() -> ModuleType:
@@ -98,6 +102,7 @@ def leave() -> NoReturn:
     Python's own end would take longer, for tearing down every module. It is C's `exit` and not `_exit`, which would leave out
     what MPICH does at the very end: its launcher then ends the job as one that failed.
     """
+    heartbeat.wake_supervisor()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and not mpi.Is_finalized():
         mpi.Finalize()

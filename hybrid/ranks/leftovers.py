@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""What jobs leave in shared memory and in the temporary folder when they are killed: kept from staying, and removed.
+
+MPICH keeps a named file in /dev/shm from MPI_Init to MPI_Finalize, and its launcher one in /tmp, which nothing removes where these
+end by a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hybrid.core.record import record
+from hybrid.ranks.team import Team
+
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (where MPI libraries make their files)
+_OF_MPICH = "mpich_shm_"
+_OURS = r"hybrid-\d+-[0-9a-f]{16}"  # where shared memory must have a name
+_IN_SHARED_MEMORY = re.compile(rf"mpich_shm_[0-9a-f]+_\d+|{_OURS}|(vader|sm)_segment\..+")  # the last are Open MPI's
+_IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
+_STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
+
+
+def unname_segments(team: Team) -> None:
+    """Take the names off MPICH's shared memory, which all ranks of the node have mapped: it goes with the last process then.
+
+    After the team's first exchange, since each rank has mapped it by then. MPI_Finalize does not miss the names.
+    """
+    if team.size > 1 and team.leads_node:
+        with suppress(OSError):  # no /proc: not Linux
+            for path in _mapped("self"):
+                if path.startswith(_SHARED_MEMORY + _OF_MPICH):
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
+
+
+@record
+class Leftover:
+    """A file of a job that has ended."""
+
+    path: Path
+    bytes: int
+
+    def remove(self) -> bool:
+        """Whether it was still there."""
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def find_leftovers() -> list[Leftover]:
+    """This user's files of ended jobs on this machine: none of the user's processes has them open, and they are a minute old."""
+    used = {path for process in os.listdir("/proc") if process.isdigit() for path in _used_by(process)}
+    latest = time.time() - _STARTED
+    found = []
+    for path in _candidates():
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < latest and str(path) not in used:
+                found.append(Leftover(path, status.st_size))
+    return sorted(found, key=lambda leftover: leftover.path)
+
+
+def _candidates() -> Iterator[Path]:
+    folders = {Path(_SHARED_MEMORY): _IN_SHARED_MEMORY, Path("/tmp"): _IN_TEMPORARY_FOLDER}  # noqa: S108 (Hydra's)
+    folders.setdefault(Path(tempfile.gettempdir()), _IN_TEMPORARY_FOLDER)
+    for folder, names in folders.items():
+        with os.scandir(folder) as entries:
+            yield from (Path(entry) for entry in entries if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False))
+
+
+def _used_by(process: str) -> set[str]:
+    """Files that it has mapped or open; none where it has ended, or belongs to another user."""
+    used: set[str] = set()
+    with suppress(OSError):
+        used |= _mapped(process)
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
+            used.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
+    return used
+
+
+def _mapped(process: str) -> set[str]:
+    with open(f"/proc/{process}/maps", errors="replace") as maps:
+        return {parts[5].rstrip("\n") for line in maps if len(parts := line.split(maxsplit=5)) == 6}
