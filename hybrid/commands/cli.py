@@ -75,6 +75,7 @@ def run(
     command = _Command(name, options, settings, usage, work, unstarted)
 
     def worker() -> int:
+        heartbeat.note_interrupts()
         meanwhile(settings)
         return command.run_as_rank()
 
@@ -190,6 +191,10 @@ def _answer_failed(name: str, error: Exception) -> int:
 def _fail(name: str, team: Team, error: BaseException) -> int:
     """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if heartbeat.interrupted():
+        error = error if isinstance(error, HybridError) else KeyboardInterrupt()
+        if team.rank:  # a terminal interrupts all ranks: rank 0 says so, and ends the job
+            time.sleep(ERROR_TIME)
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
@@ -209,6 +214,8 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
 def _fail_before_start(name: str, error: BaseException) -> int:
     """MPI did not start, so the ranks cannot agree on anything. Rank 0 prints first; its end usually ends the job."""
     code = getattr(error, "exit_code", 1)
+    if heartbeat.interrupted():
+        error = KeyboardInterrupt()
     if rank_by_launcher() != 0:
         time.sleep(ERROR_TIME)
     if not isinstance(error, HybridError):

@@ -32,6 +32,7 @@ class _State:
         self.phase = b""
         self.written = 0.0  # when the last line was
         self.asked_to_end = False
+        self.interrupted = False
         self.supervisor = 0
         self.port = 0
         self.looked, self.found_stopped = 0.0, False
@@ -106,6 +107,21 @@ def finish_when_asked() -> None:
         signal.signal(signal.SIGTERM, remember)
 
 
+def note_interrupts() -> None:
+    """From now on `interrupted` tells of a SIGINT, which still raises KeyboardInterrupt. C code may make other errors of that."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        _state.interrupted = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def interrupted() -> bool:
+    return _state.interrupted
+
+
 def asked_to_end() -> bool:
     return _state.asked_to_end
 
@@ -120,7 +136,7 @@ def report_exit_code(code: int, *, agreed: bool = True) -> None:
 
 
 def wake_supervisor() -> None:
-    """Continue a supervisor that was stopped (SIGSTOP) while this process was not: the launcher would wait for its end for ever."""
+    """Continue a supervisor that was stopped (SIGSTOP) while this process was not: the launcher would wait for it for ever."""
     if _state.supervisor and is_stopped(_state.supervisor):
         with suppress(ProcessLookupError):
             os.kill(_state.supervisor, signal.SIGCONT)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from typing import NoReturn
 
+from hybrid.ranks import hydra
 from hybrid.ranks.launcher import OPEN_MPI, launched
 
 DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
@@ -21,8 +21,10 @@ def let_launcher_read() -> None:
     time.sleep(DRAIN)
 
 
-def end_job(code: int) -> NoReturn:
+def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
     """End this process and, where a launcher started it, the whole job, with this exit code if the launcher can have it.
+
+    `last`: what is done before, as late as possible, of a job.
 
     What the launchers make of a rank's end differs. Open MPI's ends the job at the first exit code that is not 0, and takes it
     over. MPICH's (Hydra) ignores exit codes while MPI starts and on other nodes, but obeys an abort in the words of PMI, as
@@ -32,19 +34,11 @@ def end_job(code: int) -> NoReturn:
     if launch is None:
         os._exit(code)
     let_launcher_read()
+    if last is not None:
+        last()
     if launch.name == OPEN_MPI:
         os._exit(code)
-    with suppress(OSError):  # a launcher that is gone ends nothing more
-        if _abort_by_pmi(code):
-            time.sleep(_ABORT_TIME)
+    if hydra.abort(code):
+        time.sleep(_ABORT_TIME)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive after SIGKILL")
-
-
-def _abort_by_pmi(code: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process's launcher is Hydra and was told. Slurm's PMI-2 has PMI_FD as well, but other words."""
-    descriptor = environment.get("PMI_FD", "")
-    if "PMI_HOSTNAME" not in environment or not descriptor.isdecimal():
-        return False
-    os.write(int(descriptor), b"cmd=abort exitcode=%d\n" % code)
-    return True

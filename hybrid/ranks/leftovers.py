@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What jobs leave in shared memory and in the temporary folder when they are killed: kept from staying, and removed.
 
-MPICH keeps a named file in /dev/shm from MPI_Init to MPI_Finalize, and its launcher one in /tmp, which nothing removes where these
-end by a signal.
+MPICH keeps a named file in /dev/shm from MPI_Init to MPI_Finalize, and its launcher one in /tmp, which nothing removes where
+these end by a signal.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from hybrid.core.record import record
+from hybrid.ranks import hydra
+from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (where MPI libraries make their files)
@@ -26,17 +28,43 @@ _IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
 _STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
 
 
-def unname_segments(team: Team) -> None:
-    """Take the names off MPICH's shared memory, which all ranks of the node have mapped: it goes with the last process then.
+def unname_files(team: Team) -> None:
+    """Take the names off what MPICH and its launcher have made for this node's ranks, each of which has opened it by now.
 
-    After the team's first exchange, since each rank has mapped it by then. MPI_Finalize does not miss the names.
+    After the team's first exchange. The memory goes with the last process then, and neither misses the names at its end.
     """
-    if team.size > 1 and team.leads_node:
-        with suppress(OSError):  # no /proc: not Linux
-            for path in _mapped("self"):
-                if path.startswith(_SHARED_MEMORY + _OF_MPICH):
-                    with suppress(FileNotFoundError):
-                        os.unlink(path)
+    if launched() is not None and team.leads_node:
+        _remove([*_segments_of("self"), *_topology_file()])
+
+
+def remove_files_of_start() -> None:
+    """In a supervisor that will end a job whose MPI has not started on all ranks: what still has a name, of any rank here."""
+    supervisors = _children(os.getppid())
+    _remove([path for one in supervisors for worker in _children(one) for path in _segments_of(worker)] + _topology_file())
+
+
+def _topology_file() -> list[str]:
+    path = hydra.topology_file() or ""
+    return [path] if _IN_TEMPORARY_FOLDER.fullmatch(os.path.basename(path)) else []
+
+
+def _segments_of(process: int | str) -> list[str]:
+    """MPICH's files that the process has mapped; none where there is no /proc, as elsewhere than on Linux."""
+    with suppress(OSError):
+        return [path for path in _mapped(process) if path.startswith(_SHARED_MEMORY + _OF_MPICH)]
+    return []
+
+
+def _children(process: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError, PermissionError):
+            os.unlink(path)
 
 
 @record
@@ -60,7 +88,7 @@ def find_leftovers() -> list[Leftover]:
     used = {path for process in os.listdir("/proc") if process.isdigit() for path in _used_by(process)}
     latest = time.time() - _STARTED
     found = []
-    for path in _candidates():
+    for path in candidates():
         with suppress(FileNotFoundError):
             status = path.lstat()
             if status.st_uid == os.geteuid() and status.st_mtime < latest and str(path) not in used:
@@ -68,7 +96,8 @@ def find_leftovers() -> list[Leftover]:
     return sorted(found, key=lambda leftover: leftover.path)
 
 
-def _candidates() -> Iterator[Path]:
+def candidates() -> Iterator[Path]:
+    """Files that are named as those of jobs are, whoever they belong to."""
     folders = {Path(_SHARED_MEMORY): _IN_SHARED_MEMORY, Path("/tmp"): _IN_TEMPORARY_FOLDER}  # noqa: S108 (Hydra's)
     folders.setdefault(Path(tempfile.gettempdir()), _IN_TEMPORARY_FOLDER)
     for folder, names in folders.items():
@@ -86,6 +115,6 @@ def _used_by(process: str) -> set[str]:
     return used
 
 
-def _mapped(process: str) -> set[str]:
+def _mapped(process: int | str) -> set[str]:
     with open(f"/proc/{process}/maps", errors="replace") as maps:
         return {parts[5].rstrip("\n") for line in maps if len(parts := line.split(maxsplit=5)) == 6}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Signs of life between the ranks' supervisors: a rank whose node, container or processes stand still is named by another.
 
-A supervisor notices when its worker stands still, but not when it does so itself. So each sends a datagram to the supervisor of the
-next rank twice a second, and that one watches for them: the ranks form a ring. They travel by UDP and not by MPI, since a
-supervisor has no MPI, and a worker may be inside BLAS. A rank counts as missing only after it has been heard once, so that where
-a firewall lets nothing through all is as without.
+A supervisor notices when its worker stands still, but not when it does so itself. So each sends a datagram to that of the next
+rank twice a second, which expects them: the ranks form a ring. They travel by UDP and not by MPI, since a supervisor has no MPI,
+and a worker may be inside BLAS. A rank counts as missing only after it has been heard once: where a firewall lets nothing
+through, nobody is missed.
 """
 
 from __future__ import annotations

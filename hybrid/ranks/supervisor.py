@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hybrid.ranks import heartbeat
 from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.leftovers import remove_files_of_start
 
 if TYPE_CHECKING:
     from hybrid.ranks.pulse import Pulse
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 TURN = 1.0  # seconds that rank 0 gets to say that the job was asked to end, and to end it, before the others say so
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
-INTERRUPT_LIMIT = 4.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
+INTERRUPT_LIMIT = 2.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
 _POLL = 0.25  # seconds
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls that tell that this process was stopped, too
 
@@ -82,10 +83,10 @@ class _Watch:
         self._start_failed = start_failed  # None once MPI has started
         self._phase = "start"
         self._exit_line = ""  # in which the worker reported its exit code
-        self._stuck = False
+        self._stuck = self._waits = False  # and so may others, for the same rank
         self._missing = ""  # the rank whose supervisor is not heard any more
-        self._asked_to_end = False
-        self._interrupted = 0.0  # when; 0: not
+        self._asked_to_end = 0.0  # when; 0: not
+        self._interrupted = 0.0  # likewise
         self._interrupt_passed_on = False
 
     def run(self) -> NoReturn:
@@ -99,7 +100,7 @@ class _Watch:
         self._conclude(os.waitstatus_to_exitcode(status))
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
-        self._asked_to_end = True
+        self._asked_to_end = self._asked_to_end or time.monotonic()
         self._kill(signum)
 
     def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
@@ -131,7 +132,7 @@ class _Watch:
             ready = select.select([self._pipe], [], [], _POLL)[0]
             if self._pulse:
                 self._pulse.beat()
-                if self._pulse.silence() > self._stall + 2 * GRACE:
+                if self._pulse.silence() > self._stall + GRACE:
                     self._missing = self._pulse.watched
                     self._kill(signal.SIGKILL)
                     return
@@ -146,9 +147,10 @@ class _Watch:
             silent = time.monotonic() - last_line
             if self._asked_to_end and silent > GRACE:
                 self._kill(signal.SIGKILL)
-            # A stopped process is reported before those that wait for it inside MPI, where they send no heartbeats.
-            if self._stall and silent > (self._stall if heartbeat.is_stopped(self._worker) else self._stall + GRACE):
-                self._stuck = True
+            # A stopped process is reported first, then a supervisor that is not heard, then those who may wait for these in MPI.
+            stopped = heartbeat.is_stopped(self._worker)
+            if self._stall and silent > self._stall + (0 if stopped else 2 * GRACE):
+                self._stuck, self._waits = True, not stopped
                 self._kill(signal.SIGKILL)
                 return
 
@@ -179,12 +181,20 @@ class _Watch:
             if other_code is not None:
                 _exit(other_code)
         if not line or agreed:
-            if self._asked_to_end or self._interrupted:  # a launcher that ends the whole job kills this process now
-                time.sleep(GRACE + (TURN if rank_by_launcher() else 0))
+            self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             # One write, so that the lines of several ranks are not mixed.
             os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
-        end_job(int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code))
+        code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code)
+        end_job(code, remove_files_of_start if self._phase == "start" else None)
+
+    def _let_others_speak(self, code: int) -> None:
+        """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""
+        asked = self._asked_to_end or self._interrupted
+        if asked:
+            time.sleep(max(0.0, asked + GRACE - time.monotonic()))
+        if rank_by_launcher() and (asked or self._waits or (self._phase == "start" and code > 0)):
+            time.sleep(TURN)
 
     def _exit_code(self, code: int) -> int:
         if self._asked_to_end:
@@ -194,7 +204,7 @@ class _Watch:
     def _how_it_ended(self, code: int) -> str:
         if self._missing:
             return (
-                f"has heard nothing of {self._missing} for {self._stall + 2 * GRACE:g} s: its node or its processes stand still, "
+                f"has heard nothing of {self._missing} for {self._stall + GRACE:g} s: its node or its processes stand still, "
                 "or the network is cut (--stall sets the seconds)"
             )
         if self._stuck:

@@ -13,7 +13,7 @@ from hybrid.errors import RankMissing, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat
 from hybrid.ranks.arrival import Limits, unusable
 from hybrid.ranks.launcher import launched
-from hybrid.ranks.leftovers import unname_segments
+from hybrid.ranks.leftovers import unname_files
 from hybrid.ranks.mpi_library import library_name
 from hybrid.ranks.team import Team
 
@@ -82,7 +82,7 @@ def start_world(*, patience: float | None = None) -> Team:
         ) from error
     _refuse_foreign_launcher(MPI.COMM_WORLD)
     team = Team(MPI.COMM_WORLD, patience=patience)
-    unname_segments(team)
+    unname_files(team)
     return team
 
 
