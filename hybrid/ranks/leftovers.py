@@ -20,10 +20,11 @@ from hybrid.ranks import hydra
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 
-_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (where MPI libraries make their files)
-_OF_MPICH = "mpich_shm_"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OURS = r"hybrid-\d+-[0-9a-f]{16}"  # where shared memory must have a name
-_IN_SHARED_MEMORY = re.compile(rf"mpich_shm_[0-9a-f]+_\d+|{_OURS}|(vader|sm)_segment\..+")  # the last are Open MPI's
+_OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
+_OF_MPI = re.compile(rf"{_OF_MPICH.pattern}|(vader|sm)_segment\..+")  # or Open MPI's, which its ranks may open later
+_IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OURS}")
 _IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
 _STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
 
@@ -34,7 +35,12 @@ def unname_files(team: Team) -> None:
     After the team's first exchange. The memory goes with the last process then, and neither misses the names at its end.
     """
     if launched() is not None and team.leads_node:
-        _remove([*_segments_of("self"), *_topology_file()])
+        _remove([*_segments_of("self", _OF_MPICH), *_topology_file()])
+
+
+def remove_files_of(process: int) -> None:
+    """Of a job whose launcher is gone: the names of what MPI has made for this process, and maybe others here."""
+    _remove(_segments_of(process))
 
 
 def remove_files_of_start() -> None:
@@ -48,10 +54,11 @@ def _topology_file() -> list[str]:
     return [path] if _IN_TEMPORARY_FOLDER.fullmatch(os.path.basename(path)) else []
 
 
-def _segments_of(process: int | str) -> list[str]:
-    """MPICH's files that the process has mapped; none where there is no /proc, as elsewhere than on Linux."""
+def _segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[str]:
+    """MPI's files that the process has mapped; none where there is no /proc, as elsewhere than on Linux."""
     with suppress(OSError):
-        return [path for path in _mapped(process) if path.startswith(_SHARED_MEMORY + _OF_MPICH)]
+        files = (Path(path) for path in _mapped(process))
+        return [str(path) for path in files if str(path.parent) == _SHARED_MEMORY and names.fullmatch(path.name)]
     return []
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hybrid.ranks import heartbeat
 from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.ranks.leftovers import remove_files_of_start
+from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start
 
 if TYPE_CHECKING:
     from hybrid.ranks.pulse import Pulse
@@ -31,6 +31,7 @@ GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for i
 TURN = 1.0  # seconds that rank 0 gets to say that the job was asked to end, and to end it, before the others say so
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
 INTERRUPT_LIMIT = 2.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
+_START = "start"  # the first phase
 _POLL = 0.25  # seconds
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls that tell that this process was stopped, too
 
@@ -80,8 +81,9 @@ class _Watch:
         self, worker: int, pipe: int, stall: float, start_failed: Callable[[str], int | None] | None, pulse: Pulse | None
     ) -> None:
         self._worker, self._pipe, self._stall, self._pulse = worker, pipe, stall, pulse
+        self._launcher = os.getppid() if launched() else 0
         self._start_failed = start_failed  # None once MPI has started
-        self._phase = "start"
+        self._phase = _START
         self._exit_line = ""  # in which the worker reported its exit code
         self._stuck = self._waits = False  # and so may others, for the same rank
         self._missing = ""  # the rank whose supervisor is not heard any more
@@ -91,7 +93,7 @@ class _Watch:
 
     def run(self) -> NoReturn:
         for signum in _PASSED_ON:
-            signal.signal(signum, lambda received, frame: self._kill(received))
+            signal.signal(signum, self._pass_on_deadly)
         signal.signal(signal.SIGTERM, self._pass_on)
         # A terminal interrupts the worker as well: the interrupt is passed on only if it lives on.
         signal.signal(signal.SIGINT, self._note_interrupt)
@@ -101,6 +103,10 @@ class _Watch:
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
         self._asked_to_end = self._asked_to_end or time.monotonic()
+        self._kill(signum)
+
+    def _pass_on_deadly(self, signum: int, frame: FrameType | None) -> None:
+        self._waits = True  # Open MPI's launcher sends its own to all ranks
         self._kill(signum)
 
     def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
@@ -122,37 +128,50 @@ class _Watch:
         """Read the worker's lines until it has ended, or has been ended because it is stuck."""
         last_line = polled = time.monotonic()
         while True:
-            if time.monotonic() - polled > _SUPERVISOR_STOPPED:  # with the whole job: the worker's silence tells nothing
+            ready = select.select([self._pipe], [], [], _POLL)[0]
+            if time.monotonic() - polled > _SUPERVISOR_STOPPED:  # with the whole job: silence tells nothing
                 last_line = time.monotonic()
                 if self._pulse:
                     self._pulse.forgive()
             polled = time.monotonic()
+            if self._launcher and not self._asked_to_end and os.getppid() != self._launcher:
+                remove_files_of(self._worker)
+                self._pass_on(signal.SIGTERM, None)  # nobody would see the result, or could end this job
             if self._interrupted:
                 self._hurry(polled - self._interrupted)
-            ready = select.select([self._pipe], [], [], _POLL)[0]
-            if self._pulse:
-                self._pulse.beat()
-                if self._pulse.silence() > self._stall + GRACE:
-                    self._missing = self._pulse.watched
-                    self._kill(signal.SIGKILL)
-                    return
+            if self._misses_another():
+                return
             if ready:
                 text = os.read(self._pipe, 65536).decode()
                 if not text:
                     return
-                last_line = time.monotonic()
-                for line in text.split("\n")[:-1]:
+                lines = text.split("\n")[:-1]
+                if self._phase != _START or lines != [_START] * len(lines):  # there, ranks wait before they watch each other
+                    last_line = time.monotonic()
+                for line in lines:
                     self._note(line)
-                continue
-            silent = time.monotonic() - last_line
-            if self._asked_to_end and silent > GRACE:
-                self._kill(signal.SIGKILL)
-            # A stopped process is reported first, then a supervisor that is not heard, then those who may wait for these in MPI.
-            stopped = heartbeat.is_stopped(self._worker)
-            if self._stall and silent > self._stall + (0 if stopped else 2 * GRACE):
-                self._stuck, self._waits = True, not stopped
-                self._kill(signal.SIGKILL)
+            elif self._is_silent(time.monotonic() - last_line):
                 return
+
+    def _misses_another(self) -> bool:
+        """Whether the rank that this one watches is not heard any more; then the worker is ended."""
+        if self._pulse:
+            self._pulse.beat()
+            if self._pulse.silence() > self._stall + GRACE:
+                self._missing = self._pulse.watched
+                self._kill(signal.SIGKILL)
+        return bool(self._missing)
+
+    def _is_silent(self, seconds: float) -> bool:
+        """Whether the worker has been silent for too long; then it is ended."""
+        if self._asked_to_end and seconds > GRACE:
+            self._kill(signal.SIGKILL)
+        # A stopped process is reported first, then a supervisor that is not heard, then those who may wait for these in MPI.
+        stopped = heartbeat.is_stopped(self._worker)
+        if self._stall and seconds > self._stall + (0 if stopped else 2 * GRACE):
+            self._stuck, self._waits = True, not stopped
+            self._kill(signal.SIGKILL)
+        return self._stuck
 
     def _note(self, line: str) -> None:
         if line[:1] in (heartbeat.AGREED, heartbeat.REPORTED):
@@ -186,14 +205,14 @@ class _Watch:
             # One write, so that the lines of several ranks are not mixed.
             os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code)
-        end_job(code, remove_files_of_start if self._phase == "start" else None)
+        end_job(code, remove_files_of_start if self._phase == _START else None)
 
     def _let_others_speak(self, code: int) -> None:
         """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""
         asked = self._asked_to_end or self._interrupted
         if asked:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
-        if rank_by_launcher() and (asked or self._waits or (self._phase == "start" and code > 0)):
+        if rank_by_launcher() and (asked or self._waits or (self._phase == _START and code > 0)):
             time.sleep(TURN)
 
     def _exit_code(self, code: int) -> int:

@@ -16,7 +16,7 @@ from hybrid.ranks.launcher import mpirun
 from hybrid.ranks.leftovers import candidates
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
-_LEAVING = 2.0  # seconds that processes and files of an ended job may take to go
+_LEAVING = 4.0  # seconds that processes and files of an ended job may take to go
 
 
 class Job:

@@ -133,7 +133,10 @@ def _strike(job: Job, blow: Blow, dice: random.Random) -> bool:
     if blow.name == "asleep":
         time.sleep(PAUSE)
         job.send(signal.SIGCONT, everybody)
-    return len(everybody) < 2 * max(1, job.ranks)
+    young = len(everybody) < 2 * max(1, job.ranks)
+    if young and not job.ranks and blow.signum == signal.SIGSTOP:
+        job.send(signal.SIGCONT, targets[blow.whom])  # the only process there is
+    return young
 
 
 def _well(blow: Blow, code: int | None, said: Sequence[str], out: str) -> bool:
