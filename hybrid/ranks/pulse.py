@@ -3,8 +3,8 @@
 
 A supervisor notices when its worker stands still, but not when it does so itself. So each sends a datagram to that of the next
 rank twice a second, which expects them: the ranks form a ring. They travel by UDP and not by MPI, since a supervisor has no MPI,
-and a worker may be inside BLAS. A rank counts as missing only after it has been heard once: where a firewall lets nothing
-through, nobody is missed.
+and a worker may be inside BLAS. A rank of another node counts as missing only after it has been heard once: where a firewall
+lets nothing through, nobody is missed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ class Neighbours:
     port: int
     addresses: tuple[str, ...]
     watched: int
-    host: str
+    near: bool  # the watched rank is on this node: no firewall is between
+    host: str  # the watched rank's
 
     def as_line(self) -> str:
-        return f"{self.key} {self.port} {','.join(self.addresses)} {self.watched} {self.host}"
+        return f"{self.key} {self.port} {','.join(self.addresses)} {self.watched} {int(self.near)} {self.host}"
 
     @classmethod
     def from_line(cls, line: str) -> Neighbours:
-        key, port, addresses, watched, host = line.split(" ", 4)
-        return cls(key, int(port), tuple(addresses.split(",")), int(watched), host)
+        key, port, addresses, watched, near, host = line.split(" ", 5)
+        return cls(key, int(port), tuple(addresses.split(",")), int(watched), near == "1", host)
 
 
 @record
@@ -66,10 +67,11 @@ class Whereabouts:
 def meet(team: Team, everybody: Sequence[Whereabouts]) -> None:
     """Tell this rank's supervisor its neighbours in the ring of ranks."""
     following, watched = (team.rank + 1) % team.size, (team.rank - 1) % team.size
-    there = everybody[following]
-    addresses = (_THIS_NODE,) if team.topology.node_of(following) == team.node else there.addresses
+    there, here = everybody[following], team.node_ranks
+    addresses = (_THIS_NODE,) if following in here else there.addresses
     if everybody[team.rank].port and there.port and addresses:
-        neighbours = Neighbours(everybody[0].key, there.port, addresses, watched, everybody[watched].host)
+        near = watched in here and everybody[watched].port > 0
+        neighbours = Neighbours(everybody[0].key, there.port, addresses, watched, near, everybody[watched].host)
         heartbeat.tell_neighbours(neighbours.as_line())
 
 
@@ -102,6 +104,9 @@ class Pulse:
     def start(self, line: str) -> None:
         """From now on there are neighbours, whom `line` describes."""
         self._neighbours = Neighbours.from_line(line)
+        self._sent = 0.0
+        if self._neighbours.near:
+            self._heard = time.monotonic()
 
     def beat(self) -> None:
         """Called in every turn of the supervisor's loop."""

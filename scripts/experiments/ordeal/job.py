@@ -88,6 +88,10 @@ class Job:
     def exit_code(self) -> int:
         return self._process.returncode
 
+    def printed(self) -> str:
+        """On standard output, until now."""
+        return os.pread(self._out.fileno(), 1 << 20, 0).decode(errors="replace")
+
     def said(self) -> tuple[str, str]:
         """Standard output and standard error."""
         texts = []

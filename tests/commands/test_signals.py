@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""Signals to a worker, its supervisor, both, or the launcher: one line, the documented exit code, and nothing stays."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.selection import exhaustive
+
+from experiments.ordeal.job import Job
+from hybrid.ranks.launcher import family_of, mpirun
+
+pytestmark = [pytest.mark.launcher, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")]
+
+STALL = 2  # seconds
+LIMIT = 15  # seconds within which a job must have ended
+LONG = ("-m", "hybrid.matmul", "600", "600", "600", "--threads", "1", "--stall", str(STALL), "--repeat")
+
+
+def started(ranks: int, repeat: int) -> tuple[Job, dict[int, list[int]]]:
+    """A job whose ranks multiply, and of each rank its supervisor and its worker."""
+    job = Job([*LONG, str(repeat)], ranks, {}, {})
+    deadline = time.monotonic() + LIMIT
+    while "C (600×600)" not in job.printed() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return job, job.rank_processes()
+
+
+def ended(job: Job) -> tuple[int | None, str, list[str]]:
+    """The exit code, standard output, and the lines of ours that are no progress."""
+    in_time = job.ended(LIMIT)
+    remains = job.remains()
+    code, (out, err) = job.exit_code, job.said()
+    assert in_time, err
+    assert remains == [], err
+    return code, out, [line for line in err.splitlines() if line.startswith("hybrid") and "…" not in line]
+
+
+def of_open_mpi() -> bool:
+    return family_of(mpirun(1)[0]) == "Open MPI"
+
+
+WORKER, SUPERVISOR = 1, 0
+ENDS = [
+    (signal.SIGKILL, WORKER, 137, r"was killed by SIGKILL \(out of memory\?\)"),
+    (signal.SIGSEGV, WORKER, 139, "was killed by SIGSEGV"),
+    (signal.SIGTERM, SUPERVISOR, 143, "was asked to end"),
+    (signal.SIGABRT, SUPERVISOR, 134, "was killed by SIGABRT"),
+    (signal.SIGUSR2, SUPERVISOR, 140, "was killed by SIGUSR2"),
+    (signal.SIGINT, SUPERVISOR, 1, "interrupted"),
+]
+
+
+@pytest.mark.parametrize(("signum", "whom", "code", "words"), exhaustive([ENDS[0], ENDS[2]], ENDS))
+def test_the_launcher_ends_with_the_code_of_the_rank_that_was_hit(signum, whom, code, words):
+    job, processes = started(2, 10**6)
+    job.send(signum, [processes[1][whom]])
+    got, _, (line,) = ended(job)
+    assert re.search(rf"rank 1 on \S+, .+: {words}", line), line
+    assert got == code
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "words"), [(signal.SIGTERM, 143, "was asked to end"), (signal.SIGINT, 1, "interrupted")]
+)
+def test_a_launcher_that_is_asked_to_end_says_so_once(signum, code, words):
+    if of_open_mpi():
+        pytest.skip("Open MPI's mpirun says it itself, and ends with 1")
+    job, _ = started(3, 10**6)
+    job.send(signum, [job.launcher])
+    got, _, (line,) = ended(job)
+    assert words in line
+    assert got == code
+
+
+@pytest.mark.parametrize("ranks", exhaustive([2], [2, 4]))
+def test_a_rank_of_which_all_processes_stand_still_is_named(ranks):
+    job, processes = started(ranks, 10**6)
+    job.send(signal.SIGSTOP, processes[1])
+    code, _, (line,) = ended(job)
+    assert code == 1
+    assert re.search(rf"rank {2 % ranks} on \S+, .+: has heard nothing of rank 1 on \S+ for 3\.5 s", line), line
+
+
+def test_a_supervisor_that_stands_still_keeps_no_job_from_ending():
+    job, processes = started(2, 100)
+    job.send(signal.SIGSTOP, [processes[1][SUPERVISOR]])
+    code, out, lines = ended(job)
+    assert (code, lines) == (0, [])
+    assert "check ok" in out
+
+
+@pytest.mark.exhaustive
+def test_a_job_that_slept_for_longer_than_any_rank_may_be_silent_goes_on():
+    job, processes = started(2, 100)
+    everybody = [process for pair in processes.values() for process in pair]
+    job.send(signal.SIGSTOP, everybody)
+    time.sleep(3 * STALL)
+    job.send(signal.SIGCONT, everybody)
+    code, out, lines = ended(job)
+    assert (code, lines) == (0, [])
+    assert "check ok" in out
+
+
+@pytest.mark.exhaustive
+def test_without_its_launcher_a_job_ends():
+    job, _ = started(2, 10**6)
+    job.send(signal.SIGKILL, [job.launcher])
+    assert job.ended(LIMIT)
+    assert [left for left in job.remains() if left.startswith("process")] == []

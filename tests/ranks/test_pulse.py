@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Signs of life from supervisor to supervisor, and who counts as silent."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hybrid.ranks import pulse
+from hybrid.ranks.pulse import Neighbours, Pulse
+
+KEY, OTHER_KEY = "ab" * 16, "cd" * 16
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now = 100.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(pulse, "time", clock)
+    return clock
+
+
+def two(their_key=KEY, near=False):
+    """One that sends to another, which knows the key KEY."""
+    sender, listener = Pulse(), Pulse()
+    sender.start(Neighbours(their_key, listener.port, ("127.0.0.1",), 7, near, "node with spaces").as_line())
+    listener.start(Neighbours(KEY, sender.port, ("127.0.0.1",), 3, near, "n3").as_line())
+    return sender, listener
+
+
+def beat(clock, *pulses, seconds=pulse.INTERVAL):
+    clock.now += seconds
+    for each in pulses:
+        each.beat()
+    time.sleep(0.02)  # until the datagrams are there
+    pulses[-1].beat()
+
+
+def test_silence_begins_with_the_last_sign_of_life(clock):
+    sender, listener = two()
+    assert listener.silence() == 0
+    beat(clock, sender, listener)
+    assert listener.silence() == 0
+    beat(clock, listener, seconds=5)
+    assert listener.silence() == 5
+    assert (listener.watched, sender.watched) == ("rank 3 on n3", "rank 7 on node with spaces")
+    listener.forgive()
+    assert listener.silence() == 0
+
+
+def test_one_that_was_never_heard_is_not_missed(clock):
+    sender, listener = two(OTHER_KEY)
+    for _ in range(3):
+        beat(clock, sender, listener)
+    clock.now += 100
+    assert listener.silence() == 0
+
+
+def test_one_on_the_same_node_is_missed_from_the_start(clock):
+    _, listener = two(OTHER_KEY, near=True)
+    clock.now += 4
+    assert listener.silence() == 4
+
+
+def test_one_that_has_ended_is_not_missed(clock):
+    sender, listener = two()
+    beat(clock, sender, listener)
+    sender.end()
+    beat(clock, listener)
+    clock.now += 100
+    assert listener.silence() == 0
+
+
+def test_datagrams_of_others_change_nothing(clock):
+    sender, listener = two()
+    stranger, _ = two(OTHER_KEY)
+    stranger.start(Neighbours(OTHER_KEY, listener.port, ("127.0.0.1",), 1, False, "n").as_line())
+    beat(clock, sender, listener)
+    stranger.end()
+    beat(clock, stranger, listener, seconds=4)
+    assert listener.silence() == 4
+
+
+def test_nowhere_to_send_to_is_no_error(clock):
+    sender = Pulse()
+    sender.beat()
+    sender.start(Neighbours(KEY, 9, ("203.0.113.1", "nowhere.invalid"), 1, False, "n").as_line())
+    clock.now += 10
+    sender.beat()
+    sender.end()
