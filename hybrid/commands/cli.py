@@ -19,11 +19,11 @@ from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
+from hybrid.ranks.interrupts import ERROR_TIME
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import abort, leave, start_world
 
-ERROR_TIME = 1.0  # seconds that rank 0 gets to print an error which keeps all ranks from starting, before the others print theirs
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
@@ -99,6 +99,7 @@ class _Command:
         """Start MPI and do this rank's part; the exit code."""
         team: Team | None = None
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is an error like any other
             wall.enter("MPI start")
             try:
                 team = start_world(patience=PATIENCE)
@@ -110,6 +111,7 @@ class _Command:
                     if self.usage is not None:
                         raise self.usage
                 code = self.work(team, self.options, self.settings)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             _show_traceback()
             return _fail_before_start(self.name, self.usage or error) if team is None else _fail(self.name, team, error)
@@ -176,9 +178,12 @@ def _answer_failed(name: str, error: Exception) -> int:
 def _fail(name: str, team: Team, error: BaseException) -> int:
     """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exec("")  # an interrupt within an `exec` of text, as many modules have, makes Python kill itself at its end: forget it
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
+    if isinstance(error, KeyboardInterrupt) and team.rank != 0:
+        time.sleep(ERROR_TIME)  # it comes to all ranks at the same time: rank 0 speaks, and ends the others
     if team.rank == 0 or not agreed:
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")

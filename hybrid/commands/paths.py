@@ -65,6 +65,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         for remark in root.remarks:
             print(f"{NAME}: {remark}", file=sys.stderr, flush=True)
     began = time.perf_counter()
+    team.enter("multiply")
     result = _multiply(team, task, root, settings)
     with team.phase("report", timed=False), busy():
         if root is not None:
