@@ -205,7 +205,7 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
     _print_error(name, error)
-    heartbeat.report_exit_code(code, agreed=False)
+    heartbeat.report_exit_code(code, agreed=isinstance(error, HybridError) and error.on_all_ranks)
     sys.stdout.flush()
     os._exit(code)
 

@@ -19,8 +19,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
+from hybrid.core.text import readable
 from hybrid.ranks import heartbeat
 from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.preflight import free_shared_bytes
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
@@ -28,7 +30,7 @@ INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a work
 _POLL = 0.25  # seconds
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls that tell that this process was stopped, too
 
-_LIKELY = {int(signal.SIGKILL): " (out of memory?)", int(signal.SIGBUS): " (is /dev/shm full?)"}
+_LITTLE_SHARED = 64 << 20  # bytes of /dev/shm
 
 
 def let_launcher_read() -> None:
@@ -64,6 +66,7 @@ class _Watch:
         self._worker, self._pipe, self._stall = worker, pipe, stall
         self._start_failed = start_failed  # None once MPI has started
         self._phase = "start"
+        self._shared = free_shared_bytes() or 0  # at the start
         self._exit_line = ""  # in which the worker reported its exit code
         self._stuck = False
         self._asked_to_end = False
@@ -155,8 +158,19 @@ class _Watch:
         if self._asked_to_end:
             return "was asked to end"
         if code < 0:
-            return f"was killed by {_name(-code)}" + _LIKELY.get(-code, "")
+            return f"was killed by {_name(-code)}{self._likely(-code)}"
         return f"exited with code {code} before the other ranks were done"
+
+    def _likely(self, signum: int) -> str:
+        if signum == signal.SIGKILL:
+            return " (out of memory?)"
+        free = free_shared_bytes()
+        if signum == signal.SIGBUS or (signum == signal.SIGSEGV and self._phase == "start"):  # as MPICH where it is nearly full
+            if free is not None and min(free, self._shared) < _LITTLE_SHARED:
+                return f" (is /dev/shm full? {readable(free)} are free, {readable(self._shared)} were at the start)"
+            if signum == signal.SIGBUS:
+                return " (a file that it had mapped became shorter, or the memory is faulty; /dev/shm is not full)"
+        return ""
 
 
 def _is_stopped(process: int) -> bool:
