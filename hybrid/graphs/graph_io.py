@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError, one_line
 from hybrid.host.memory import available_host_bytes
+from hybrid.host.npy_file import NpyFile
 
 Read = tuple[np.ndarray, "list[str] | None"]
 
@@ -167,11 +169,8 @@ def from_matrix_market(path: Path, memory: int) -> Read:
 
 def from_npy(path: Path, memory: int) -> Read:
     """Pickled objects are refused: reading them could run any code."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a malformed header raises whatever its contents lead to
-        raise UsageError(f"not a .npy matrix: {one_line(error)}") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 2:
-        raise UsageError(f"not a matrix: its shape is {getattr(array, 'shape', 'unknown')}")
-    refuse_too_many(max(array.shape), memory)
-    return np.array(array), None
+    file = NpyFile(str(path))
+    refuse_too_many(max(file.shape), memory)
+    array = np.empty(file.shape, file.dtype)
+    file.read(Span(0, file.shape[0]), array)
+    return array, None

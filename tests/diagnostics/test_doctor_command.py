@@ -185,7 +185,7 @@ def test_a_driver_that_fails_is_wrong(tmp_path):
 
 def test_what_settles_the_threads_does_not_load_numpy():
     program = (
-        "import sys, hybrid.doctor, hybrid.diagnostics.examination, hybrid.selection.inventory; sys.exit('numpy' in sys.modules)"
+        "import sys, hybrid.commands.doctor, hybrid.diagnostics.examination, hybrid.selection.inventory; sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hybrid.core.wall import launcher_above
+
 
 def _program(what: str, *names: str) -> str:
     return "" if any(map(shutil.which, names)) else what
@@ -63,6 +65,7 @@ _LACKING = {
     "gpu": _gpu,
     "git": lambda: _program("git", "git"),
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
+    "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
     "root": lambda: "" if os.geteuid() == 0 else "root",
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
 }
