@@ -12,7 +12,7 @@ from hybrid.core.wall import launcher_above
 from hybrid.errors import StartError
 from hybrid.ranks.launcher import Launch, launched
 
-SHARED = Path("/dev/shm")  # noqa: S108 (only looked at)
+SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
 _LEAST_FILES, _FILES = 48, 1024  # open files: with 32 two ranks of MPICH hang; what is asked for where the limit allows it
 # Of MPICH 5.0.2 on a node: 1,057,344 bytes for each rank and 4 KiB; UCX, on which it may be built, has files of 4.3 MB besides.
 _SHARED_OF_A_RANK = 1_061_440
@@ -29,19 +29,21 @@ def refuse_too_little(launch: Launch) -> None:
     if 0 <= size < _LEAST_FILE_SIZE:
         raise StartError(
             f"files may have {readable(size)} only {where} (ulimit -f): MPI's memory that ranks share needs "
-            f"{readable(_LEAST_FILE_SIZE)}, matrices need more; ulimit -f unlimited"
+            f"{readable(_LEAST_FILE_SIZE)}, matrices need more",
+            "ulimit -f unlimited",
         )
     if not os.access(SHARED, os.W_OK):
         why = "is read-only, or not writable for you" if SHARED.is_dir() else "is missing"
         raise StartError(
-            f"{SHARED} {why}, {where}: MPI needs it for {ranks} ranks on one node; mount it with "
-            "mount -t tmpfs tmpfs /dev/shm (in a container: without --read-only, or with --tmpfs /dev/shm)"
+            f"{SHARED} {why}, {where}: MPI needs it for {ranks} ranks on one node",
+            "mount -t tmpfs tmpfs /dev/shm (in a container: start it without --read-only, or with --tmpfs /dev/shm)",
         )
     need, free = ranks * _SHARED_OF_A_RANK, free_shared_bytes()
     if free is not None and free < need:
         raise StartError(
             f"MPI needs {readable(need)} of {SHARED} for {ranks} ranks {where}, {readable(free)} are free: "
-            f"{readable(need - free)} are missing; delete what ended programs left there, or enlarge it (in a container: --shm-size)"
+            f"{readable(need - free)} are missing",
+            "delete what ended programs left there, or enlarge it (mount -o remount,size=…; in a container --shm-size=…)",
         )
 
 
@@ -53,8 +55,8 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if 0 <= soft < _LEAST_FILES:
         raise StartError(
-            f"a process may open {soft} files only on {os.uname().nodename} (ulimit -n): MPI needs {_LEAST_FILES} or more; "
-            f"ulimit -n {_FILES}"
+            f"a process may open {soft} files only on {os.uname().nodename} (ulimit -n): MPI needs {_LEAST_FILES} or more",
+            f"ulimit -n {_FILES}",
         )
 
 

@@ -137,7 +137,8 @@ def _refuse_foreign_launcher(world: MPI.Comm) -> None:
     if variables := left_over():
         error = StartError(
             f"{variables} say that {launch.name} started {launch.size} ranks, but no launcher is running above this process, and "
-            "MPI sees it alone: unset them (they are left over from another job), or start with mpirun"
+            "MPI sees it alone: they are left over from another job",
+            "unset them, or start with mpirun",
         )
         error.on_all_ranks = True  # nobody waits for this process
         raise error

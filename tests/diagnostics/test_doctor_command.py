@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from support.commands import ROOT
+from support.commands import ROOT, start, under_a_launcher
 from support.doctor import COMMAND, SUBJECTS, found, run
 from support.selection import exhaustive
 
@@ -92,10 +92,10 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments, said):
 
 @launcher
 @pytest.mark.parametrize("rank", ["SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"])
-def test_a_launcher_of_another_mpi_is_a_finding_and_what_fits_is_said(rank):
+def test_a_launcher_of_another_mpi_is_a_finding_and_what_fits_is_said(rank, tmp_path):
     """Or MPI does not even start with what such a launcher leaves in the environment, and ends the process."""
     size = {"SLURM_PROCID": "SLURM_STEP_NUM_TASKS", "PMI_RANK": "PMI_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE"}[rank]
-    done = run("--threads", 1, **{size: "2", rank: "0"})
+    done = start([*under_a_launcher(tmp_path), *COMMAND], "--threads", 1, **{size: "2", rank: "0"})
     assert done.returncode == 1
     verdict, text = found(done.stdout)["launcher"]
     assert verdict == "WRONG"
