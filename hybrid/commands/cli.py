@@ -9,11 +9,13 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.private_folder import Elsewhere
 from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
@@ -55,6 +57,7 @@ def run(
     In a job all ranks agree on wrong usage like on any other error: a rank started with other options keeps no rank waiting.
     """
     _open_streams()
+    _say_warnings_in_a_line(name)
     usage: UsageError | None = None
     options, settings = None, Settings()
     try:
@@ -161,6 +164,19 @@ def _open_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _say_warnings_in_a_line(name: str) -> None:
+    """Those that are meant for the user, from rank 0; others look as Python makes them."""
+    as_ever = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, Elsewhere):
+            as_ever(message, category, *where, **more)
+        elif rank_by_launcher() == 0:
+            _print_line(name, message)
+
+    warnings.showwarning = show
+
+
 def _answer_failed(name: str, error: Exception) -> int:
     """The exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and rank 0 must print before."""
     if rank_by_launcher() != 0:
@@ -178,7 +194,8 @@ def _answer_failed(name: str, error: Exception) -> int:
 def _fail(name: str, team: Team, error: BaseException) -> int:
     """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    exec("")  # an interrupt within an `exec` of text, as many modules have, makes Python kill itself at its end: forget it
+    # After an interrupt within an `exec` of text, as many modules have one, Python kills itself at its end. The next forgets it.
+    exec("")  # noqa: S102
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
@@ -219,8 +236,12 @@ def _show_traceback() -> None:
 
 
 def _print_error(name: str, error: BaseException) -> int:
+    _print_line(name, error)
+    return getattr(error, "exit_code", 1)
+
+
+def _print_line(name: str, text: object) -> None:
     with suppress(OSError):  # output that cannot be written must not hide the error itself
         sys.stdout.flush()
     with suppress(OSError):
-        os.write(2, f"{name}: {error}\n".encode())
-    return getattr(error, "exit_code", 1)
+        os.write(2, f"{name}: {text}\n".encode())

@@ -72,7 +72,7 @@ class NpyFile:
 
     def _fill(self, array: np.ndarray, first: int) -> None:
         """All of a contiguous array, by the file's elements from number `first` on."""
-        at, left = self._offset + first * self.dtype.itemsize, memoryview(array.reshape(-1).view(np.uint8)).cast("B")
+        at, left = self._offset + first * self.dtype.itemsize, array.reshape(-1).view(np.uint8).data.cast("B")
         while left:
             self._file.seek(at)
             count = self._file.readinto(left)

@@ -167,7 +167,7 @@ def test_an_interrupt_of_the_process_one_started_ends_it(device):
     ("who", "wait"), exhaustive([("all", 8), ("0", 14), ("1", 20)], itertools.product(["all", "0", "1"], (8, 14, 20)))
 )
 def test_an_interrupt_while_ranks_wait_for_each_other_is_called_one(who, wait):
-    """Each once said OverflowError, AttributeError, "out of memory" or two lines, since the ranks took one exchange for another."""
+    """And not OverflowError, AttributeError or "out of memory", as where ranks take one exchange for another."""
     done = run(2, [str(INTERRUPTED), who, str(wait), "five", "--length", "3000"])
     assert done.returncode != 0
     assert [line.rpartition(": ")[2] for line in own_lines(done.stderr) if "hybrid.paths: " in line][-1] == "interrupted"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the system refuses, or takes away meanwhile, is one line that names it: limits, full disks and /dev/shm, files cut short."""
+"""What the system refuses, or takes away meanwhile, is one line that names it: limits, full disks, a small /dev/shm."""
 
 from __future__ import annotations
 

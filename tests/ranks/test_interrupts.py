@@ -18,16 +18,25 @@ def interrupt() -> None:
 
 def test_an_interrupt_waits_for_the_end():
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
-        interrupt()
-        done.append("the rest")
+
+    def interrupted() -> None:
+        with interrupts.deferred():
+            interrupt()
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert done
 
 
 def test_what_the_body_raised_goes_before():
-    with pytest.raises(ValueError, match="planted"), interrupts.deferred():
-        interrupt()
-        raise ValueError("planted")
+    def interrupted() -> None:
+        with interrupts.deferred():
+            interrupt()
+            raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        interrupted()
     with interrupts.deferred():
         pass  # and it does not come again
 
@@ -48,10 +57,15 @@ def test_the_users_handler_handles_it_and_stays():
 
 def test_it_does_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr(interrupts, "_PATIENCE", 0.0)
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
-        assert not interrupts.overdue()
-        interrupt()
-        assert interrupts.overdue()
+
+    def interrupted() -> None:
+        with interrupts.deferred():
+            assert not interrupts.overdue()
+            interrupt()
+            assert interrupts.overdue()
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not interrupts.overdue()
 
 
