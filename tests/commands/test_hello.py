@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 
 import pytest
-from support.commands import ROOT, module, start
+from support.commands import ROOT, module, start, under_a_launcher
 from support.selection import exhaustive
 
 from hybrid.commands import hello
@@ -224,8 +224,8 @@ def test_closed_streams_and_a_reader_that_leaves():
 
 
 @launcher
-def test_a_launcher_of_another_mpi_is_refused():
-    done = run(SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="0")
+def test_a_launcher_of_another_mpi_is_refused(tmp_path):
+    done = start([*under_a_launcher(tmp_path, "srun"), *COMMAND], SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="0")
     assert done.returncode != 0
     assert done.stdout == ""
     assert "started 2 processes" in done.stderr
