@@ -124,9 +124,10 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
     rows: list[tuple[int, list[str]]] = []
     for number, row in _cells(path, memory):
         rows.append((number, row))
-        if len(rows) > len(rows[0][1]) + 2:
+        line, first = rows[0]
+        if len(rows) > len(first) + 2:
             raise UsageError(
-                f"line {rows[0][0]} has {len(rows[0][1])} numbers, but there are {len(rows)} rows or more: the matrix must be square"
+                f"line {line} has {len(first)} numbers, but there are {len(rows)} rows or more: the matrix must be square"
             )
     height, width = len(rows), max((len(row) for _, row in rows), default=0)
     names_in_first_row = bool(rows) and not _all_numbers(rows[0][1])
@@ -163,7 +164,8 @@ def _cells(path: Path, memory: int) -> Iterator[tuple[int, list[str]]]:
         first = file.readline()
         delimiter = max(",;\t", key=first.count)
         columns = first.count(delimiter)
-        long_ones = min(columns**2, max(0, path.stat().st_size - 2 * columns**2))  # at most: a digit and a comma each is the least
+        # Numbers of more than one digit, at most: all take a digit and a comma at least.
+        long_ones = min(columns**2, max(0, path.stat().st_size - 2 * columns**2))
         refuse_too_many(columns, memory, _BYTES_OF_A_CELL * long_ones)
         file.seek(0)
         reader = csv.reader(file, delimiter=delimiter)

@@ -17,6 +17,10 @@ from hybrid.ranks.launcher import family_of, mpirun
 pytestmark = pytest.mark.launcher
 
 MEDDLED = [sys.executable, str(Path(__file__).parent / "programs" / "meddled.py")]
+FILL = (  # but for so many MiB
+    "there = os.statvfs('/dev/shm'); file = os.open('/dev/shm/other', os.O_CREAT | os.O_WRONLY); "
+    "os.posix_fallocate(file, 0, there.f_bavail * there.f_frsize - ({leave} << 20))"
+)
 MATMUL = module("hybrid.matmul")
 
 
@@ -29,10 +33,15 @@ def in_namespace(mounts: str, *command: object, ranks: int = 0) -> list[str]:
     return ["unshare", "--mount", *limited(mounts, *command, ranks=ranks)]
 
 
+def own_lines(text: str) -> list[str]:
+    """Ours, before which Open MPI's launcher may put a blank or a zero byte."""
+    return [line for line in (line.strip("\0 ") for line in text.splitlines()) if line.startswith("hybrid")]
+
+
 def refusal(command: list[str], ranks: int = 0, **options: object) -> str:
     """The only line of ours, of a command that fails; alone it says nothing else, and ends with 1."""
     done = start(command, **options)
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("hybrid")]
+    (line,) = own_lines(done.stderr)
     assert "Traceback" not in done.stderr
     assert "total" not in done.stdout
     if not ranks:
@@ -101,13 +110,11 @@ def test_a_disk_that_fills_meanwhile_is_named_with_the_file(tmp_path):
 
 
 @pytest.mark.needs("namespaces")
-@pytest.mark.parametrize("name", exhaustive(["matmul"], ["matmul", "doctor"]))
-def test_a_read_only_dev_shm(name):
-    mount = "mount -t tmpfs tmpfs /dev/shm && mount -o remount,ro /dev/shm"
-    command = in_namespace(mount, *module(f"hybrid.{name}"), *([9, 9, 9] if name == "matmul" else []), ranks=2)
+def test_a_read_only_dev_shm():
+    command = in_namespace("mount -t tmpfs tmpfs /dev/shm && mount -o remount,ro /dev/shm", *MATMUL, 9, 9, 9, ranks=2)
     if is_mpich():
         assert "/dev/shm is read-only" in refusal(command, ranks=2)
-    elif name == "matmul":  # Open MPI takes the folder for temporary files, and so do we
+    else:  # Open MPI takes the folder for temporary files, and so do we
         done = start(command)
         assert done.returncode == 0, done.stderr
 
@@ -121,9 +128,8 @@ def test_a_dev_shm_that_is_too_small_for_mpi_or_the_matrices_is_named_with_what_
 
 @pytest.mark.needs("namespaces")
 def test_a_dev_shm_that_is_filled_while_the_job_starts():
-    fill = "file = os.open('/dev/shm/other', os.O_CREAT | os.O_WRONLY); os.posix_fallocate(file, 0, {} << 20)"
     mount = "mount -t tmpfs -o size=40m tmpfs /dev/shm"
-    late = in_namespace(mount, *MEDDLED, "scatter", fill.format(12), 1200, 1200, 500, ranks=2)
+    late = in_namespace(mount, *MEDDLED, "scatter", FILL.format(leave=10), 1200, 1200, 500, ranks=2)
     assert re.search(r"matrices need \d+\.\d MiB of /dev/shm.* are free: \d+\.\d [KM]iB are missing", refusal(late, ranks=2))
 
 
@@ -132,8 +138,8 @@ def test_a_dev_shm_that_is_filled_while_the_job_starts():
 def test_a_dev_shm_that_is_filled_before_mpi_takes_its_part():
     if not is_mpich():
         pytest.skip("needs MPICH, whose memory ends the process where there is none")
-    fill = "file = os.open('/dev/shm/other', os.O_CREAT | os.O_WRONLY); os.posix_fallocate(file, 0, 7 << 20)"
-    done = start(in_namespace("mount -t tmpfs -o size=8m tmpfs /dev/shm", *MEDDLED, "MPI start", fill, 9, 9, 9, ranks=2))
-    lines = [line for line in done.stderr.splitlines() if line.startswith("hybrid")]
+    mount = "mount -t tmpfs -o size=8m tmpfs /dev/shm"
+    done = start(in_namespace(mount, *MEDDLED, "MPI start", FILL.format(leave=1), 9, 9, 9, ranks=2))
+    lines = own_lines(done.stderr)
     assert lines
     assert all(re.search(r"start: was killed by SIGBUS \(is /dev/shm full\? .* are free, 8\.0 MiB were", line) for line in lines)

@@ -53,4 +53,6 @@ def test_a_name_is_no_number_of_rows(tmp_path):
 
 def test_a_full_matrix_that_fits_is_read(tmp_path):
     (tmp_path / "m.csv").write_text(("1," * 399 + "1\n") * 400)
-    assert read_graph(str(tmp_path / "m.csv"), None, directed=False, probabilities=False, memory=MEMORY).adjacency.sum() == 160_000
+    assert (
+        read_graph(str(tmp_path / "m.csv"), None, directed=False, probabilities=False, memory=MEMORY).adjacency.sum() == 160_000
+    )

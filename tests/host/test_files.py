@@ -67,7 +67,10 @@ def test_a_failure_keeps_the_file_that_was_there(folder):
 
 def test_a_failure_to_give_the_name_leaves_nothing_behind(folder):
     (folder / "result").mkdir()
-    with pytest.raises(HybridError, match=f"{folder}/result cannot be written: Is a directory"), atomic_write(str(folder / "result")) as beside:
+    with (
+        pytest.raises(HybridError, match=f"{folder}/result cannot be written: Is a directory"),
+        atomic_write(str(folder / "result")) as beside,
+    ):
         beside.write_text("whole")
     assert names(folder) == ["result"]
 
