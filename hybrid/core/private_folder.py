@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -26,6 +24,8 @@ def cache_folder(name: str) -> Path:
 
     Where nothing can be kept there, it is in the folder for temporary files, and a warning says so.
     """
+    import tempfile  # it and shutil load many modules, and most commands keep nothing
+
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     try:
         return private_folder(Path(base) / "hybrid-runner", name)
@@ -40,6 +40,8 @@ def cache_folder(name: str) -> Path:
 
 def private_folder(parent: Path, name: str) -> Path:
     """`parent`/`name`, made where it is missing. OSError where that fails, NotPrivate where one of them is another user's."""
+    import tempfile
+
     parent.parent.mkdir(parents=True, exist_ok=True)
     for folder in (parent, parent / name):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -77,6 +79,8 @@ def is_own(path: Path) -> bool:
 
 def discard(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
+        import shutil
+
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
