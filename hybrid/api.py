@@ -12,8 +12,8 @@ import numpy as np
 
 from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.row_block import RowBlock
-from hybrid.core.problem import ITEM_SIZES
-from hybrid.core.settings import Settings, one_of
+from hybrid.core.problem import ITEM_SIZES, MOST
+from hybrid.core.settings import Settings, as_int, one_of
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, multiply_on_gpu, multiply_root_arrays, multiply_row_blocks, refuse_no_rank
 from hybrid.host.page_memory import empty_matrix
@@ -83,6 +83,7 @@ def multiply(
     """
     session = session_of(team_of(comm))
     team = session.team
+    root = as_int(root)
     flags = {"kernel": kernel, "device": device, "check": check, "threads": threads}
     with _one_at_a_time if team.size == 1 else nullcontext():
         if isinstance(a, RowBlock) or isinstance(b, RowBlock):
@@ -131,14 +132,14 @@ def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, r
     except TypeError:
         name = str(dtype)  # refused below, on all ranks
     with session.team.together():
-        return _empty(session, shape, name, root)
+        return _empty(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, name, as_int(root))
 
 
 def _empty(session: Session, shape: tuple[int, int], dtype: str, root: int) -> np.ndarray | None:
     team, shared = session.team, session.shared_arrays
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather({})
-        if not (isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape)):
+        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= MOST for n in shape)):
             raise UsageError(f"shape {shape!r} is not that of a matrix")
         refuse_no_rank(team, root)
         one_of("dtype", dtype, ITEM_SIZES)
@@ -147,7 +148,7 @@ def _empty(session: Session, shape: tuple[int, int], dtype: str, root: int) -> n
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shared.drop(said[1] for said in looking.all)
-    rows, columns = map(int, shape)
+    rows, columns = shape
     free = [looking.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
     missing = shortage_of_matrix(rows * columns * ITEM_SIZES[dtype], free, shared=len(free) > 1)
     if missing:

@@ -17,11 +17,12 @@ from typing import Any
 
 from hybrid.core.private_folder import Elsewhere
 from hybrid.core.record import record
-from hybrid.core.settings import Settings
+from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.interrupts import ERROR_TIME
+from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import abort, leave, start_world
@@ -61,6 +62,7 @@ def run(
     usage: UsageError | None = None
     options, settings = None, Settings()
     try:
+        refuse_misspelt_variables()
         options, settings = parse()
     except UsageError as error:
         if launched() is None:
@@ -102,7 +104,7 @@ class _Command:
         """Start MPI and do this rank's part; the exit code."""
         team: Team | None = None
         try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is an error like any other
+            heartbeat.note_interrupts()
             wall.enter("MPI start")
             try:
                 team = start_world(patience=PATIENCE)
@@ -110,9 +112,7 @@ class _Command:
                 code = self._run_unstarted(error)
             else:
                 heartbeat.mpi_started()
-                with team.phase("start", timed=False):
-                    if self.usage is not None:
-                        raise self.usage
+                self._start_together(team)
                 code = self.work(team, self.options, self.settings)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
@@ -121,6 +121,20 @@ class _Command:
         sys.stdout.flush()
         heartbeat.report_exit_code(code)
         return code
+
+    def _start_together(self, team: Team) -> None:
+        """Refuse wrong usage on all ranks, and have their supervisors watch each other."""
+        if team.size == 1:
+            if self.usage is not None:
+                raise self.usage
+            return
+        from hybrid.ranks.pulse import Whereabouts, meet
+
+        with team.phase("start", timed=False) as starting:
+            if self.usage is not None:
+                raise self.usage
+            starting.mine = Whereabouts.of_this_rank()
+        meet(team, starting.all)
 
     def _run_unstarted(self, error: StartError) -> int:
         """Where this process is no rank of its launcher's job. Only rank 0, as the launcher counts, has something to do."""
@@ -187,7 +201,7 @@ def _answer_failed(name: str, error: Exception) -> int:
     _show_traceback()
     code = _print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
     if launched() is not None:
-        supervisor.let_launcher_read()
+        let_launcher_read()
     return code
 
 
@@ -196,11 +210,13 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # After an interrupt within an `exec` of text, as many modules have one, Python kills itself at its end. The next forgets it.
     exec("")  # noqa: S102
+    if heartbeat.interrupted() or isinstance(error, KeyboardInterrupt):
+        error = error if isinstance(error, HybridError) else KeyboardInterrupt()
+        if team.rank:  # a terminal interrupts all ranks: rank 0 says so, and ends the job
+            time.sleep(ERROR_TIME)
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
-    if isinstance(error, KeyboardInterrupt) and team.rank != 0:
-        time.sleep(ERROR_TIME)  # it comes to all ranks at the same time: rank 0 speaks, and ends the others
     if team.rank == 0 or not agreed:
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
@@ -209,7 +225,7 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
         team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
     heartbeat.report_exit_code(code, agreed=agreed)
     if not agreed:
-        supervisor.let_launcher_read()
+        let_launcher_read()
         abort(code)
     return code
 
@@ -217,6 +233,8 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
 def _fail_before_start(name: str, error: BaseException) -> int:
     """MPI did not start, so the ranks cannot agree on anything. Rank 0 prints first; its end usually ends the job."""
     code = getattr(error, "exit_code", 1)
+    if heartbeat.interrupted():
+        error = KeyboardInterrupt()
     if rank_by_launcher() != 0:
         time.sleep(ERROR_TIME)
     if not isinstance(error, HybridError):

@@ -38,6 +38,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         metavar="FILE",
         help="append the findings, and the machine's numbers for HYBRID_MACHINE, as a JSON line; - for standard output",
     )
+    parser.add_argument(
+        "--clean", action="store_true", help="only name and remove what killed jobs of yours left on this machine"
+    )
     add_job_options(parser)
     options = parser.parse_args(arguments)
     return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
@@ -46,7 +49,26 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     agree_on_options(team, options, settings)
+    if options.clean:
+        return _clean(team)
     return _examine(team, options, settings, None)
+
+
+def _clean(team: Team) -> int:
+    """Each node's first rank removes, rank 0 reports."""
+    from hybrid.core.text import readable
+    from hybrid.ranks.leftovers import Leftover, find_leftovers
+
+    with team.phase("clean", timed=False) as cleaning:
+        cleaning.mine = [leftover for leftover in find_leftovers() if leftover.remove()] if team.leads_node else []
+    if team.rank == 0:
+        for node in team.topology.nodes:
+            removed: list[Leftover] = cleaning.all[node[0]]
+            for leftover in removed:
+                print(f"removed {leftover.path} ({readable(leftover.bytes)})")
+        everything = [leftover for removed in cleaning.all for leftover in removed]
+        print(f"{len(everything)} files of ended jobs removed, {readable(sum(each.bytes for each in everything))}")
+    return 0
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:

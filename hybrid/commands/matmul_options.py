@@ -23,7 +23,7 @@ examples:
   python -m hybrid.matmul --a A.npy --b B.npy --out C.npy
   python -m hybrid.matmul 100000 100000 100000 --explain --ranks 8 --gpus-per-node 8 --gpu-memory 141G
 
-exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 the product failed its check
+exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 the product failed its check, 143 asked to end (SIGTERM)
 Every option of how a product is carried out is also an environment variable HYBRID_<NAME>.
 """
 

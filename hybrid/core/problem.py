@@ -9,6 +9,7 @@ from hybrid.core.record import record
 from hybrid.errors import UsageError
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
+MOST = (1 << 63) - 1  # rows or columns: beyond that are the indices of NumPy and MPI
 WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows of its buffers are aligned to it
 
 
@@ -25,6 +26,8 @@ class Problem:
         for name, size in (("n", self.n), ("l", self.l), ("m", self.m)):
             if size < 0:
                 raise UsageError(f"{name} must not be negative, not {size}")
+            if size > MOST:
+                raise UsageError(f"{name} must be less than 2⁶³, not {size}")
         if self.dtype not in ITEM_SIZES:
             raise UsageError(f"dtype {self.dtype} cannot be multiplied here: float32 and float64 can")
 

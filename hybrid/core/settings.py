@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -45,7 +46,7 @@ class Settings:
             if text:
                 chosen[setting.name] = _parse(variable, text, type(setting.default))
             if flags.get(setting.name) is not None:
-                chosen[setting.name] = flags[setting.name]
+                chosen[setting.name] = as_int(flags[setting.name])
             if setting.name in chosen and setting.name != "check":
                 _validate(setting, chosen[setting.name])
         if "check" in chosen:
@@ -57,6 +58,7 @@ class Settings:
 
 
 _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fields(Settings))
+_OTHER_VARIABLES = ("HYBRID_DEBUG", "HYBRID_GUARD", "HYBRID_MPI", "HYBRID_PYTHON")
 _ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "transport": ("auto", "host", "peers", "nccl"),
@@ -69,6 +71,16 @@ def _as_check(value: object) -> str:
     """`check` may be given as a truth value, too."""
     text = str(value).strip().lower()
     return "on" if text in _YES else "off" if text in _NO else text
+
+
+def as_int(value: Any) -> Any:
+    """A whole number of any library, such as NumPy's, as an int; anything else, and True and False, as it is."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def _validate(setting: Field[Any], value: Any) -> None:
@@ -94,6 +106,16 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
     near = difflib.get_close_matches(value, allowed, 1, 0.5)
     suggestion = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(allowed)}"
     raise UsageError(f"unknown {what} {value!r}: {suggestion}")
+
+
+def refuse_misspelt_variables(environment: Mapping[str, str] = os.environ) -> None:
+    """UsageError where a variable's name is nearly one of ours. Any other may be another program's."""
+    known = {variable for variable, _ in _VARIABLES}.union(_OTHER_VARIABLES)
+    for unknown in (name for name in environment if name.startswith("HYBRID_") and name not in known):
+        import difflib
+
+        if near := difflib.get_close_matches(unknown, known, 1, 0.85):
+            raise UsageError(f"the environment variable {unknown} is unknown: did you mean {near[0]}?")
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -31,7 +31,7 @@ def asked_for(settings: Settings, **more: Any) -> dict[str, Any]:
 
 
 def refuse_no_rank(team: Team, root: int) -> None:
-    if not isinstance(root, int) or not 0 <= root < team.size:
+    if type(root) is not int or not 0 <= root < team.size:
         raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
 
 
@@ -74,7 +74,7 @@ def multiply_on_gpu(session: Session, a: Any, b: Any, root: int, flags: dict[str
 def multiply_root_arrays(session: Session, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
     """C; whole at the root only, where it may lie in `out`."""
     team, shared = session.team, session.shared_arrays
-    if not isinstance(root, int) or not 0 <= root < team.size:
+    if type(root) is not int or not 0 <= root < team.size:
         with team.phase("agree", timed=False):
             refuse_no_rank(team, root)
     arrays: Sequence[Any] = (None, None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +54,22 @@ def largest_file() -> int | None:
 def temporary_name(path: str) -> Path:
     """A new name in the folder of the file that `path` leads to, through symbolic links."""
     target = Path(os.path.realpath(path))
-    return target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
+    here = f".{target.name}.{os.uname().nodename}-"
+    for stale in target.parent.glob(f"{glob.escape(here)}*.part"):  # of a job on this machine that was killed
+        process = stale.name.removeprefix(here).partition("-")[0]
+        if process.isdecimal() and not _is_alive(int(process)):
+            discard(stale)
+    return target.with_name(f"{here}{os.getpid()}-{os.urandom(4).hex()}.part")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def publish(temporary: Path, path: str) -> None:

@@ -49,6 +49,13 @@ class Limits:
         return cls(math.inf if stall == 0 else default, math.inf)
 
 
+def unusable(why: str) -> RankMissing:
+    """The error of every call on a communicator whose ranks have given up waiting for each other."""
+    error = RankMissing(f"{why}; this communicator cannot be used any more, another can: comm.Dup()")
+    error.on_all_ranks = True  # no rank waits for this one
+    return error
+
+
 class _Wait:
     """One rank's, for others."""
 
@@ -65,13 +72,17 @@ class _Wait:
 
     def complain(self, missing: Collection[int] | None, here: Collection[int]) -> None:
         """Name the missing (None: not known), once and by the first of those that wait. RankMissing when it took too long."""
-        several = missing is not None and len(missing) > 1
-        who = "some rank" if missing is None else f"rank{'s' * several} {', '.join(map(str, sorted(missing)))}"
-        text = f"{who} did not call within {self.seconds:.0f} s of others, as every rank of the communicator must"
+        failed = self.seconds > self._limits.fail
+        within = f"within {self._limits.fail if failed else self._limits.warn:g} s"
+        if missing is None:
+            text = f"some rank has not called {within}, or does not wait for this one any more"
+        else:
+            who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, sorted(missing)))}"
+            text = f"{who} did not call {within} of others, as every rank of the communicator must"
         if not self._warned and self._rank == min(here):
             warnings.warn(f"{text}: still waiting", RuntimeWarning, stacklevel=2)
         self._warned = True
-        if self.seconds > self._limits.fail:
+        if failed:
             raise RankMissing(text)
 
 

@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
 # The lines that are no phase. The first two are followed by an exit code: with AGREED all ranks end with it, with REPORTED
-# this rank alone does and has printed why.
-AGREED, REPORTED, MPI_STARTED = "=", "!", "*"
+# this rank alone does and has printed why. The last is followed by what `pulse` needs.
+AGREED, REPORTED, MPI_STARTED, NEIGHBOURS = "=", "!", "*", "~"
+_LOOK_AFTER = 1.0  # seconds between two looks at the supervisor: it was stopped alone if both find it so
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
@@ -31,18 +32,22 @@ class _State:
         self.phase = b""
         self.written = 0.0  # when the last line was
         self.asked_to_end = False
+        self.interrupted = False
+        self.supervisor = 0
+        self.port = 0
+        self.looked, self.found_stopped = 0.0, False
 
 
 _state = _State()
 
 
-def connect(pipe: int, supervisor: int) -> None:
-    """From here on this process writes to `pipe` and ends when the process `supervisor` does."""
+def connect(pipe: int, supervisor: int, port: int = 0) -> None:
+    """From here on this process writes to `pipe` and ends when the process `supervisor` does, which listens at the UDP `port`."""
     if sys.platform == "linux":  # elsewhere the next write to the broken pipe ends this process
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
         os._exit(1)
-    _state.pipe = pipe
+    _state.pipe, _state.supervisor, _state.port = pipe, supervisor, port
     heartbeat("start")
 
 
@@ -55,7 +60,18 @@ def heartbeat(phase: str | None = None) -> None:
     if name == _state.phase and now - _state.written < INTERVAL:
         return
     _state.phase, _state.written = name, now
+    if now - _state.looked > _LOOK_AFTER:
+        _look_after_supervisor(now)
     _write(name)
+
+
+def _look_after_supervisor(now: float) -> None:
+    """A job that is stopped as a whole stays so: then this process is stopped, too, before it looks for the second time."""
+    recently = now - _state.looked < 2 * _LOOK_AFTER
+    stopped = is_stopped(_state.supervisor)
+    if stopped and _state.found_stopped and recently:
+        wake_supervisor()
+    _state.looked, _state.found_stopped = now, stopped
 
 
 @contextmanager
@@ -91,6 +107,21 @@ def finish_when_asked() -> None:
         signal.signal(signal.SIGTERM, remember)
 
 
+def note_interrupts() -> None:
+    """From now on `interrupted` tells of a SIGINT, which still raises KeyboardInterrupt. C code may make other errors of that."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        _state.interrupted = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def interrupted() -> bool:
+    return _state.interrupted
+
+
 def asked_to_end() -> bool:
     return _state.asked_to_end
 
@@ -99,8 +130,34 @@ def report_exit_code(code: int, *, agreed: bool = True) -> None:
     """Tell the supervisor this rank's exit code; there is nothing left for it to print. `agreed`: all ranks end with it."""
     if agreed:
         heartbeat("end")
+    wake_supervisor()
     if _state.pipe is not None:
         _write(f"{AGREED if agreed else REPORTED}{code}".encode())
+
+
+def wake_supervisor() -> None:
+    """Continue a supervisor that was stopped (SIGSTOP) while this process was not: the launcher would wait for it for ever."""
+    if _state.supervisor and is_stopped(_state.supervisor):
+        with suppress(ProcessLookupError):
+            os.kill(_state.supervisor, signal.SIGCONT)
+
+
+def is_stopped(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as status:
+            return status.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
+
+
+def supervisor_s_port() -> int:
+    """The UDP port at which this process's supervisor listens to that of another rank; 0: it does not."""
+    return _state.port
+
+
+def tell_neighbours(line: str) -> None:
+    if _state.pipe is not None:
+        _write(f"{NEIGHBOURS}{line}".encode())
 
 
 def mpi_started() -> None:

@@ -22,10 +22,11 @@ class Launch:
     variables: tuple[str, str] = ("", "")  # that say so
 
 
+OPEN_MPI = "mpirun (Open MPI)"
 # mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
 _VARIABLES = (
     ("mpirun (MPICH or another PMI launcher)", "PMI_RANK", "PMI_SIZE"),
-    ("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    (OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import RankMissing, one_line
-from hybrid.ranks.arrival import Arrivals, Limits, await_all
+from hybrid.ranks.arrival import Arrivals, Limits, await_all, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import overdue
 
@@ -172,9 +172,7 @@ class Messages:
             self._control.Recv([text, self._byte], status.source, _GAVE_UP)
             self._given_up = text.decode()
         if self._given_up:
-            error = RankMissing(f"{self._given_up}; this communicator cannot be used any more, another can: comm.Dup()")
-            error.on_all_ranks = True  # no rank waits for this one
-            raise error
+            raise unusable(self._given_up) from None
         if arrivals is not None:
             arrivals.look()
 

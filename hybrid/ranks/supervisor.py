@@ -17,25 +17,29 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.core.text import readable
 from hybrid.ranks import heartbeat
+from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start
 from hybrid.ranks.preflight import free_shared_bytes
 
+if TYPE_CHECKING:
+    from hybrid.ranks.pulse import Pulse
+
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
-DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
+TURN = 1.0  # seconds that rank 0 gets to say that the job was asked to end, and to end it, before the others say so
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
+INTERRUPT_LIMIT = 2.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
+_START = "start"  # the first phase
 _POLL = 0.25  # seconds
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls that tell that this process was stopped, too
 
 _LITTLE_SHARED = 64 << 20  # bytes of /dev/shm
-
-
-def let_launcher_read() -> None:
-    """Wait before an exit that makes the launcher end the job: it gives no sign of having read what was printed."""
-    time.sleep(DRAIN)
+# A worker dies of these and cannot say so, where they reach the supervisor alone.
+_PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 
 
 def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[str], int | None] | None = None) -> int:
@@ -48,31 +52,51 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
     """
     reading, writing = os.pipe()
     supervisor = os.getpid()
+    pulse = _pulse(stall)
     sys.stdout.flush()
     sys.stderr.flush()
     worker = os.fork()
     if worker:
         os.close(writing)
-        _Watch(worker, reading, stall, start_failed).run()
+        _Watch(worker, reading, stall, start_failed, pulse).run()
     os.close(reading)
-    heartbeat.connect(writing, supervisor)
+    heartbeat.connect(writing, supervisor, pulse.port if pulse else 0)
     return work()
+
+
+def _pulse(stall: float) -> Pulse | None:
+    """Where other ranks' supervisors are to be watched."""
+    launch = launched()
+    if not stall or launch is None or launch.size == 1:
+        return None
+    from hybrid.ranks.pulse import Pulse  # takes milliseconds, for sockets
+
+    with suppress(OSError):  # no network at all
+        return Pulse()
+    return None
 
 
 class _Watch:
     """What a supervisor knows of its worker."""
 
-    def __init__(self, worker: int, pipe: int, stall: float, start_failed: Callable[[str], int | None] | None) -> None:
-        self._worker, self._pipe, self._stall = worker, pipe, stall
+    def __init__(
+        self, worker: int, pipe: int, stall: float, start_failed: Callable[[str], int | None] | None, pulse: Pulse | None
+    ) -> None:
+        self._worker, self._pipe, self._stall, self._pulse = worker, pipe, stall, pulse
+        self._launcher = os.getppid() if launched() else 0
         self._start_failed = start_failed  # None once MPI has started
-        self._phase = "start"
+        self._phase = _START
         self._shared = free_shared_bytes() or 0  # at the start
         self._exit_line = ""  # in which the worker reported its exit code
-        self._stuck = False
-        self._asked_to_end = False
-        self._interrupted = 0.0  # when; 0: not, or passed on
+        self._stuck = self._waits = False  # and so may others, for the same rank
+        self._missing = ""  # the rank whose supervisor is not heard any more
+        self._asked_to_end = 0.0  # when; 0: not
+        self._interrupted = 0.0  # likewise
+        self._interrupt_passed_on = False
 
     def run(self) -> NoReturn:
+        for signum in _PASSED_ON:
+            signal.signal(signum, self._pass_on_deadly)
         signal.signal(signal.SIGTERM, self._pass_on)
         # A terminal interrupts the worker as well: the interrupt is passed on only if it lives on.
         signal.signal(signal.SIGINT, self._note_interrupt)
@@ -81,11 +105,23 @@ class _Watch:
         self._conclude(os.waitstatus_to_exitcode(status))
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
-        self._asked_to_end = True
+        self._asked_to_end = self._asked_to_end or time.monotonic()
+        self._kill(signum)
+
+    def _pass_on_deadly(self, signum: int, frame: FrameType | None) -> None:
+        self._waits = True  # Open MPI's launcher sends its own to all ranks
         self._kill(signum)
 
     def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
         self._interrupted = time.monotonic()
+
+    def _hurry(self, seconds: float) -> None:
+        """So long after an interrupt the worker has not ended."""
+        if seconds > INTERRUPT_DELAY and not self._interrupt_passed_on:
+            self._interrupt_passed_on = True
+            self._kill(signal.SIGINT)
+        if seconds > INTERRUPT_LIMIT:
+            self._kill(signal.SIGKILL)
 
     def _kill(self, signum: int) -> None:
         with suppress(ProcessLookupError):
@@ -95,34 +131,59 @@ class _Watch:
         """Read the worker's lines until it has ended, or has been ended because it is stuck."""
         last_line = polled = time.monotonic()
         while True:
-            if time.monotonic() - polled > _SUPERVISOR_STOPPED:  # with the whole job: the worker's silence tells nothing
+            ready = select.select([self._pipe], [], [], _POLL)[0]
+            if time.monotonic() - polled > _SUPERVISOR_STOPPED:  # with the whole job: silence tells nothing
                 last_line = time.monotonic()
+                if self._pulse:
+                    self._pulse.forgive()
             polled = time.monotonic()
-            if self._interrupted and polled - self._interrupted > INTERRUPT_DELAY:
-                self._interrupted = 0.0
-                self._kill(signal.SIGINT)
-            if select.select([self._pipe], [], [], _POLL)[0]:
+            if self._launcher and not self._asked_to_end and os.getppid() != self._launcher:
+                remove_files_of(self._worker)
+                self._pass_on(signal.SIGTERM, None)  # nobody would see the result, or could end this job
+            if self._interrupted:
+                self._hurry(polled - self._interrupted)
+            if self._misses_another():
+                return
+            if ready:
                 text = os.read(self._pipe, 65536).decode()
                 if not text:
                     return
-                last_line = time.monotonic()
-                for line in text.split("\n")[:-1]:
+                lines = text.split("\n")[:-1]
+                if self._phase != _START or lines != [_START] * len(lines):  # there, ranks wait before they watch each other
+                    last_line = time.monotonic()
+                for line in lines:
                     self._note(line)
-                continue
-            silent = time.monotonic() - last_line
-            if self._asked_to_end and silent > GRACE:
-                self._kill(signal.SIGKILL)
-            # A stopped process is reported before those that wait for it inside MPI, where they send no heartbeats.
-            if self._stall and silent > (self._stall if _is_stopped(self._worker) else self._stall + GRACE):
-                self._stuck = True
-                self._kill(signal.SIGKILL)
+            elif self._is_silent(time.monotonic() - last_line):
                 return
+
+    def _misses_another(self) -> bool:
+        """Whether the rank that this one watches is not heard any more; then the worker is ended."""
+        if self._pulse:
+            self._pulse.beat()
+            if self._pulse.silence() > self._stall + GRACE:
+                self._missing = self._pulse.watched
+                self._kill(signal.SIGKILL)
+        return bool(self._missing)
+
+    def _is_silent(self, seconds: float) -> bool:
+        """Whether the worker has been silent for too long; then it is ended."""
+        if self._asked_to_end and seconds > GRACE:
+            self._kill(signal.SIGKILL)
+        # A stopped process is reported first, then a supervisor that is not heard, then those who may wait for these in MPI.
+        stopped = heartbeat.is_stopped(self._worker)
+        if self._stall and seconds > self._stall + (0 if stopped else 2 * GRACE):
+            self._stuck, self._waits = True, not stopped
+            self._kill(signal.SIGKILL)
+        return self._stuck
 
     def _note(self, line: str) -> None:
         if line[:1] in (heartbeat.AGREED, heartbeat.REPORTED):
             self._exit_line = line
         elif line == heartbeat.MPI_STARTED:
             self._start_failed = None
+        elif line.startswith(heartbeat.NEIGHBOURS):
+            if self._pulse:
+                self._pulse.start(line[1:])
         else:
             self._phase = line
 
@@ -131,6 +192,8 @@ class _Watch:
         line, agreed = self._exit_line, self._exit_line.startswith(heartbeat.AGREED)
         # Also after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
         was_killed = self._stuck or code < 0
+        if self._pulse:
+            self._pulse.end()
         if agreed and not was_killed:
             _exit(int(line[1:]))
         if not line and self._start_failed is not None and not self._asked_to_end:
@@ -140,23 +203,38 @@ class _Watch:
             if other_code is not None:
                 _exit(other_code)
         if not line or agreed:
-            if self._asked_to_end:
-                time.sleep(GRACE)  # a launcher that ends the whole job kills this process now
+            self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             # One write, so that the lines of several ranks are not mixed.
             os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
-        if launched() is not None and (self._phase == "start" or was_killed):
-            # Other ranks may wait for this one. MPICH's launcher ends them when a process is killed; for an exit code it
-            # does not while MPI starts, and never those on other nodes.
-            let_launcher_read()
-            os.kill(os.getpid(), signal.SIGKILL)
-        _exit(int(line[1:]) if line.startswith(heartbeat.REPORTED) else 128 - code if code < 0 else code or 1)
+        code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code)
+        end_job(code, remove_files_of_start if self._phase == _START else None)
+
+    def _let_others_speak(self, code: int) -> None:
+        """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""
+        asked = self._asked_to_end or self._interrupted
+        if asked:
+            time.sleep(max(0.0, asked + GRACE - time.monotonic()))
+        if rank_by_launcher() and (asked or self._waits or (self._phase == _START and code > 0)):
+            time.sleep(TURN)
+
+    def _exit_code(self, code: int) -> int:
+        if self._asked_to_end:
+            return 128 + signal.SIGTERM
+        return 1 if self._stuck or self._missing or self._interrupted else 128 - code if code < 0 else code or 1
 
     def _how_it_ended(self, code: int) -> str:
+        if self._missing:
+            return (
+                f"has heard nothing of {self._missing} for {self._stall + GRACE:g} s: its node or its processes stand still, "
+                "or the network is cut (--stall sets the seconds)"
+            )
         if self._stuck:
             return f"showed no progress for {self._stall:g} s and was ended (--stall sets the seconds)"
         if self._asked_to_end:
             return "was asked to end"
+        if self._interrupted:
+            return "interrupted"
         if code < 0:
             return f"was killed by {_name(-code)}{self._likely(-code)}"
         return f"exited with code {code} before the other ranks were done"
@@ -165,20 +243,12 @@ class _Watch:
         if signum == signal.SIGKILL:
             return " (out of memory?)"
         free = free_shared_bytes()
-        if signum == signal.SIGBUS or (signum == signal.SIGSEGV and self._phase == "start"):  # as MPICH where it is nearly full
+        if signum == signal.SIGBUS or (signum == signal.SIGSEGV and self._phase == _START):  # as MPICH where it is nearly full
             if free is not None and min(free, self._shared) < _LITTLE_SHARED:
                 return f" (is /dev/shm full? {readable(free)} are free, {readable(self._shared)} were at the start)"
             if signum == signal.SIGBUS:
                 return " (a file that it had mapped became shorter, or the memory is faulty; /dev/shm is not full)"
         return ""
-
-
-def _is_stopped(process: int) -> bool:
-    try:
-        with open(f"/proc/{process}/stat") as status:
-            return status.read().rpartition(")")[2].split()[0] in ("T", "t")
-    except OSError:
-        return False
 
 
 def _exit(code: int) -> NoReturn:

@@ -11,8 +11,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.errors import RankMissing, StartError, UsageError, one_line
-from hybrid.ranks.arrival import Limits
+from hybrid.ranks import heartbeat
+from hybrid.ranks.arrival import Limits, unusable
 from hybrid.ranks.launcher import launched
+from hybrid.ranks.leftovers import unname_files
 from hybrid.ranks.mpi_library import library_name
 from hybrid.ranks.preflight import left_over, refuse_too_little
 from hybrid.ranks.team import Team
@@ -20,7 +22,7 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_keyval: int | None = None  # of the attribute with which MPI keeps a communicator's team
+_keyval: int | None = None  # of the attribute with which MPI keeps a communicator's team, or why it has none
 
 
 def team_of(comm: Any) -> Team:
@@ -30,7 +32,9 @@ def team_of(comm: Any) -> Team:
         return _team_of_one()
     from mpi4py import MPI
 
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+    if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:
+        raise UsageError("comm is MPI.COMM_NULL: a communicator that was freed, or to which this process does not belong")
+    if not isinstance(comm, MPI.Intracomm):
         raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}")
     if MPI.Is_finalized():
         raise UsageError("MPI has been finalized: comm cannot be used any more")
@@ -45,10 +49,10 @@ def team_of(comm: Any) -> Team:
         try:
             team = Team(comm, limits=Limits.of())
         except RankMissing as missing:
-            team = RankMissing(f"{missing}; this communicator cannot be used any more")
+            team = str(missing)
         comm.Set_attr(_keyval, team)
-    if isinstance(team, RankMissing):
-        raise team
+    if isinstance(team, str):
+        raise unusable(team)
     return team
 
 
@@ -58,7 +62,7 @@ def _team_of_one() -> Team:
     return Team()
 
 
-def _free_team(comm: MPI.Comm, keyval: int, team: Team | RankMissing) -> None:
+def _free_team(comm: MPI.Comm, keyval: int, team: Team | str) -> None:
     if isinstance(team, Team):
         team.free()
 
@@ -80,7 +84,9 @@ def start_world(*, patience: float | None = None) -> Team:
             "for example with pip install mpich"
         ) from error
     _refuse_foreign_launcher(MPI.COMM_WORLD)
-    return Team(MPI.COMM_WORLD, patience=patience)
+    team = Team(MPI.COMM_WORLD, patience=patience)
+    unname_files(team)
+    return team
 
 
 def start_mpi() -> ModuleType:
@@ -101,6 +107,7 @@ def leave() -> NoReturn:
     Python's own end would take longer, for tearing down every module. It is C's `exit` and not `_exit`, which would leave out
     what MPICH does at the very end: its launcher then ends the job as one that failed.
     """
+    heartbeat.wake_supervisor()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and not mpi.Is_finalized():
         mpi.Finalize()

@@ -226,7 +226,7 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
         instead = "emulate" if kernel is not None and kernel.source else "cpu"
         who = "every rank" if len(without) == len(ranks) else f"rank {without[0]}"
         reason = ranks[without[0]].why_no_gpu
-        raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or use --device {instead}")
+        raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
     chosen = choose_gpus([inventory.gpus for inventory in ranks])
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
 

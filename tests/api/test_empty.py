@@ -170,14 +170,18 @@ def test_the_nodes_are_those_of_the_call(comm, monkeypatch):
 
 
 def test_odd_wishes_are_refused_on_all_ranks(comm):
-    for shape in (3, (3,), (3, -1), (2, 2.5), (1, 2, 3)):
+    for shape in (3, (3,), (3, -1), (2, 2.5), (1, 2, 3), (True, False), (1 << 63, 0)):
         with pytest.raises(UsageError, match="not that of a matrix"):
             hybrid.empty(shape, comm=comm)
     for dtype in ("int32", "bogus"):
         with pytest.raises(UsageError, match=f"unknown dtype '{dtype}'"):
             hybrid.empty((2, 2), dtype, comm=comm)
-    with pytest.raises(UsageError, match="root 99 is not a rank"):
-        hybrid.empty((2, 2), comm=comm, root=99)
+    for root in (99, False, None, 0.0):
+        with pytest.raises(UsageError, match=f"root {root} is not a rank"):
+            hybrid.empty((2, 2), comm=comm, root=root)
+    whole = hybrid.empty((np.int64(3), np.uint8(2)), comm=comm, root=np.int32(0))
+    assert whole is not None
+    assert whole.shape == (3, 2)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -476,11 +476,17 @@ def test_the_environment_says_in_which_pieces_the_work_is_done(monkeypatch, envi
         ({"threads": -1}, UsageError, "threads must not be negative"),
         ({"root": 1}, UsageError, "root 1 is not a rank"),
         ({"root": -1}, UsageError, "root -1 is not a rank"),
+        ({"root": False}, UsageError, "root False is not a rank"),
+        ({"threads": True}, UsageError, "threads must be a whole number, not True"),
     ],
 )
 def test_what_cannot_be_is_refused(options, error, message):
     with pytest.raises(error, match=message):
         hybrid.multiply(np.eye(2), np.eye(2), **options)
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    assert np.array_equal(hybrid.multiply(np.eye(2), np.eye(2), root=np.int64(0), threads=np.uint8(1)), np.eye(2))
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,8 @@ def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
 
 @pytest.mark.mpi(min_size=2)
 def test_only_communicators_of_one_group_are_taken(comm):
+    from mpi4py import MPI
+
     half = comm.Split(comm.rank % 2)
     between = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
     for wrong in (between, "world"):
@@ -283,3 +285,6 @@ def test_only_communicators_of_one_group_are_taken(comm):
             hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=wrong)
     between.Free()
     half.Free()
+    for none in (half, MPI.COMM_NULL):
+        with pytest.raises(UsageError, match=r"comm is MPI\.COMM_NULL: a communicator that was freed"):
+            hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=none)

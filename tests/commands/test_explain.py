@@ -34,7 +34,7 @@ def test_a_large_machine_is_explained_in_its_bytes(explained):
     assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
     assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
     buffers = 8 * (12_500 * 100_000 + 100_000 * (100_000 + 12_500))  # a row block of A, all of B, and the row block of C
-    assert lines[6].startswith("rank 3: rows 37500:50000 in 26 row panel(s), B in 16 k-slab(s), ")
+    assert lines[6].startswith("rank 3: rows 37500:50000 in 25 row panel(s), B in 16 k-slab(s), ")
     assert lines[6].endswith(f"tile(s) of C, {buffers / GiB:.1f} GiB in GPU 3")
     assert lines[11].startswith("transport peers, if these tests pass at the start: “every rank fetches data")
     assert lines[11].endswith("else nccl, if it works; else host") or lines[11].endswith("; else host")

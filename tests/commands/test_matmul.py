@@ -264,7 +264,7 @@ def test_cuda_without_a_gpu_says_why():
     done = run(8, 8, 8, "--device", "cuda", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
     assert "no usable GPU" in done.stderr
-    assert "use --device cpu" in done.stderr
+    assert "choose device cpu" in done.stderr
 
 
 def test_auto_without_a_gpu_says_why():
@@ -380,6 +380,15 @@ def test_sizes_beyond_any_machine_are_refused_at_once(size):
     assert done.returncode == 1
     assert "are missing" in done.stderr
     assert run(size, size, size, "--explain", "--ranks", 1000).returncode == 0
+
+
+def test_a_size_without_an_index_and_a_misspelt_variable_are_wrong_usage():
+    done = run(1 << 63, 10, 10)
+    assert (done.returncode, done.stderr) == (2, f"hybrid.matmul: n must be less than 2⁶³, not {1 << 63}\n")
+    done = run(4, 4, 4, HYBRID_KERNAL="naive")
+    assert done.returncode == 2
+    assert done.stderr == "hybrid.matmul: the environment variable HYBRID_KERNAL is unknown: did you mean HYBRID_KERNEL?\n"
+    assert run(4, 4, 4, HYBRID_SEARCH="of another program").returncode == 0
 
 
 def test_no_file_is_written_over_another(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +108,13 @@ def test_another_check_is_refused_by_name(given):
 def test_values_that_make_no_sense_are_refused_by_name(environment, message):
     with pytest.raises(UsageError, match=message):
         Settings.gather({}, environment)
+
+
+def test_a_whole_number_of_numpy_is_one_and_a_truth_value_is_none():
+    assert Settings.gather({"threads": np.int64(3)}, {}).threads == 3
+    for wrong in (True, np.True_, 1.0):
+        with pytest.raises(UsageError, match="threads must be a whole number"):
+            Settings.gather({"threads": wrong}, {})
 
 
 def test_a_stall_that_is_no_number_is_refused():

@@ -54,6 +54,7 @@ def test_the_missing_rank_is_named_once_and_nobody_hangs(comm, own, monkeypatch,
     for rank, error in enumerate(errors):
         assert f"rank {late} did not call" in error or (rank == late and not calls_before), error
         assert "\n" not in error
+        assert "cannot be used any more, another can: comm.Dup()" in error
     present = [rank for rank in range(comm.size) if rank != late]
     assert [len(said[rank]) for rank in present] == [1] + [0] * (len(present) - 1)
     assert f"rank {late} did not call" in said[present[0]][0]

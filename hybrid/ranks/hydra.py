@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""What a rank says to Hydra, MPICH's launcher, in the words of PMI 1: lines of text through a descriptor that it inherits."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+
+_ANSWER = 0.2  # seconds
+
+
+def descriptor(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Where Hydra listens; None under another launcher. Slurm's PMI-2 has PMI_FD as well, but other words."""
+    number = environment.get("PMI_FD", "")
+    return int(number) if "PMI_HOSTNAME" in environment and number.isdecimal() else None
+
+
+def abort(code: int) -> bool:
+    """Have the launcher end all processes of the job and take `code` as its own, as MPI_Abort does. False if it was not told."""
+    there = descriptor()
+    if there is None:
+        return False
+    with suppress(OSError):  # it is gone
+        os.write(there, b"cmd=abort exitcode=%d\n" % code)
+        return True
+    return False
+
+
+def topology_file() -> str | None:
+    """The file in which this node's part of the launcher describes the node's cores. Only while no call of MPI is under way."""
+    there = descriptor()
+    if there is None:
+        return None
+    with suppress(OSError):
+        space = _asked(there, "get_my_kvsname", "kvsname")
+        return _asked(there, f"get kvsname={space} key=PMI_hwloc_xmlfile", "value") if space else None
+    return None
+
+
+def _asked(there: int, question: str, wanted: str) -> str | None:
+    """The word that is `wanted` of the answer. Of a process that has died another may come first."""
+    os.write(there, f"cmd={question}\n".encode())
+    while select.select([there], [], [], _ANSWER)[0] and (words := os.read(there, 4096).decode(errors="replace").split()):
+        found = [word.partition("=")[2] for word in words if word.startswith(f"{wanted}=")]
+        if found:
+            return found[-1]
+    return None

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""What jobs leave in shared memory and in the temporary folder when they are killed: kept from staying, and removed.
+
+MPICH keeps a named file in /dev/shm from MPI_Init to MPI_Finalize, and its launcher one in /tmp, which nothing removes where
+these end by a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hybrid.core.record import record
+from hybrid.ranks import hydra
+from hybrid.ranks.launcher import launched
+from hybrid.ranks.team import Team
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
+_OURS = r"hybrid-\d+-[0-9a-f]{16}"  # where shared memory must have a name
+_OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
+_OF_MPI = re.compile(rf"{_OF_MPICH.pattern}|(vader|sm)_segment\..+")  # or Open MPI's, which its ranks may open later
+_IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OURS}")
+_IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
+_STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
+
+
+def unname_files(team: Team) -> None:
+    """Take the names off what MPICH and its launcher have made for this node's ranks, each of which has opened it by now.
+
+    After the team's first exchange. The memory goes with the last process then, and neither misses the names at its end.
+    """
+    if launched() is not None and team.leads_node:
+        _remove([*_segments_of("self", _OF_MPICH), *_topology_file()])
+
+
+def remove_files_of(process: int) -> None:
+    """Of a job whose launcher is gone: the names of what MPI has made for this process, and maybe others here."""
+    _remove(_segments_of(process))
+
+
+def remove_files_of_start() -> None:
+    """In a supervisor that will end a job whose MPI has not started on all ranks: what still has a name, of any rank here."""
+    supervisors = _children(os.getppid())
+    _remove([path for one in supervisors for worker in _children(one) for path in _segments_of(worker)] + _topology_file())
+
+
+def _topology_file() -> list[str]:
+    path = hydra.topology_file() or ""
+    return [path] if _IN_TEMPORARY_FOLDER.fullmatch(os.path.basename(path)) else []
+
+
+def _segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[str]:
+    """MPI's files that the process has mapped; none where there is no /proc, as elsewhere than on Linux."""
+    with suppress(OSError):
+        files = (Path(path) for path in _mapped(process))
+        return [str(path) for path in files if str(path.parent) == _SHARED_MEMORY and names.fullmatch(path.name)]
+    return []
+
+
+def _children(process: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError, PermissionError):
+            os.unlink(path)
+
+
+@record
+class Leftover:
+    """A file of a job that has ended."""
+
+    path: Path
+    bytes: int
+
+    def remove(self) -> bool:
+        """Whether it was still there."""
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def find_leftovers() -> list[Leftover]:
+    """This user's files of ended jobs on this machine: none of the user's processes has them open, and they are a minute old."""
+    used = {path for process in os.listdir("/proc") if process.isdigit() for path in _used_by(process)}
+    latest = time.time() - _STARTED
+    found = []
+    for path in candidates():
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < latest and str(path) not in used:
+                found.append(Leftover(path, status.st_size))
+    return sorted(found, key=lambda leftover: leftover.path)
+
+
+def candidates() -> Iterator[Path]:
+    """Files that are named as those of jobs are, whoever they belong to."""
+    folders = {Path(_SHARED_MEMORY): _IN_SHARED_MEMORY, Path("/tmp"): _IN_TEMPORARY_FOLDER}  # noqa: S108 (Hydra's)
+    folders.setdefault(Path(tempfile.gettempdir()), _IN_TEMPORARY_FOLDER)
+    for folder, names in folders.items():
+        with os.scandir(folder) as entries:
+            yield from (Path(entry) for entry in entries if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False))
+
+
+def _used_by(process: str) -> set[str]:
+    """Files that it has mapped or open; none where it has ended, or belongs to another user."""
+    used: set[str] = set()
+    with suppress(OSError):
+        used |= _mapped(process)
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
+            used.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
+    return used
+
+
+def _mapped(process: int | str) -> set[str]:
+    with open(f"/proc/{process}/maps", errors="replace") as maps:
+        return {parts[5].rstrip("\n") for line in maps if len(parts := line.split(maxsplit=5)) == 6}

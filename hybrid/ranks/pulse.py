@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""Signs of life between the ranks' supervisors: a rank whose node, container or processes stand still is named by another.
+
+A supervisor notices when its worker stands still, but not when it does so itself. So each sends a datagram to that of the next
+rank twice a second, which expects them: the ranks form a ring. They travel by UDP and not by MPI, since a supervisor has no MPI,
+and a worker may be inside BLAS. A rank counts as missing only after it has been heard once: where a firewall lets nothing
+through, nobody is missed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from hybrid.core.record import record
+from hybrid.ranks import heartbeat
+from hybrid.ranks.team import Team
+
+INTERVAL = 0.5  # seconds between two datagrams
+_ALIVE, _ENDED = b"+", b"-"
+_ENDS_SENT = 3  # datagrams may be lost
+_KEY_BYTES = 16  # a job's own, which datagrams of others lack
+_SIOCGIFADDR = 0x8915  # Linux' ioctl for the IPv4 address of an interface
+_THIS_NODE = "127.0.0.1"
+
+
+@record
+class Neighbours:
+    """Where a rank sends its signs of life, and whose it waits for."""
+
+    key: str
+    port: int
+    addresses: tuple[str, ...]
+    watched: int
+    host: str
+
+    def as_line(self) -> str:
+        return f"{self.key} {self.port} {','.join(self.addresses)} {self.watched} {self.host}"
+
+    @classmethod
+    def from_line(cls, line: str) -> Neighbours:
+        key, port, addresses, watched, host = line.split(" ", 4)
+        return cls(key, int(port), tuple(addresses.split(",")), int(watched), host)
+
+
+@record
+class Whereabouts:
+    """What other ranks must know of a rank's supervisor. `port`: 0 where it does not listen."""
+
+    host: str
+    port: int
+    addresses: tuple[str, ...]
+    key: str  # rank 0's counts
+
+    @classmethod
+    def of_this_rank(cls) -> Whereabouts:
+        port = heartbeat.supervisor_s_port()
+        return cls(os.uname().nodename, port, _addresses() if port else (), os.urandom(_KEY_BYTES).hex())
+
+
+def meet(team: Team, everybody: Sequence[Whereabouts]) -> None:
+    """Tell this rank's supervisor its neighbours in the ring of ranks."""
+    following, watched = (team.rank + 1) % team.size, (team.rank - 1) % team.size
+    there = everybody[following]
+    addresses = (_THIS_NODE,) if team.topology.node_of(following) == team.node else there.addresses
+    if everybody[team.rank].port and there.port and addresses:
+        neighbours = Neighbours(everybody[0].key, there.port, addresses, watched, everybody[watched].host)
+        heartbeat.tell_neighbours(neighbours.as_line())
+
+
+def _addresses() -> tuple[str, ...]:
+    """The IPv4 addresses at which other nodes may reach this one."""
+    found = []
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without one
+                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return tuple(address for address in found if not address.startswith("127."))  # its own network with itself
+
+
+class Pulse:
+    """A supervisor's: what it sends, and when it has heard its neighbour last."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("", 0))
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._sent = 0.0
+        self._heard: float | None = None  # None: not yet, or its rank has ended
+        self._neighbours: Neighbours | None = None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def start(self, line: str) -> None:
+        """From now on there are neighbours, whom `line` describes."""
+        self._neighbours = Neighbours.from_line(line)
+
+    def beat(self) -> None:
+        """Called in every turn of the supervisor's loop."""
+        now = time.monotonic()
+        if now - self._sent >= INTERVAL:
+            self._sent = now
+            self._send(_ALIVE)
+        with suppress(BlockingIOError):
+            while self._neighbours is not None:
+                self._hear(self._socket.recv(64))
+
+    def forgive(self) -> None:
+        """This process stood still itself: its neighbour's silence tells nothing."""
+        if self._heard is not None:
+            self._heard = time.monotonic()
+
+    def silence(self) -> float:
+        """Seconds since the neighbour was heard; 0 where it was not heard yet, or has ended."""
+        return 0.0 if self._heard is None else time.monotonic() - self._heard
+
+    @property
+    def watched(self) -> str:
+        assert self._neighbours is not None
+        return f"rank {self._neighbours.watched} on {self._neighbours.host}"
+
+    def end(self) -> None:
+        """Nobody shall miss this rank from here on."""
+        for _ in range(_ENDS_SENT):
+            self._send(_ENDED)
+
+    def _send(self, sign: bytes) -> None:
+        if self._neighbours is not None:
+            for address in self._neighbours.addresses:
+                with suppress(OSError):  # no way there: at the worst it is not heard, and not missed
+                    self._socket.sendto(bytes.fromhex(self._neighbours.key) + sign, (address, self._neighbours.port))
+
+    def _hear(self, datagram: bytes) -> None:
+        assert self._neighbours is not None
+        if datagram == bytes.fromhex(self._neighbours.key) + _ALIVE:
+            self._heard = time.monotonic()
+        elif datagram == bytes.fromhex(self._neighbours.key) + _ENDED:
+            self._heard = None

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""A job of several ranks as its processes: which of them are workers and supervisors, and what stays when they have ended."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hybrid.ranks.launcher import mpirun
+from hybrid.ranks.leftovers import candidates
+
+_RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
+_LEAVING = 4.0  # seconds that processes and files of an ended job may take to go
+
+
+class Job:
+    """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…)."""
+
+    def __init__(self, command: Sequence[str], ranks: int, environment: Mapping[str, str], limits: Mapping[str, int]) -> None:
+        self.ranks = ranks
+        self._files_before = set(candidates())
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (until the trial is over)
+        self.began = time.monotonic()
+        self._process = subprocess.Popen(
+            [*(mpirun(ranks) if ranks else []), sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            preexec_fn=_limiting(limits) if limits else None,
+        )
+        self._known: set[int] = {self._process.pid}
+
+    @property
+    def launcher(self) -> int:
+        return self._process.pid
+
+    def ended(self, within: float) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(within)
+            return True
+        return False
+
+    def rank_processes(self) -> dict[int, list[int]]:
+        """Of each rank its supervisor and, where there is one by now, its worker."""
+        parents = _parents()
+        ours = {self._process.pid}
+        while more := {child for child, parent in parents.items() if parent in ours} - ours:
+            ours |= more
+        self._known |= ours
+        ranks: dict[int, list[int]] = {}
+        for process in sorted(ours):
+            rank = _rank_of(process) if self.ranks else 0
+            if rank is not None and _runs_python(process):
+                ranks.setdefault(rank, []).append(process)
+        return {rank: sorted(processes, key=lambda process: parents[process] in processes) for rank, processes in ranks.items()}
+
+    def send(self, signum: int, processes: Sequence[int]) -> None:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signum)
+
+    def remains(self) -> list[str]:
+        """Processes and files that stay after its end. The processes are ended then."""
+        deadline = time.monotonic() + _LEAVING
+        while (left := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.end()
+        return left
+
+    def _left(self) -> list[str]:
+        processes = [f"process {process}" for process in self._known if _is_running(process)]
+        return processes + [str(path) for path in sorted(set(candidates()) - self._files_before)]
+
+    def end(self) -> None:
+        self.rank_processes()
+        self.send(signal.SIGKILL, sorted(self._known))
+        self._process.wait()
+
+    @property
+    def exit_code(self) -> int:
+        return self._process.returncode
+
+    def said(self) -> tuple[str, str]:
+        """Standard output and standard error."""
+        texts = []
+        for stream in (self._out, self._err):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="replace"))
+            stream.close()
+        return texts[0], texts[1]
+
+
+def _limiting(limits: Mapping[str, int]) -> Callable[[], None]:
+    def limit() -> None:
+        for name, most in limits.items():
+            resource.setrlimit(getattr(resource, name), (most, most))
+
+    return limit
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with suppress(OSError, IndexError):
+                parents[int(entry)] = int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1])
+    return parents
+
+
+def _is_running(process: int) -> bool:
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def _rank_of(process: int) -> int | None:
+    with suppress(OSError):
+        for variable in Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0"):
+            if variable.startswith(_RANK_VARIABLES):
+                return int(variable.partition("=")[2])
+    return None
+
+
+def _runs_python(process: int) -> bool:
+    with suppress(OSError):
+        return "python" in os.path.basename(os.readlink(f"/proc/{process}/exe"))
+    return False
