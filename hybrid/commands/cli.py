@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from hybrid.core.private_folder import Elsewhere
+from hybrid.commands.streams import open_streams, print_line, say_warnings_in_a_line
 from hybrid.core.record import record
 from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
@@ -57,8 +53,8 @@ def run(
     `meanwhile`: begins what can go on in the background while MPI starts; it must not fail.
     In a job all ranks agree on wrong usage like on any other error: a rank started with other options keeps no rank waiting.
     """
-    _open_streams()
-    _say_warnings_in_a_line(name)
+    open_streams()
+    say_warnings_in_a_line(name)
     usage: UsageError | None = None
     options, settings = None, Settings()
     try:
@@ -165,32 +161,6 @@ class _Command:
         return code
 
 
-def _open_streams() -> None:
-    """Replace closed standard streams by /dev/null, and characters that the user's locale lacks by question marks."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a file opened later would get the number of the closed stream, and what C code prints would go there
-    os.close(descriptor)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _say_warnings_in_a_line(name: str) -> None:
-    """Those that are meant for the user, from rank 0; others look as Python makes them."""
-    as_ever = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if not issubclass(category, Elsewhere):
-            as_ever(message, category, *where, **more)
-        elif rank_by_launcher() == 0:
-            _print_line(name, message)
-
-    warnings.showwarning = show
-
-
 def _answer_failed(name: str, error: Exception) -> int:
     """The exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and rank 0 must print before."""
     if rank_by_launcher() != 0:
@@ -254,12 +224,5 @@ def _show_traceback() -> None:
 
 
 def _print_error(name: str, error: BaseException) -> int:
-    _print_line(name, error)
+    print_line(name, error)
     return getattr(error, "exit_code", 1)
-
-
-def _print_line(name: str, text: object) -> None:
-    with suppress(OSError):  # output that cannot be written must not hide the error itself
-        sys.stdout.flush()
-    with suppress(OSError):
-        os.write(2, f"{name}: {text}\n".encode())

@@ -45,8 +45,8 @@ def refusal(command: list[str], ranks: int = 0, **options: object) -> str:
     assert "Traceback" not in done.stderr
     assert "total" not in done.stdout
     if not ranks:
-        assert (done.returncode, done.stderr) == (1, line + "\n")
-    assert done.returncode != 0
+        assert done.stderr == line + "\n"
+    assert done.returncode == 1
     return line
 
 
