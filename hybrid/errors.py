@@ -40,7 +40,11 @@ class DeviceUnavailable(HybridError, RuntimeError):
 
 
 class StartError(HybridError, RuntimeError):
-    """MPI did not start, or does not see all processes that the launcher started."""
+    """MPI did not start, or does not see all processes that the launcher started. `remedy`: what to do, if it is known."""
+
+    def __init__(self, what: str = "", remedy: str = "") -> None:
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+        self.what, self.remedy = what, remedy
 
 
 class RankFailed(HybridError, RuntimeError):

@@ -5,11 +5,13 @@ import gc
 import sys
 
 from hybrid.core.wall import wall
+from hybrid.ranks.interrupts import end_when_interrupted
 
 
 def main() -> int:
     """The command: its exit code."""
     wall.enter("imports")
+    end_when_interrupted("hybrid.matmul")
     gc.disable()  # until all modules are loaded: what they make stays, so looking for garbage among it only takes time
     from hybrid.commands.matmul import main as command
 

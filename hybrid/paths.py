@@ -3,7 +3,16 @@
 
 import sys
 
-from hybrid.commands.paths import main
+from hybrid.ranks.interrupts import end_when_interrupted
+
+
+def main() -> int:
+    """The command: its exit code."""
+    end_when_interrupted("hybrid.paths")
+    from hybrid.commands.paths import main as command
+
+    return command()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,10 +11,9 @@ import numpy as np
 from hybrid.arrays.fill import fill_rows
 from hybrid.arrays.interop import on_gpu
 from hybrid.core.spans import Span, even_pieces
-from hybrid.errors import UsageError, one_line
-from hybrid.host.thread_map import on_threads, rows_of_about
-
-_BYTES_AT_ONCE = 32 << 20  # read from a file between two calls of `progress`
+from hybrid.errors import UsageError
+from hybrid.host.npy_file import NpyFile
+from hybrid.host.thread_map import on_threads
 
 
 class MatrixSource(Protocol):
@@ -53,30 +51,14 @@ class FileMatrix:
     at_root = False
 
     def __init__(self, path: str) -> None:
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise UsageError(f"{path} is not a regular file")
         try:
-            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # np.load raises many kinds for a malformed header
-            raise UsageError(f"{path} cannot be read as a .npy matrix: {one_line(error)}") from None
-        if not isinstance(self._array, np.ndarray) or self._array.ndim != 2:
-            raise UsageError(f"{path} does not hold a matrix: its shape is {getattr(self._array, 'shape', 'unknown')}")
-        if self._array.dtype.kind not in "biuf":
-            raise UsageError(f"{path} holds {self._array.dtype}: only real numbers can be multiplied here")
-        self.path = os.path.abspath(path)
-        self.shape: tuple[int, int] = self._array.shape
-        self.dtype = self._array.dtype
+            self._file = NpyFile(path)
+        except UsageError as error:
+            raise UsageError(f"{path} {error}") from None
+        self.path, self.shape, self.dtype = self._file.path, self._file.shape, self._file.dtype
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        done = 0
-        for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
-            with np.errstate(over="raise"):
-                try:
-                    into[group.within(rows).slice] = self._array[group.slice]
-                except FloatingPointError:
-                    raise UsageError(f"{self.path} holds values too large for {into.dtype}") from None
-            done += len(group)
-            progress(done)
+        self._file.read(rows, into, progress)
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         return None  # the file may change meanwhile, and each row is read several times

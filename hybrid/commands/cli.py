@@ -4,27 +4,25 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from hybrid.commands.streams import open_streams, print_line, say_warnings_in_a_line
 from hybrid.core.record import record
 from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
+from hybrid.ranks.interrupts import ERROR_TIME
 from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import abort, leave, start_world
 
-ERROR_TIME = 1.0  # seconds that rank 0 gets to print an error which keeps all ranks from starting, before the others print theirs
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
@@ -55,7 +53,8 @@ def run(
     `meanwhile`: begins what can go on in the background while MPI starts; it must not fail.
     In a job all ranks agree on wrong usage like on any other error: a rank started with other options keeps no rank waiting.
     """
-    _open_streams()
+    open_streams()
+    say_warnings_in_a_line(name)
     usage: UsageError | None = None
     options, settings = None, Settings()
     try:
@@ -75,7 +74,6 @@ def run(
     command = _Command(name, options, settings, usage, work, unstarted)
 
     def worker() -> int:
-        heartbeat.note_interrupts()
         meanwhile(settings)
         return command.run_as_rank()
 
@@ -102,6 +100,7 @@ class _Command:
         """Start MPI and do this rank's part; the exit code."""
         team: Team | None = None
         try:
+            heartbeat.note_interrupts()
             wall.enter("MPI start")
             try:
                 team = start_world(patience=PATIENCE)
@@ -111,6 +110,7 @@ class _Command:
                 heartbeat.mpi_started()
                 self._start_together(team)
                 code = self.work(team, self.options, self.settings)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             _show_traceback()
             return _fail_before_start(self.name, self.usage or error) if team is None else _fail(self.name, team, error)
@@ -161,19 +161,6 @@ class _Command:
         return code
 
 
-def _open_streams() -> None:
-    """Replace closed standard streams by /dev/null, and characters that the user's locale lacks by question marks."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a file opened later would get the number of the closed stream, and what C code prints would go there
-    os.close(descriptor)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def _answer_failed(name: str, error: Exception) -> int:
     """The exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and rank 0 must print before."""
     if rank_by_launcher() != 0:
@@ -191,7 +178,9 @@ def _answer_failed(name: str, error: Exception) -> int:
 def _fail(name: str, team: Team, error: BaseException) -> int:
     """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if heartbeat.interrupted():
+    # After an interrupt within an `exec` of text, as many modules have one, Python kills itself at its end. The next forgets it.
+    exec("")  # noqa: S102
+    if heartbeat.interrupted() or isinstance(error, KeyboardInterrupt):
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
         if team.rank:  # a terminal interrupts all ranks: rank 0 says so, and ends the job
             time.sleep(ERROR_TIME)
@@ -221,7 +210,7 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
     _print_error(name, error)
-    heartbeat.report_exit_code(code, agreed=False)
+    heartbeat.report_exit_code(code, agreed=isinstance(error, HybridError) and error.on_all_ranks)
     sys.stdout.flush()
     os._exit(code)
 
@@ -235,8 +224,5 @@ def _show_traceback() -> None:
 
 
 def _print_error(name: str, error: BaseException) -> int:
-    with suppress(OSError):  # output that cannot be written must not hide the error itself
-        sys.stdout.flush()
-    with suppress(OSError):
-        os.write(2, f"{name}: {error}\n".encode())
+    print_line(name, error)
     return getattr(error, "exit_code", 1)

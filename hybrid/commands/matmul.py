@@ -44,7 +44,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     wall.enter("imports")
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.core.timeline import Timeline
-    from hybrid.execution.npy_output import write_product
+    from hybrid.execution.npy_output import refuse_unwritable_product, write_product
     from hybrid.execution.product import RunOptions, run_product
     from hybrid.reporting.progress import Progress
     from hybrid.selection.agreement import agree
@@ -58,6 +58,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
         problem, a, b = _operands(options)
+        if options.out:
+            refuse_unwritable_product(team, problem, options.out)
         looking.mine = take_inventory(session, settings)
     decision = agree(session, ProductRequest(problem), settings, looking.all)
     speaker = _Speaker(team, options)

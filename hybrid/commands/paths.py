@@ -65,6 +65,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         for remark in root.remarks:
             print(f"{NAME}: {remark}", file=sys.stderr, flush=True)
     began = time.perf_counter()
+    team.enter("multiply")
     result = _multiply(team, task, root, settings)
     with team.phase("report", timed=False), busy():
         if root is not None:
@@ -94,6 +95,8 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData,
         probabilities=options.stochastic,
         memory=settings.host_memory,
     )
+    if options.out:  # other formats take 2 bytes a number at least
+        refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * len(graph.names) ** 2)
     root = RootData(graph, graph.adjacency, [f"{options.graph}: {graph}"])
     rows, columns = (_vertices_asked_for(graph, name, options) for name in (options.tail, options.head))
     computation: Arithmetic | Chain

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 # The names of their processes, with those that they start on a node: Hydra's (MPICH), Open MPI's and Slurm's.
 _LAUNCHERS = (
-    *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy"),
+    *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
     *("orterun", "orted", "prterun", "prted"),
     *("srun", "slurmstepd"),
 )
@@ -69,6 +69,19 @@ def launch_began() -> float:
     except (OSError, AttributeError, ValueError, IndexError):  # no Linux, or no /proc
         return now
     return now - max(0.0, age)
+
+
+def launcher_above() -> bool | None:
+    """Whether a launcher that is known by its name is running above this process; None where the system does not tell."""
+    try:
+        _, parent, _ = _process(os.getpid())
+        while parent > 1:
+            name, parent, _ = _process(parent)
+            if name in _LAUNCHERS:
+                return True
+    except (OSError, ValueError, IndexError):
+        return None
+    return False
 
 
 def _process(number: int) -> tuple[str, int, int]:

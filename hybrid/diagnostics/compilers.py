@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import util
@@ -29,6 +30,7 @@ class Tools:
     compiler_trouble: str  # what is wrong with it
     compiler_absent: bool
     caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there
+    elsewhere: str = ""  # why the first is not the usual one
 
 
 def inspect() -> Tools | Unknown:
@@ -42,12 +44,15 @@ def _inspect() -> Tools:
         trouble = _try_compiler(path)
     except DeviceUnavailable as missing:
         trouble, absent = str(missing), "CXX" not in os.environ
-    caches = [_try_emulation_cache()]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        caches = [_try_emulation_cache()]
+    elsewhere = "; ".join(str(each.message) for each in said)
     cupy = util.find_spec("cupy")
     if cupy is not None and cupy.origin:  # a package, not just a folder of that name
         folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
         caches.append((folder, _try_folder(Path(folder), "CUPY_CACHE_DIR")))
-    return Tools(path, trouble, absent, tuple(caches))
+    return Tools(path, trouble, absent, tuple(caches), elsewhere)
 
 
 def _try_compiler(path: str) -> str:
@@ -98,6 +103,8 @@ def judge(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str]
         if troubles:
             what, _, remedy = troubles[0].rpartition(": ")
             findings.append(Finding("kernel cache", "wrong", f"{who}{what}", f"{remedy} to a folder that can be written to"))
+        elif tools.elsewhere:
+            findings.append(Finding("kernel cache", "note", f"{who}{tools.elsewhere}"))
         else:
             findings.append(Finding("kernel cache", "ok", f"{who}{', '.join(folder for folder, _ in tools.caches)}"))
     return findings

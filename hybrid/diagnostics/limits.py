@@ -12,6 +12,7 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.diagnostics.finding import Finding, Unknown, attempt
 from hybrid.host.memory import shared_bytes
+from hybrid.ranks.preflight import SHARED
 from hybrid.ranks.shared_memory import shared_memory_folder
 
 _LITTLE_SHARED = 1 << 30
@@ -58,6 +59,9 @@ def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:
     remedy = "enlarge it (mount -o remount,size=…; in a container --shm-size=…), or delete what ended programs left there"
     if free < _TOO_LITTLE_SHARED:
         return Finding("shared memory", "wrong", f"{text}: too little for ranks that share matrices", remedy)
+    if folder != str(SHARED):
+        text += f"; {SHARED} cannot be written to, so that ranks of one host share matrices there, on a disk perhaps"
+        return Finding("shared memory", "note", f"{text}: mount a tmpfs at {SHARED} that you may write to")
     if free < _LITTLE_SHARED:
         return Finding("shared memory", "note", f"{text}, which bounds the matrices of ranks on one host: {remedy}")
     return Finding("shared memory", "ok", text)

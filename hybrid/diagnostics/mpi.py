@@ -68,10 +68,10 @@ def judge(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> li
 
 def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Finding:
     if unstarted is not None:
-        text = str(unstarted)
+        text = unstarted.what
         if isinstance(first.mpi, Library) and first.mpi.name not in text:
             text += f"; mpi4py uses {first.mpi.name}"
-        return Finding("launcher", "wrong", text, _fitting_launcher(first))
+        return Finding("launcher", "wrong", text, unstarted.remedy or _fitting_launcher(first))
     if first.launcher:
         return Finding("launcher", "ok", f"{first.launcher} started {size}, and MPI sees as many")
     if isinstance(first.mpirun, Unknown):

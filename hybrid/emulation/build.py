@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from hybrid.core import private_folder
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.sources import KERNELS
@@ -91,7 +92,7 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
     key = _cache_key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
     library = cache_folder() / f"{name}-{key}.so"
-    if not library.exists():
+    if not _kept(library):
         with _beside(library) as folder:
             text = folder / f"{source.stem}.cpp"
             # The anonymous namespace keeps symbols of several loaded libraries apart.
@@ -112,7 +113,7 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
             objects = [first, folder / "kernel.o", last, *others]  # their order in .bss, which runtime.cpp relies on
             link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
             _compile(program, source.name, link, library)
-            os.replace(folder / "library.so", library)
+            _keep(folder / "library.so", library)
     return library
 
 
@@ -120,10 +121,10 @@ def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
     """A shared library of one ordinary C file, by this compiler. EmulationError of kind "build" if it fails."""
     flags = (*flags, "-fPIC", "-shared", *_native())
     library = cache_folder() / f"{source.stem}-{_cache_key(program, flags, source)}.so"
-    if not library.exists():
+    if not _kept(library):
         with _beside(library) as folder:
             _compile(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], library)
-            os.replace(folder / "library.so", library)
+            _keep(folder / "library.so", library)
     return library
 
 
@@ -133,7 +134,7 @@ def _runtime(program: str, checks: str) -> list[Path]:
     sources = [*sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp"))]
     cached = cache_folder() / f"runtime-{_cache_key(program, flags, checks, *sources)}"
     names = ["runtime", "loads"] if checks == "loads" else ["runtime"]
-    if not cached.is_dir():
+    if not _kept(cached):
         with _beside(cached) as folder:
             for edge in ("first", "last"):
                 (folder / f"{edge}.cpp").write_text(f'extern "C" {{ alignas(128) char shared_{edge}[128]; }}\n', encoding="utf-8")
@@ -142,9 +143,9 @@ def _runtime(program: str, checks: str) -> list[Path]:
                 runtime = ["-c", str(HERE / f"{name}.cpp"), "-o", str(folder / f"{name}.o")]
                 _compile(program, f"{name}.cpp", [*flags, *runtime], cached)
             try:
-                (folder / "done").mkdir()
+                (folder / "done").mkdir(mode=0o700)
                 for name in ("first", "last", *names):
-                    os.replace(folder / f"{name}.o", folder / "done" / f"{name}.o")
+                    _keep(folder / f"{name}.o", folder / "done" / f"{name}.o")
                 os.rename(folder / "done", cached)
             except OSError:
                 if not cached.is_dir():  # else another process put the same there first
@@ -177,18 +178,30 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def cache_folder() -> Path:
-    """The folder of compiled libraries, created if needed. DeviceUnavailable if that fails."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base) / "hybrid-runner" / "emulation"
+    """The private folder of compiled libraries, created if needed. DeviceUnavailable if that fails."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return private_folder.cache_folder("emulation")
     except OSError as error:
-        raise _unusable(folder, error) from None
-    return folder
+        raise _unusable("the cache, nor in the folder for temporary files", error) from None
 
 
-def _unusable(folder: Path, error: OSError) -> DeviceUnavailable:
-    return DeviceUnavailable(f"compiled kernels cannot be kept in {folder} ({one_line(error)}): set XDG_CACHE_HOME")
+def _unusable(where: Path | str, error: OSError) -> DeviceUnavailable:
+    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({one_line(error)}): set XDG_CACHE_HOME")
+
+
+def _kept(path: Path) -> bool:
+    """Whether it has been compiled by this user. What is there by that name and is not certainly so is removed."""
+    if not os.path.lexists(path):
+        return False  # and what another process puts there now stays
+    if not private_folder.is_own(path):
+        private_folder.discard(path)
+        return False
+    return True
+
+
+def _keep(file: Path, target: Path) -> None:
+    file.chmod(0o700)
+    os.replace(file, target)
 
 
 def _cache_key(program: str, *parts: object) -> str:

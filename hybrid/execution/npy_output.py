@@ -9,12 +9,26 @@ from pathlib import Path
 
 import numpy as np
 
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, pieces
-from hybrid.host.files import discard, publish, temporary_name, write_whole
+from hybrid.host.files import discard, publish, refuse_unwritable, temporary_name, write_whole, written_to
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 
 _BYTES_AT_ONCE = 32 << 20
+
+
+def refuse_unwritable_product(team: Team, problem: Problem, path: str) -> None:
+    """As `refuse_unwritable`, with the size of the file, of which the root has the word."""
+    size = len(_header((problem.n, problem.m), np.dtype(problem.dtype))) + problem.n * problem.m * problem.item_size
+    refuse_unwritable(path, size if team.rank == 0 else 0)
+
+
+def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_2_0(header, described)
+    return header.getvalue()
 
 
 def write_product(team: Team, plan: Plan, c: np.ndarray, path: str) -> None:
@@ -23,10 +37,10 @@ def write_product(team: Team, plan: Plan, c: np.ndarray, path: str) -> None:
         naming.mine = temporary_name(path) if team.rank == plan.root else None
     beside: Path = naming.all[plan.root]
     try:
-        with team.phase("write", timed=False):
+        with team.phase("write", timed=False), written_to(path):
             if team.node == plan.root_node:
                 _write_rows(team, beside, c, plan.c_rows_at_the_end(team.rank))
-        with team.phase("write", timed=False):
+        with team.phase("write", timed=False), written_to(path):
             if team.rank == plan.root:
                 publish(beside, path)
     except BaseException:
@@ -37,13 +51,11 @@ def write_product(team: Team, plan: Plan, c: np.ndarray, path: str) -> None:
 
 def _write_rows(team: Team, path: Path, matrix: np.ndarray, rows: Span) -> None:
     # Not through a memory map: a full disk is then an error and not a SIGBUS.
-    header = io.BytesIO()
-    described = {"descr": np.lib.format.dtype_to_descr(matrix.dtype), "fortran_order": False, "shape": matrix.shape}
-    np.lib.format.write_array_header_2_0(header, described)
+    header = _header(matrix.shape, matrix.dtype)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
-        write_whole(descriptor, header.getvalue(), 0)
-        at = len(header.getvalue()) + rows.lo * matrix.shape[1] * matrix.itemsize
+        write_whole(descriptor, header, 0)
+        at = len(header) + rows.lo * matrix.shape[1] * matrix.itemsize
         data = memoryview(matrix[rows.slice].reshape(-1).view(np.uint8).data)
         for part in pieces(Span(0, len(data)), _BYTES_AT_ONCE):
             write_whole(descriptor, data[part.slice], at + part.lo)

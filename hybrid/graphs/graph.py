@@ -11,7 +11,7 @@ import numpy as np
 
 from hybrid.core.settings import one_of
 from hybrid.errors import DoesNotFit, UsageError, one_line
-from hybrid.graphs.graph_io import LARGEST, Read, from_csv, from_edges, from_matrix_market, from_npy
+from hybrid.graphs.graph_io import LARGEST, Read, from_csv, from_edges, from_matrix_market, from_npy, refuse_large_file
 
 EXAMPLES = {"ten": "ten.csv", "five": "five.edges"}
 _BY_ENDING = {".csv": "csv", ".tsv": "csv", ".mtx": "mtx", ".npy": "npy"}
@@ -68,6 +68,7 @@ def read_graph(source: str, form: str | None, *, directed: bool, probabilities: 
             raise UsageError(f"{lacking}; the example graphs are {' and '.join(EXAMPLES)}")
         if directed and form != "edges":
             raise UsageError("--directed is for edge lists; a matrix says itself which way its edges go")
+        refuse_large_file(path, memory)
         matrix, names = _read(path, form, kind, directed or probabilities, memory)
         return Graph(_as_adjacency(matrix, kind), names or [str(number) for number in range(1, len(matrix) + 1)])
     except (UsageError, DoesNotFit) as error:

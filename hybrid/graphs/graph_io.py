@@ -6,20 +6,27 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError, one_line
 from hybrid.host.memory import available_host_bytes
+from hybrid.host.npy_file import NpyFile
 
 Read = tuple[np.ndarray, "list[str] | None"]
 
 LARGEST = 2**63 - 1
+_BYTES_OF_A_CELL = 90  # that Python takes for a number of more than one digit in a .csv file, as measured
 _COPIES = 4  # of the matrix that exist at a time while it is read and multiplied
+_BYTES_OF_AN_EDGE = 330  # that Python takes to remember a line of an edge list, as measured
+_LINES_BETWEEN_LOOKS = 10_000
+_LONGEST_LINE = 1 << 16  # characters of an edge list's line
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -39,14 +46,27 @@ def as_number(text: str, kind: type) -> int | float:
     return int(value)
 
 
-def refuse_too_many(vertices: int, memory: int) -> None:
-    """DoesNotFit before a matrix of so many vertices is made. `memory`: bytes that may be used; 0: what is available."""
-    need, free = _COPIES * 8 * vertices**2, memory or available_host_bytes()
+def refuse_too_many(vertices: int, memory: int, besides: int = 0) -> None:
+    """DoesNotFit before a matrix of so many vertices is made. `memory`: bytes that may be used; 0: what is available.
+
+    `besides`: bytes that reading takes.
+    """
+    need, free = _COPIES * 8 * vertices**2 + besides, memory or available_host_bytes()
     if need > free:
         raise DoesNotFit(
             f"a matrix of {vertices}×{vertices} and its copies take {readable(need)}, {readable(free)} are free: "
             "use a smaller graph, or a machine with more memory"
         )
+
+
+def refuse_large_file(path: Path, memory: int) -> None:
+    """DoesNotFit before any of it is read."""
+    _refuse_large(path.stat().st_size, memory or available_host_bytes(), "the file takes")
+
+
+def _refuse_large(need: int, free: int, what: str) -> None:
+    if need > free:
+        raise DoesNotFit(f"{what} {readable(need)}, {readable(free)} are free: use a .npy file, or a machine with more memory")
 
 
 def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
@@ -56,10 +76,16 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
     """
     edges: dict[tuple[str, str], tuple[int | float, int]] = {}
     names: set[str] = set()
-    with open(path, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
+    free = memory or available_host_bytes()
+    with open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), 1):
+            if len(line) == _LONGEST_LINE:
+                raise UsageError(f"line {number} has {_LONGEST_LINE} characters or more: it is no edge")
             words = line.split("#")[0].replace(",", " ").split()
             names.update(words[:2])
+            if number % _LINES_BETWEEN_LOOKS == 0:
+                refuse_too_many(len(names), free)
+                _refuse_large(_BYTES_OF_AN_EDGE * len(edges), free, f"the edges up to line {number} take")
             if len(words) < 2:
                 continue
             tail, head = words[:2]
@@ -95,8 +121,14 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
     The shape tells which there are, since the matrix is square. A first row of numbers alone belongs to the matrix, and so does
     a first column, unless the first row holds names. Where both are names the first row may lack its corner cell.
     """
-    rows = list(_cells(path))
-    refuse_too_many(len(rows), memory)
+    rows: list[tuple[int, list[str]]] = []
+    for number, row in _cells(path, memory):
+        rows.append((number, row))
+        line, first = rows[0]
+        if len(rows) > len(first) + 2:
+            raise UsageError(
+                f"line {line} has {len(first)} numbers, but there are {len(rows)} rows or more: the matrix must be square"
+            )
     height, width = len(rows), max((len(row) for _, row in rows), default=0)
     names_in_first_row = bool(rows) and not _all_numbers(rows[0][1])
     named_on_both = height == width > 1 and names_in_first_row
@@ -123,12 +155,20 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
     return np.array(values, np.float64 if kind is float else np.int64).reshape(len(rows), len(rows)), names
 
 
-def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with their line numbers, without empty lines; the delimiter is the one that the first line has most of."""
+def _cells(path: Path, memory: int) -> Iterator[tuple[int, list[str]]]:
+    """Rows with their line numbers, without empty lines; the delimiter is the one that the first line has most of.
+
+    DoesNotFit where the first line alone tells that there are too many.
+    """
     with open(path, encoding="utf-8-sig", newline="") as file:
         first = file.readline()
+        delimiter = max(",;\t", key=first.count)
+        columns = first.count(delimiter)
+        # Numbers of more than one digit, at most: all take a digit and a comma at least.
+        long_ones = min(columns**2, max(0, path.stat().st_size - 2 * columns**2))
+        refuse_too_many(columns, memory, _BYTES_OF_A_CELL * long_ones)
         file.seek(0)
-        reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
+        reader = csv.reader(file, delimiter=delimiter)
         for row in reader:
             if any(cell.strip() for cell in row):
                 yield reader.line_num, row
@@ -145,10 +185,12 @@ def from_matrix_market(path: Path, memory: int) -> Read:
     except ImportError:
         raise UsageError("Matrix Market files are read by SciPy: pip install 'hybrid-runner[graphs]'") from None
     try:
-        rows, columns, _, _, field, _ = mminfo(path)
+        rows, columns, entries, _, field, _ = mminfo(path)
         if rows != columns:
             raise UsageError(f"not a square matrix: its shape is {rows}×{columns}")
         refuse_too_many(rows, memory)
+        if entries > rows * columns:
+            raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}")
         if field not in ("integer", "real", "pattern", "unsigned-integer"):
             raise UsageError(f"it holds {field} numbers: only real ones can be multiplied here")
         newer = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
@@ -167,11 +209,8 @@ def from_matrix_market(path: Path, memory: int) -> Read:
 
 def from_npy(path: Path, memory: int) -> Read:
     """Pickled objects are refused: reading them could run any code."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a malformed header raises whatever its contents lead to
-        raise UsageError(f"not a .npy matrix: {one_line(error)}") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 2:
-        raise UsageError(f"not a matrix: its shape is {getattr(array, 'shape', 'unknown')}")
-    refuse_too_many(max(array.shape), memory)
-    return np.array(array), None
+    file = NpyFile(str(path))
+    refuse_too_many(max(file.shape), memory)
+    array = np.empty(file.shape, file.dtype)
+    file.read(Span(0, file.shape[0]), array)
+    return array, None

@@ -3,25 +3,52 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hybrid.errors import UsageError
+from hybrid.core.text import readable
+from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.host.memory import shared_bytes
 
 
 @contextmanager
 def atomic_write(path: str) -> Iterator[Path]:
     """A temporary path to write to: renamed to `path` at the end of the body, removed if the body raises."""
     temporary = temporary_name(path)
+    with written_to(path):
+        try:
+            yield temporary
+            publish(temporary, path)
+        except BaseException:
+            discard(temporary)
+            raise
+
+
+@contextmanager
+def written_to(path: str) -> Iterator[None]:
+    """What the system refuses in this context is a HybridError that names the file that was meant."""
     try:
-        yield temporary
-        publish(temporary, path)
-    except BaseException:
-        discard(temporary)
-        raise
+        yield
+    except OSError as error:
+        parent, limit = Path(os.path.realpath(path)).parent, largest_file()
+        if not parent.is_dir():
+            why = f"{parent} is no folder any more"
+        elif error.errno == errno.EFBIG and limit is not None:
+            why = f"files may have {readable(limit)} at most (ulimit -f)"
+        else:
+            why = error.strerror or one_line(error)
+        raise HybridError(f"{path} cannot be written: {why}") from error
+
+
+def largest_file() -> int | None:
+    """Bytes that a file of this process may have; None without a limit."""
+    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return None if size == resource.RLIM_INFINITY else size
 
 
 def temporary_name(path: str) -> Path:
@@ -53,12 +80,12 @@ def publish(temporary: Path, path: str) -> None:
 
 
 def discard(temporary: Path) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         temporary.unlink()
 
 
-def refuse_unwritable(path: str) -> None:
-    """UsageError if no file could be written at `path`: found before the work, not after it."""
+def refuse_unwritable(path: str, size: int = 1) -> None:
+    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: found before the work, not after."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise UsageError(f"{path} is not a regular file")
@@ -66,6 +93,13 @@ def refuse_unwritable(path: str) -> None:
         raise UsageError(f"there is no folder {target.parent} for {path}")
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}")
+    free, limit = shared_bytes(target.parent), largest_file()
+    if size > free:
+        raise DoesNotFit(
+            f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing"
+        )
+    if limit is not None and size > limit:
+        raise DoesNotFit(f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited")
 
 
 def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:

@@ -57,6 +57,6 @@ def _allowed_by_control_groups(root: Path) -> list[int]:
 
 
 def shared_bytes(folder: Path) -> int:
-    """Free bytes of the file system of `folder`, in which shared matrices are created."""
+    """Free bytes of the file system of `folder`, for shared matrices or files."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize

@@ -19,6 +19,7 @@ class Launch:
     name: str
     rank: int
     size: int
+    variables: tuple[str, str] = ("", "")  # that say so
 
 
 OPEN_MPI = "mpirun (Open MPI)"
@@ -34,7 +35,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """The launch this process belongs to, or None when it was started without a launcher."""
     for name, rank, size in _VARIABLES:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
-            return Launch(name, int(environment[rank]), int(environment[size]))
+            return Launch(name, int(environment[rank]), int(environment[size]), (rank, size))
     return None
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.errors import RankMissing, one_line
 from hybrid.ranks.arrival import Arrivals, Limits, await_all, unusable
 from hybrid.ranks.heartbeat import heartbeat
+from hybrid.ranks.interrupts import overdue
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -70,7 +71,8 @@ class Messages:
         self._comm = await_all(comm, limits) if limits else comm.Dup()
         self._control = comm.Dup()
         self._given_up = ""  # why this communicator cannot be used any more
-        self._left: list[Any] = []  # the request that was given up, and its buffers
+        self._left: list[Any] = []  # requests that were given up, and their buffers
+        self.interrupted = False  # in an exchange that did not end: the ranks are out of step
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self.serial = 0  # the current phase's number, the same on every rank
         # Of the current phase, to clear up after a failure: messages by the other rank, and unfinished requests.
@@ -122,6 +124,7 @@ class Messages:
         """Every rank's object, in rank order (an Allgather). TimeoutError after `patience` seconds.
 
         Raises Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too.
+        KeyboardInterrupt where an interrupt has been deferred for too long.
         `arriving`: other ranks may not have called yet; RankMissing if they do not for too long, now and from then on.
         """
         self._refuse_given_up()
@@ -137,9 +140,11 @@ class Messages:
         arrivals = Arrivals(self._control, self.serial, self._limits) if arriving and self._limits else None
         try:
             self._poll(request, deadline=deadline, look=partial(self._refuse_given_up, arrivals))
-        except RankMissing as missing:
+        except (RankMissing, KeyboardInterrupt) as error:
             self._left += [request, slot, slots]
-            self._give_up(str(missing))
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            self._give_up(str(error))
         begins = range(0, len(slots), _SLOT)
         sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
         if max(sizes) <= _SLOT - _LENGTH:
@@ -147,13 +152,20 @@ class Messages:
         else:  # some object does not fit its slot: all are sent again, whole
             starts = [0, *accumulate(sizes)]
             received = memoryview(bytearray(starts[-1]))
-            into = [received, sizes, starts[:-1], self._byte]
-            self._poll(self._comm.Iallgatherv([packed, self._byte], into), deadline=deadline, look=self._refuse_given_up)
+            request = self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte])
+            try:
+                self._poll(request, deadline=deadline, look=self._refuse_given_up)
+            except KeyboardInterrupt:
+                self._left += [request, packed, received]
+                raise
             parts = [received[lo:hi] for lo, hi in pairwise(starts)]
         return [pickle.loads(part) for part in parts]
 
     def _refuse_given_up(self, arrivals: Arrivals | None = None) -> None:
-        """RankMissing if some ranks wait no longer for others, or this one for those in `arrivals`."""
+        """RankMissing if some ranks wait no longer for others, or this one for those in `arrivals`; KeyboardInterrupt."""
+        if overdue():
+            self.interrupted, self._given_up = True, "an exchange with the other ranks was interrupted"
+            raise KeyboardInterrupt
         status = self._new_status()
         if not self._given_up and self._control.Iprobe(tag=_GAVE_UP, status=status):
             text = bytearray(status.Get_count(self._byte))

@@ -12,6 +12,7 @@ however the job ends. Elsewhere, and where ranks do not see each other's process
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from contextlib import suppress
@@ -21,16 +22,17 @@ from pathlib import Path
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
+from hybrid.host.memory import shared_bytes
 from hybrid.host.row_view import RowView
 from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.preflight import SHARED
 from hybrid.ranks.team import Team
 
 
 def shared_memory_folder() -> Path:
     """The folder for the files that ranks map: /dev/shm, or the folder for temporary files where there is none."""
-    memory = Path("/dev/shm")  # noqa: S108 (files there get unguessable names, made exclusively)
-    if os.access(memory, os.W_OK):
-        return memory
+    if os.access(SHARED, os.W_OK):  # files there get unguessable names, made exclusively
+        return SHARED
     import tempfile
 
     return Path(tempfile.gettempdir())
@@ -56,7 +58,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
             _opened(team, sizes if shared else {}, opened, named=True)
         with team.phase("scatter", timed=False), busy():
             own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
-            maps = {key: _map(descriptor, sizes[key], own[key]) for key, descriptor in opened.items()}
+            maps = {key: _map(descriptor, sizes[key], own[key], sum(sizes.values())) for key, descriptor in opened.items()}
             arrays = {
                 key: np.ndarray(shape, dtype, buffer=maps[key]) if shared else empty_matrix(*shape, dtype)
                 for key, shape in shapes.items()
@@ -131,8 +133,15 @@ def _make_files(sizes: dict[str, int], made: dict[str, _File], *, named: bool) -
         if file is None:
             return None
         made[key] = file
-        os.truncate(file.descriptor, size)
+        try:
+            os.truncate(file.descriptor, size)
+        except OSError as error:
+            raise DoesNotFit(f"no file of {readable(size)} can be made in {shared_memory_folder()}: {_why(error)}") from None
     return {key: (file.path, _identity(file.descriptor)) for key, file in made.items()}
+
+
+def _why(error: OSError) -> str:
+    return "it is beyond the limit of ulimit -f" if error.errno == errno.EFBIG else os.strerror(error.errno or 0)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
@@ -140,13 +149,16 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _map(descriptor: int, size: int, reserved: Span) -> mmap.mmap:
-    """Map the whole file, after memory for its bytes `reserved` has been allocated."""
+def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
+    """Map the whole file, after memory for its bytes `reserved` has been allocated. `whole`: bytes of all files of the node."""
     try:
         if len(reserved) and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, reserved.lo, len(reserved))
         return mmap.mmap(descriptor, size)
     except OSError as error:
+        folder = shared_memory_folder()
+        free = shared_bytes(folder)
         raise DoesNotFit(
-            f"no room for {readable(len(reserved))} of shared memory in {shared_memory_folder()} ({error.strerror})"
+            f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them {readable(free)} are "
+            f"free: {readable(max(0, len(reserved) - free))} are missing ({error.strerror})"
         ) from None

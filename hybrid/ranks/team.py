@@ -20,6 +20,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.errors import HybridError, one_line, rebuild
 from hybrid.ranks.arrival import Limits
 from hybrid.ranks.heartbeat import heartbeat
+from hybrid.ranks.interrupts import deferred
 from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Phase:
         if self._timed:
             self._team.timeline.add(self._name, self._began, time.perf_counter())
         # SystemExit and KeyboardInterrupt count as failures, too: this rank leaves, and the others would wait for it.
-        self._team._end_phase(self, None if isinstance(failure, PhaseEnded) else failure)
+        with deferred():
+            self._team._end_phase(self, None if isinstance(failure, PhaseEnded) else failure)
 
 
 class Team:
@@ -128,7 +130,7 @@ class Team:
         try:
             yield
         except BaseException as error:
-            if self._messages is None or (isinstance(error, HybridError) and error.on_all_ranks):
+            if self._messages is None or (isinstance(error, HybridError) and error.on_all_ranks) or self._messages.interrupted:
                 raise
             with self.phase(self.doing, timed=False):
                 raise

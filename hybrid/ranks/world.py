@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import warnings
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,6 +16,7 @@ from hybrid.ranks.arrival import Limits, unusable
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.leftovers import unname_files
 from hybrid.ranks.mpi_library import library_name
+from hybrid.ranks.preflight import left_over, refuse_too_little
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def start_world(*, patience: float | None = None) -> Team:
     launch = launched()
     if launch is None:
         return Team()
+    refuse_too_little(launch)
     try:
         MPI = start_mpi()
     except (ImportError, RuntimeError) as error:
@@ -91,7 +94,9 @@ def start_mpi() -> ModuleType:
     import mpi4py
 
     mpi4py.rc(thread_level="funneled")
-    from mpi4py import MPI
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # is looked at, and said in one line
+        from mpi4py import MPI
 
     return MPI
 
@@ -136,6 +141,14 @@ def _refuse_foreign_launcher(world: MPI.Comm) -> None:
         return
     from mpi4py import MPI
 
+    if variables := left_over():
+        error = StartError(
+            f"{variables} say that {launch.name} started {launch.size} ranks, but no launcher is running above this process, and "
+            "MPI sees it alone: they are left over from another job",
+            "unset them, or start with mpirun",
+        )
+        error.on_all_ranks = True  # nobody waits for this process
+        raise error
     raise StartError(
         f"{launch.name} started {launch.size} processes, but {library_name(MPI)} sees {size}: they belong to "
         "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.errors import UsageError
+from hybrid.host.files import written_to
 
 SCHEMA = 1
 
@@ -58,12 +59,12 @@ def write(record: Mapping[str, Any], path: str) -> None:
     if path == "-":
         sys.stdout.write(line.decode())
         return
-    with open(path, "ab", buffering=0) as lines:
+    with written_to(path), open(path, "ab", buffering=0) as lines:
         fcntl.flock(lines, fcntl.LOCK_EX)  # other runs may append at the same time
         end = lines.seek(0, os.SEEK_END)
         if lines.write(line) != len(line):
             lines.truncate(end)
-            raise OSError(errno.ENOSPC, f"no space for the run's line in {path}")
+            raise OSError(errno.ENOSPC, "no space left for the run's line")
 
 
 def read(path: str) -> Iterator[dict[str, Any]]:

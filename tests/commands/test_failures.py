@@ -22,6 +22,7 @@ from hybrid.ranks.launcher import mpirun
 pytestmark = pytest.mark.launcher
 
 FAILING = Path(__file__).parent / "programs" / "failing_rank.py"
+INTERRUPTED = FAILING.with_name("interrupted_exchange.py")
 LIMIT = 10  # seconds within which a job with a failed rank must have ended
 PHASES = ["start", "agree", "fill", "scatter", "copy in", "multiply", "copy out", "gather", "check", "report"]
 SAID = {
@@ -160,6 +161,31 @@ def test_an_interrupt_of_the_process_one_started_ends_it(device):
     _, said = job.communicate(timeout=LIMIT)
     assert job.returncode == 1
     assert [line.endswith(": interrupted") for line in own_lines(said)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("who", "wait"), exhaustive([("all", 8), ("0", 14), ("1", 20)], itertools.product(["all", "0", "1"], (8, 14, 20)))
+)
+def test_an_interrupt_while_ranks_wait_for_each_other_is_called_one(who, wait):
+    """And not OverflowError, AttributeError or "out of memory", as where ranks take one exchange for another."""
+    done = run(2, [str(INTERRUPTED), who, str(wait), "five", "--length", "3000"])
+    assert done.returncode != 0
+    assert [line.rpartition(": ")[2] for line in own_lines(done.stderr) if "hybrid.paths: " in line][-1] == "interrupted"
+    (line,) = [line for line in own_lines(done.stderr) if not re.search(r"vertices|primes|multiply …", line)]
+    assert line.endswith("interrupted")
+
+
+def test_an_interrupt_during_the_start_is_one_line():
+    job = subprocess.Popen([sys.executable, "-X", "importtime", "-m", "hybrid.paths", "five", "--length", "3"],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    for line in job.stderr:
+        if "argparse" in line:  # has been imported; much else has not
+            break
+    job.send_signal(signal.SIGINT)
+    out, said = job.communicate(timeout=LIMIT)
+    assert (job.returncode, out) == (1, "")
+    assert own_lines(said) == ["hybrid.paths: interrupted"]
+    assert "Traceback" not in said
 
 
 @pytest.mark.exhaustive

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 
 import pytest
-from support.commands import ROOT, module, start
+from support.commands import ROOT, module, start, under_a_launcher
 from support.selection import exhaustive
 
 from hybrid.commands import hello
@@ -179,12 +179,28 @@ def test_emulation_that_was_asked_for_and_cannot_be_is_a_failure(tmp_path):
 
 
 @needs_compiler
-def test_a_cache_that_cannot_be_written_to_is_named(tmp_path):
+@pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
+def test_where_nothing_can_be_kept_in_the_cache_the_folder_for_temporary_files_is_taken_and_said(tmp_path, ranks):
     (tmp_path / "file").write_text("")
-    done = run("--threads", 1, XDG_CACHE_HOME=str(tmp_path / "file"))
+    done = run("--threads", 1, ranks=ranks, XDG_CACHE_HOME="", HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))
+    assert done.returncode == 0
+    (line,) = [line for line in own_lines(done.stderr) if "cache" in line]
+    folder = tmp_path / f"hybrid-runner-{os.geteuid()}" / "emulation"
+    assert line.startswith(f"hybrid.hello: compiled kernels are kept in {folder}: {tmp_path}/file/.cache cannot be used")
+    assert list(folder.glob("*.so"))
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@needs_compiler
+def test_a_cache_of_another_user_is_not_used_and_named(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "hybrid-runner").symlink_to("mine")
+    (tmp_path / f"hybrid-runner-{os.geteuid()}").symlink_to("mine")
+    done = run("--threads", 1, XDG_CACHE_HOME=str(tmp_path), TMPDIR=str(tmp_path))
     assert done.returncode == 1
     assert Counter(done.stdout.splitlines()[:-1]) == expected(1, 1, 0)
-    assert "set XDG_CACHE_HOME" in done.stderr
+    assert re.search("is a link, or belongs to another user.*set XDG_CACHE_HOME", done.stderr)
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_a_gpu_that_was_asked_for_and_is_not_there_is_a_failure():
@@ -208,8 +224,8 @@ def test_closed_streams_and_a_reader_that_leaves():
 
 
 @launcher
-def test_a_launcher_of_another_mpi_is_refused():
-    done = run(SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="0")
+def test_a_launcher_of_another_mpi_is_refused(tmp_path):
+    done = start([*under_a_launcher(tmp_path, "srun"), *COMMAND], SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="0")
     assert done.returncode != 0
     assert done.stdout == ""
     assert "started 2 processes" in done.stderr

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import ROOT, module, start, successful
+from support.commands import ROOT, module, start, successful, under_a_launcher
 from support.selection import exhaustive
 
 from hybrid.kernels.catalogue import CATALOGUE
@@ -311,15 +312,28 @@ def test_settings_come_from_the_environment_and_flags_win():
     assert (settings["threads"], settings["panel_rows"]) == (1, 3)
 
 
+RANK_OF_SIZE = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}
+
+
 @launcher
-@pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_a_launcher_of_another_mpi_is_refused(size):
+@pytest.mark.parametrize("size", RANK_OF_SIZE)
+def test_a_launcher_of_another_mpi_is_refused(size, tmp_path):
     """Every process would take itself for rank 0 of 1 and do all the work again."""
-    rank = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}[size]
-    done = run(8, 8, 8, **{size: "2", rank: "0"})
+    done = start([*under_a_launcher(tmp_path), *COMMAND], 8, 8, 8, **{size: "2", RANK_OF_SIZE[size]: "0"})
     assert done.returncode != 0
     assert "total" not in done.stdout
     assert "started 2 processes" in done.stderr
+
+
+@launcher
+@pytest.mark.needs("no launcher above")
+@pytest.mark.parametrize(("size", "rank"), exhaustive([("PMI_SIZE", "0")], itertools.product(RANK_OF_SIZE, ["0", "1"])))
+def test_variables_of_a_launcher_that_is_not_there_are_named(size, rank):
+    done = run(8, 8, 8, **{size: "2", RANK_OF_SIZE[size]: rank})
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hybrid.matmul: {RANK_OF_SIZE[size]}={rank} and {size}=2 say that ")
+    assert "unset them" in line
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_runs_from_any_directory_and_from_the_checkout(tmp_path):
@@ -336,11 +350,16 @@ def test_the_entry_point_is_the_command():
 
 
 @launcher
-def test_a_program_started_by_a_launcher_of_another_mpi_is_refused_too():
+def test_a_program_started_by_a_launcher_of_another_mpi_is_refused_too(tmp_path):
     program = "from mpi4py import MPI; import hybrid; hybrid.multiply([[1.0]], [[1.0]], comm=MPI.COMM_WORLD)"
     environment = {**os.environ, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment, check=False
+        [*under_a_launcher(tmp_path, "srun"), sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
     )
     assert done.returncode != 0
     assert "StartError: srun started 2 processes" in done.stderr

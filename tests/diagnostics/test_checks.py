@@ -88,6 +88,14 @@ def test_this_environments_mpirun_is_proposed_only_where_it_fits(beside, remedy)
     assert finding.remedy == remedy
 
 
+def test_where_it_is_known_what_to_do_that_is_said():
+    error = StartError("/dev/shm is read-only", "mount it")
+    finding = mpi.judge([mpi.MpiOfRank("mpirun (MPICH)", MPICH)], error)[0]
+    assert (finding.verdict, finding.remedy) == ("wrong", "mount it")
+    assert finding.text.startswith("/dev/shm is read-only")
+    assert str(error) == "/dev/shm is read-only; mount it"
+
+
 def test_ranks_with_different_libraries_are_wrong():
     seen = [mpi.MpiOfRank("mpirun", library) for library in (MPICH, MPICH, OPEN_MPI)]
     finding = mpi.judge(seen, None)[1]
@@ -309,6 +317,8 @@ def test_shared_memory(free, verdict):
     assert finding.verdict == verdict
     assert finding.text.startswith("/dev/shm: ")
     assert limits.judge_shared([limits.Limits("a", None, "x", Unknown("planted"))]).verdict == "unknown"
+    elsewhere = limits.judge_shared([limits.Limits("a", None, "/tmp", (8 * GiB, 8 * GiB))])
+    assert (elsewhere.verdict, "/dev/shm cannot be written to" in elsewhere.text) == ("note", True)
 
 
 def test_locked_memory_is_judged_by_locking_it_where_there_is_a_gpu():

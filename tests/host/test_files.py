@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
 
-from hybrid.errors import UsageError
+from hybrid.errors import DoesNotFit, HybridError, UsageError
+from hybrid.host import files
 from hybrid.host.files import atomic_write, discard, publish, refuse_unwritable, temporary_name
 
 
@@ -65,7 +67,10 @@ def test_a_failure_keeps_the_file_that_was_there(folder):
 
 def test_a_failure_to_give_the_name_leaves_nothing_behind(folder):
     (folder / "result").mkdir()
-    with pytest.raises(OSError, match="result"), atomic_write(str(folder / "result")) as beside:
+    with (
+        pytest.raises(HybridError, match=f"{folder}/result cannot be written: Is a directory"),
+        atomic_write(str(folder / "result")) as beside,
+    ):
         beside.write_text("whole")
     assert names(folder) == ["result"]
 
@@ -107,6 +112,27 @@ def test_places_where_no_file_can_be_made_are_refused_by_name(folder, monkeypatc
     with pytest.raises(UsageError, match=str(folder)):
         refuse_unwritable(str(folder / "new"))
     assert names(folder) == ["old"]
+
+
+def test_a_file_that_does_not_fit_is_refused_with_what_is_missing(folder, monkeypatch):
+    monkeypatch.setattr(files, "shared_bytes", lambda folder: 1024)
+    refuse_unwritable(str(folder / "new"), 1024)
+    with pytest.raises(DoesNotFit, match=rf"new takes 3\.0 KiB, 1\.0 KiB are free in {folder}: 2\.0 KiB are missing"):
+        refuse_unwritable(str(folder / "new"), 3072)
+    monkeypatch.setattr(files, "largest_file", lambda: 1000)
+    with pytest.raises(DoesNotFit, match="new takes 1001 B, files may have 1000 B at most: ulimit -f unlimited"):
+        refuse_unwritable(str(folder / "new"), 1001)
+
+
+@pytest.mark.parametrize(("trouble", "said"), [
+    (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    (OSError(errno.EFBIG, "File too large"), r"files may have 1000 B at most \(ulimit -f\)"),
+])  # fmt: skip
+def test_what_the_system_refuses_is_said_of_the_file_that_was_meant(folder, monkeypatch, trouble, said):
+    monkeypatch.setattr(files, "largest_file", lambda: 1000)
+    with pytest.raises(HybridError, match=f"{folder}/result cannot be written: {said}$"):
+        fail_half_way(folder / "result", trouble)
+    assert names(folder) == []
 
 
 def test_a_plain_name_is_made_in_the_current_folder(folder, monkeypatch):

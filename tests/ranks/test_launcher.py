@@ -58,7 +58,7 @@ def test_a_process_started_alone_has_no_launcher(environment):
 
 
 def test_half_a_launchers_variables_do_not_hide_another():
-    assert launched({"PMI_RANK": "7", **SLURM}) == Launch("srun", 1, 6)
+    assert launched({"PMI_RANK": "7", **SLURM}) == Launch("srun", 1, 6, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 def test_the_rank_is_the_launchers_or_zero(alone):

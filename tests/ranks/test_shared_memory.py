@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 
 import numpy as np
 import pytest
 
 from hybrid.core.spans import Span
+from hybrid.errors import RankFailed
 from hybrid.ranks import shared_memory
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
@@ -90,3 +93,59 @@ def test_else_it_has_one_until_all_have_opened_it(monkeypatch, team, named, why)
     assert len(named) == team.leads_node
     assert not any(map(os.path.exists, named))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("with_name", [False, True])
+def test_no_other_user_can_open_it_or_guess_its_name(tmp_path, umask, with_name):
+    before = os.umask(umask)
+    try:
+        files = [shared_memory._File.make(tmp_path, named=with_name) for _ in range(2)]
+    finally:
+        os.umask(before)
+    if None in files:
+        pytest.skip("no files without a name here")
+    for file in files:
+        status = os.fstat(file.descriptor)
+        assert stat.S_IMODE(status.st_mode) == 0o600
+        assert status.st_nlink == with_name
+    if with_name:
+        first, second = (re.fullmatch(r"hybrid-\d+-([0-9a-f]{16})", os.path.basename(file.path))[1] for file in files)
+        assert first != second
+    for file in files:
+        file.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_taken_is_not_opened(tmp_path, monkeypatch):
+    (tmp_path / "other").write_text("precious")
+    (tmp_path / f"hybrid-{os.getpid()}-{'00' * 8}").symlink_to("other")
+    monkeypatch.setattr(shared_memory.os, "urandom", bytes)
+    with pytest.raises(FileExistsError):
+        shared_memory._File.make(tmp_path, named=True)
+
+
+@pytest.mark.mpi
+def test_a_link_that_was_put_in_its_place_is_not_followed(monkeypatch, team):
+    if team.size == 1:
+        pytest.skip("one rank shares nothing")
+    original = shared_memory._make_files
+
+    def replaced(sizes, made, *, named):
+        described = original(sizes, made, named=named)
+        for file in made.values() if named else ():
+            os.rename(file.path, f"{file.path}-moved")
+            os.symlink(f"{file.path}-moved", file.path)
+        return described
+
+    monkeypatch.setattr(shared_memory._File, "make", _only_with_a_name(shared_memory._File.make))
+    monkeypatch.setattr(shared_memory, "_make_files", replaced)
+    with pytest.raises(RankFailed, match="Too many levels of symbolic links"):
+        make_shared_matrices(team, {"C": Span(0, ROWS)}, {"C": COLUMNS}, "float64")
+    if team.leads_node:
+        for path in shared_memory.shared_memory_folder().glob(f"hybrid-{os.getpid()}-*-moved"):
+            path.unlink()
+
+
+def _only_with_a_name(make):
+    return lambda folder, *, named: make(folder, named=True) if named else None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,13 @@ def start(
         env={**clean, **environment},
         check=False,
     )
+
+
+def under_a_launcher(folder: Path, name: str = "mpirun") -> list[str]:
+    """The beginning of a command that runs below a process of this name, which is a shell and starts no MPI."""
+    shell = shutil.which("sh")
+    assert shell is not None
+    return [shutil.copy(shell, folder / name), "-c", '"$0" "$@"; exit $?']
 
 
 def successful(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:

@@ -6,10 +6,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from hybrid.core.wall import launcher_above
 
 
 def _program(what: str, *names: str) -> str:
@@ -55,6 +58,13 @@ def _installed() -> str:
     return "" if Path(sys.executable).with_name("hybrid-matmul").exists() else "this package installed, with its commands"
 
 
+def _namespaces() -> str:
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        return "root, and unshare: to mount things that nobody else sees"
+    tried = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    return "" if tried.returncode == 0 else "leave to mount things in a namespace of its own"
+
+
 _LACKING = {
     "compiler": _compiler,
     "c compiler": _c_compiler,
@@ -63,6 +73,8 @@ _LACKING = {
     "gpu": _gpu,
     "git": lambda: _program("git", "git"),
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
+    "namespaces": _namespaces,
+    "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
     "root": lambda: "" if os.geteuid() == 0 else "root",
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
 }

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Matrices in .npy files: the header is checked against the file's size before any memory is taken, and pickle is never read.
+
+Elements are read, not mapped: a file that is cut short meanwhile is then an error, and not a SIGBUS that ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from hybrid.core.spans import Span
+from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.host.thread_map import rows_of_about
+
+_BYTES_AT_ONCE = 32 << 20
+
+
+class NpyFile:
+    """A matrix of real numbers in a file."""
+
+    def __init__(self, path: str) -> None:
+        """UsageError for anything else, without the file's name."""
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UsageError("is not a regular file")
+        try:
+            with np.errstate(over="ignore"):  # refuses a header that promises more than there is
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except Exception as error:  # it raises many kinds for a malformed header
+            raise UsageError(f"cannot be read as a .npy matrix: {one_line(error)}") from None
+        if not isinstance(array, np.memmap) or array.ndim != 2:
+            raise UsageError(f"does not hold a matrix: its shape is {getattr(array, 'shape', 'unknown')}")
+        if array.dtype.kind not in "biuf":
+            raise UsageError(f"holds {array.dtype}: only real numbers can be multiplied here")
+        self.path = os.path.abspath(path)
+        self.shape: tuple[int, int] = array.shape
+        self.dtype = array.dtype
+        self._offset, self._by_columns = array.offset, not array.flags.c_contiguous
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (open as long as this object lives)
+
+    def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
+
+        HybridError where the file has become shorter, UsageError for values that the type cannot hold.
+        """
+        try:
+            with np.errstate(over="raise"):
+                (self._read_columns if self._by_columns else self._read_rows)(rows, into, progress)
+        except FloatingPointError:
+            raise UsageError(f"{self.path} holds values too large for {into.dtype}") from None
+
+    def _read_rows(self, rows: Span, into: np.ndarray, progress: Callable[[int], None]) -> None:
+        for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
+            target = into[group.within(rows).slice]
+            as_it_is = into.dtype == self.dtype and target.flags.c_contiguous
+            part = target if as_it_is else np.empty(target.shape, self.dtype)
+            self._fill(part, group.lo * self.shape[1])
+            if not as_it_is:
+                target[...] = part
+            progress(group.hi - rows.lo)
+
+    def _read_columns(self, rows: Span, into: np.ndarray, progress: Callable[[int], None]) -> None:
+        width = self.shape[1]
+        for group in rows_of_about(_BYTES_AT_ONCE, Span(0, width), len(rows) * self.dtype.itemsize):
+            part = np.empty((len(group), len(rows)), self.dtype)
+            for column, values in zip(range(group.lo, group.hi), part, strict=True):
+                self._fill(values, column * self.shape[0] + rows.lo)
+            into[:, group.slice] = part.T
+            progress(len(rows) * group.hi // width)
+
+    def _fill(self, array: np.ndarray, first: int) -> None:
+        """All of a contiguous array, by the file's elements from number `first` on."""
+        at, left = self._offset + first * self.dtype.itemsize, array.reshape(-1).view(np.uint8).data.cast("B")
+        while left:
+            self._file.seek(at)
+            count = self._file.readinto(left)
+            if not count:
+                raise HybridError(f"{self.path} has become shorter while it was read: it ends before byte {at + len(left)}")
+            at, left = at + count, left[count:]

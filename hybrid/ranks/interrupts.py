@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""Interrupts (SIGINT): of commands that are starting, and while ranks exchange results, where they wait.
+
+A rank that left an exchange at once would answer it with the next one, in which it reports the interrupt: from then on every
+rank would take the other's messages for something else. Only the main thread is interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from hybrid.ranks.launcher import rank_by_launcher
+
+ERROR_TIME = 1.0  # seconds that rank 0 gets to print an error which all ranks have, before the others print theirs
+_PATIENCE = 1.0  # seconds that an interrupt waits for the other ranks
+
+_came = 0.0  # when an interrupt did that waits; 0: none
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Within this context an interrupt is only noted. At the end it is handled, unless the body has raised an error anyway."""
+    global _came
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _note)
+    try:
+        yield
+        waits = _came
+    finally:
+        _came = 0.0
+        signal.signal(signal.SIGINT, handler)
+    if waits:
+        handler(signal.SIGINT, None)
+
+
+def _note(signum: int, frame: FrameType | None) -> None:
+    global _came
+    _came = _came or time.monotonic()
+
+
+def overdue() -> bool:
+    """Whether an interrupt has waited for too long."""
+    return bool(_came) and time.monotonic() - _came > _PATIENCE and threading.current_thread() is threading.main_thread()
+
+
+def end_when_interrupted(name: str) -> None:
+    """From now on an interrupt ends this process with one line: a command that is starting, and has told nobody of itself."""
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        if rank_by_launcher() != 0:
+            time.sleep(ERROR_TIME)
+        os.write(2, f"{name}: interrupted\n".encode())
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, end)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""What MPI needs of the system before it starts: without that it ends its process, or hangs, and says why in terms of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from hybrid.core.text import readable
+from hybrid.core.wall import launcher_above
+from hybrid.errors import StartError
+from hybrid.ranks.launcher import Launch, launched
+
+SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
+_LEAST_FILES, _FILES = 48, 1024  # open files: with 32 two ranks of MPICH hang; what is asked for where the limit allows it
+# Of MPICH 5.0.2 on a node: 1,057,344 bytes for each rank and 4 KiB; UCX, on which it may be built, has files of 4.3 MB besides.
+_SHARED_OF_A_RANK = 1_061_440
+_LEAST_FILE_SIZE = 6 << 20
+
+
+def refuse_too_little(launch: Launch) -> None:
+    """StartError where MPI could not start for this reason."""
+    _allow_files()
+    where, ranks = f"on {os.uname().nodename}", int(os.environ.get("MPI_LOCALNRANKS", "0"))  # set by MPICH's launcher only
+    if ranks < 2:
+        return
+    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if 0 <= size < _LEAST_FILE_SIZE:
+        raise StartError(
+            f"files may have {readable(size)} only {where} (ulimit -f): MPI's memory that ranks share needs "
+            f"{readable(_LEAST_FILE_SIZE)}, matrices need more",
+            "ulimit -f unlimited",
+        )
+    if not os.access(SHARED, os.W_OK):
+        why = "is read-only, or not writable for you" if SHARED.is_dir() else "is missing"
+        raise StartError(
+            f"{SHARED} {why}, {where}: MPI needs it for {ranks} ranks on one node",
+            "mount -t tmpfs tmpfs /dev/shm (in a container: start it without --read-only, or with --tmpfs /dev/shm)",
+        )
+    need, free = ranks * _SHARED_OF_A_RANK, free_shared_bytes()
+    if free is not None and free < need:
+        raise StartError(
+            f"MPI needs {readable(need)} of {SHARED} for {ranks} ranks {where}, {readable(free)} are free: "
+            f"{readable(need - free)} are missing",
+            "delete what ended programs left there, or enlarge it (mount -o remount,size=…; in a container --shm-size=…)",
+        )
+
+
+def _allow_files() -> None:
+    """As many open files as MPI may want, where the hard limit has room for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < _FILES and soft != hard:
+        soft = _FILES if hard < 0 else min(_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if 0 <= soft < _LEAST_FILES:
+        raise StartError(
+            f"a process may open {soft} files only on {os.uname().nodename} (ulimit -n): MPI needs {_LEAST_FILES} or more",
+            f"ulimit -n {_FILES}",
+        )
+
+
+def free_shared_bytes() -> int | None:
+    """Of /dev/shm, None where there is none."""
+    try:
+        status = os.statvfs(SHARED)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize
+
+
+def left_over() -> str:
+    """The launcher's variables, where no launcher is running above this process: they are of another job; else empty."""
+    launch = launched()
+    if launch is None or launcher_above() is not False:
+        return ""
+    return f"{launch.variables[0]}={launch.rank} and {launch.variables[1]}={launch.size}"
