@@ -19,12 +19,12 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from hybrid.core.text import readable
 from hybrid.ranks import heartbeat
 from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start
 from hybrid.ranks.preflight import free_shared_bytes
+from hybrid.ranks.signal_causes import killed_by
 
 if TYPE_CHECKING:
     from hybrid.ranks.pulse import Pulse
@@ -37,7 +37,6 @@ _START = "start"  # the first phase
 _POLL = 0.25  # seconds
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls that tell that this process was stopped, too
 
-_LITTLE_SHARED = 64 << 20  # bytes of /dev/shm
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
 _PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 
@@ -236,29 +235,11 @@ class _Watch:
         if self._interrupted:
             return "interrupted"
         if code < 0:
-            return f"was killed by {_name(-code)}{self._likely(-code)}"
+            return killed_by(-code, self._shared, starting=self._phase == _START)
         return f"exited with code {code} before the other ranks were done"
-
-    def _likely(self, signum: int) -> str:
-        if signum == signal.SIGKILL:
-            return " (out of memory?)"
-        free = free_shared_bytes()
-        if signum == signal.SIGBUS or (signum == signal.SIGSEGV and self._phase == _START):  # as MPICH where it is nearly full
-            if free is not None and min(free, self._shared) < _LITTLE_SHARED:
-                return f" (is /dev/shm full? {readable(free)} are free, {readable(self._shared)} were at the start)"
-            if signum == signal.SIGBUS:
-                return " (a file that it had mapped became shorter, or the memory is faulty; /dev/shm is not full)"
-        return ""
 
 
 def _exit(code: int) -> NoReturn:
     if code and launched() is not None:
         let_launcher_read()
     os._exit(code)  # the parent of a fork owns nothing that needs cleaning up
-
-
-def _name(signum: int) -> str:
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
