@@ -54,6 +54,12 @@ class Device(Protocol):
     def finish(self) -> Timings:
         """Wait until all operations are complete, as cudaDeviceSynchronize does. When each of them ran since the last call."""
 
+    def progress(self) -> object:
+        """Another value each time while a kernel makes progress; None where that cannot be told, or no kernel runs.
+
+        Any thread may call it.
+        """
+
     def wait(self, event: Event) -> None:
         """Until the operation is complete; any thread may call it."""
 

@@ -70,6 +70,9 @@ class CpuDevice:
         timings, self._timings = self._timings, []
         return timings
 
+    def progress(self) -> object:
+        return None  # BLAS does not tell
+
     def check_operations(self) -> CheckOperations:
         return CpuCheckOperations(self._do)
 

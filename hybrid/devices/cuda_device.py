@@ -101,6 +101,9 @@ class CudaDevice:
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self._enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
 
+    def progress(self) -> object:
+        return None  # events tell which operations are complete, but not whether the one under way ever will be
+
     def finish(self) -> Timings:
         timed, origin, host_origin = self._timed, self._time_origin, self._host_time_origin
         # Reset before anything below can raise: the next product must not find events of this one.

@@ -32,6 +32,10 @@ class EmulatedDevice(CpuDevice):
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
         return self._do("multiply", lambda: self._launch(a, b, c, adding))
 
+    def progress(self) -> object:
+        under_way = (kernel.progress() for kernel in list(self._kernels.values()))
+        return next((returned for returned in under_way if returned is not None), None)
+
     def _width(self, columns: int, dtype: str) -> int:
         return padded(columns, np.dtype(dtype).itemsize)
 

@@ -114,6 +114,12 @@ class EmulatedKernel:
             (a, _), (b, _), (c_reads, c_writes) = counts
             self.loads = Loads(a, b, c_reads, c_writes)
 
+    def progress(self) -> int | None:
+        """How many threads have returned from the kernel, where a launch is under way, else None."""
+        if not self._library.lock.locked():
+            return None
+        return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
+
     def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """New counters of how often each element is read and written; with checks="loads" the kernel's accesses update them."""
         reads, writes = np.zeros(matrix.shape), np.zeros(matrix.shape)

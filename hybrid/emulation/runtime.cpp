@@ -224,6 +224,13 @@ bool in_shared_memory(const void* at, int bytes)
     return within(dynamic_shared, dynamic_shared + dynamic_bytes) || within(shared_first, shared_last);
 }
 
+}  // namespace
+
+// Of all launches; another thread sees by it whether a kernel makes progress.
+extern "C" __attribute__((visibility("default"))) volatile unsigned long long threads_returned = 0;
+
+namespace {
+
 // What a fiber runs: the kernel, once for each block.
 void fiber_main()
 {
@@ -236,6 +243,7 @@ void fiber_main()
         if (!this_fiber().copies.empty()) fail_here("copy", "left the kernel with asynchronous copies under way");
         orders_before(block_ends);
         this_fiber().state = State::LEFT;
+        threads_returned = threads_returned + 1;
         switch_to_main();
     }
 }

@@ -81,7 +81,7 @@ class RankRun:
 
     def multiply(self) -> None:
         """This rank's row block times B. Every rank calls it."""
-        with self._team.phase("multiply", timed=False), busy():
+        with self._team.phase("multiply", timed=False), busy(self._rank_device.device.progress):
             try:
                 work = self._multiply()
                 if self._panel_stream is not None and self._share.column_panels:

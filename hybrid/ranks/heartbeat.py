@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -75,10 +75,11 @@ def _look_after_supervisor(now: float) -> None:
 
 
 @contextmanager
-def busy() -> Iterator[None]:
+def busy(progress: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Within this context another thread sends the heartbeats: for calls of libraries, which may take any time.
 
     A stopped process (SIGSTOP) is still noticed, since all of its threads are stopped.
+    `progress`: returns another value each time if the work goes on, or None where nobody can tell.
     """
     if _state.pipe is None:
         yield
@@ -86,8 +87,12 @@ def busy() -> Iterator[None]:
     done = threading.Event()
 
     def send_heartbeats() -> None:
+        before = None
         while not done.wait(1.0):
-            heartbeat()
+            now = progress()
+            if now is None or now != before:
+                heartbeat()
+            before = now
 
     sender = threading.Thread(target=send_heartbeats, daemon=True)
     sender.start()

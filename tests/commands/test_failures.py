@@ -148,6 +148,16 @@ def test_a_long_multiplication_is_no_standstill(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.needs("compiler")
+def test_a_kernel_that_never_ends_is_ended(tmp_path):
+    program = FAILING.with_name("endless_kernel.py")
+    command = [sys.executable, str(program), str(tmp_path), "40", "30", "20", "--device", "emulate", "--kernel", "naive"]
+    done = subprocess.run([*command, "--stall", "1"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in own_lines(done.stderr) if "…" not in line]
+    assert "multiply: showed no progress for 1 s" in line
+
+
 def alone(*arguments: str, **options: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "hybrid.matmul", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
