@@ -103,6 +103,10 @@ class Topology:
         """The rank's row block. The order is node by node, so that a node's rows are consecutive whichever ranks run on it."""
         return block(total, self.size, self._positions[rank][1])
 
+    def left_out(self, ranks: Sequence[int]) -> frozenset[int]:
+        """Those of these ranks whose rows other ranks of their node can take."""
+        return frozenset(rank for members in self.nodes if set(members) - set(ranks) for rank in members if rank in ranks)
+
     def rows_of_node(self, node: int, total: int) -> Span:
         ranks = self.nodes[node]
         return Span(self.rows_of_rank(ranks[0], total).lo, self.rows_of_rank(ranks[-1], total).hi)

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from hybrid.arrays.interop import on_host
+from hybrid.arrays.interop import copy_back, on_host
 from hybrid.arrays.sources import MatrixSource, RootMatrix, copy_rows
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
@@ -17,10 +17,11 @@ from hybrid.core.timeline import Interval, Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
+from hybrid.execution.repair import repaired, wrong_parts
 from hybrid.execution.scatter_gather import forwarder_of_b, gather, scatter
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import make_plan
+from hybrid.plan.plan import Plan, make_plan
 from hybrid.plan.request import PlanRequest
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
@@ -30,7 +31,9 @@ from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check
 from hybrid.verification.freivalds import verify
 from hybrid.verification.other_nodes import sums_of_other_nodes
+from hybrid.verification.recompute import Recomputed, recompute
 from hybrid.verification.transfers import verify_transfer
+from hybrid.verification.wrong_parts import WrongParts
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class _Product:
         self._operands, self._settings, self._options = operands, settings, options
         self._threads = decision.placements[self._team.rank].threads.count
         self._views: dict[str, RowView] = {}
+        self._wrong: WrongParts | None = None  # of the last product, where it may be repaired
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def run(self) -> Outcome:
@@ -142,7 +146,10 @@ class _Product:
             if index >= 0:
                 totals.append(seconds)
             with wall.within("check"):
-                self._check = self._checked(run)
+                check = self._checked(run)
+            if check is not None and self._check is not None:  # what was repaired before is told, too
+                check = replace(check, repaired=self._check.repaired + check.repaired)
+            self._check = check
             if self._check is not None and not self._check.ok:
                 totals = totals or [seconds]  # of a warm-up that is wrong, too
                 break
@@ -178,31 +185,64 @@ class _Product:
 
     def _checked(self, run: RankRun) -> Check | None:
         plan, check = self._plan, None
+        if plan.check == "off":
+            return None
+        self._wrong = wrong_parts(plan, self._settings)
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-            if not check.undecided:
+            if not check.undecided and (check.ok or self._wrong is None):
                 return check
-        if plan.check == "off":
-            return None
         by_host = self._checked_by_host()
-        return check.settled(by_host) if check is not None else by_host
+        result = by_host if check is None else check.settled(by_host) if check.undecided else check
+        if result.ok or self._wrong is None:
+            return result
+        again = self._checked_by_host if len(plan.topology.nodes) > 1 else None
+        return repaired(
+            self._session, self._decision, self._settings, run, result, by_host, self._wrong, self._compute_again, again
+        )
 
     def _checked_by_host(self) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
-        if plan.at_root and team.size > 1:  # only the root can read the matrices: it checks alone, with all ranks' cores
+        if plan.at_root:  # only the root can read the matrices: it checks alone, with all ranks' cores
             with team.phase("check") as checking:
                 if team.rank == plan.root:
-                    alone = make_plan(PlanRequest(plan.problem, Topology(((0,),)), check="host"))
-                    a, b, c = (RowView(on_host(view.array), view.rows) for view in (a, b, c))
-                    threads = sum(placement.threads.count for placement in self._decision.placements)
-                    checking.mine = verify(Team(), alone, a, b, c, threads)
-            return checking.all[plan.root]
+                    a, b, c = self._on_host()
+                    check = verify(Team(), self._plan_alone(), a, b, c, self._threads_of_all, self._wrong)
+                    checking.mine = check, self._wrong.found() if self._wrong is not None else ()
+            check, found = checking.all[plan.root]
+            if self._wrong is not None:
+                self._wrong.merge(*found)
+            return check
         if len(plan.topology.nodes) > 1:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        return verify(team, plan, a, b, c, self._threads)
+        return verify(team, plan, a, b, c, self._threads, self._wrong)
+
+    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
+        if not plan.at_root:
+            return recompute(team, plan, a, b, c, wrong, self._threads)
+        with team.phase("repair") as computing:
+            if team.rank == plan.root:
+                a, b, c = self._on_host()
+                done = recompute(Team(), self._plan_alone(), a, b, c, wrong, self._threads_of_all)
+                copy_back(c.array, self._views["C"].array)
+                computing.mine = [replace(each, by=plan.root) for each in done]
+        return computing.all[plan.root]
+
+    def _plan_alone(self) -> Plan:
+        """Of the root, which can read all matrices."""
+        return make_plan(PlanRequest(self._plan.problem, Topology(((0,),)), check="host"))
+
+    def _on_host(self) -> list[RowView]:
+        """A, B and C at the root, copied where they lie on a GPU."""
+        return [RowView(on_host(self._views[key].array), self._views[key].rows) for key in "ABC"]
+
+    @property
+    def _threads_of_all(self) -> int:
+        return sum(placement.threads.count for placement in self._decision.placements)
 
 
 def _with_times(team: Team, outcome: Outcome) -> Outcome:

@@ -51,6 +51,7 @@ class CopyChecksums:
             self._summing[False] = ByDevice(device, weights, sizes)
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # here, by number
         self._complete = False  # the last product's were all made
+        self._of_rows: dict[int, np.ndarray] = {}  # for each rank, of all rows of its pieces
 
     def begin(self) -> None:
         """A product begins. The operands are the same as before."""
@@ -92,8 +93,14 @@ class CopyChecksums:
             of_rows = np.zeros(each.layout.checksums, np.uint64)
             for one in found:
                 of_rows += one[rank]
+            self._of_rows[rank] = of_rows
             results[rank] = (list(self._summed[rank]), each.of_pieces(of_rows))
         return results
+
+    def rows_of(self, rank: int, number: int) -> np.ndarray | None:
+        """After `results`, the checksums of the rows of a piece; None where it is not summed here."""
+        piece = self._summed.get(rank, {}).get(number)
+        return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
 
     def _sum(self, rank: int, piece: Piece, event: Event | None) -> None:
         self._summed[rank][piece.number] = piece
