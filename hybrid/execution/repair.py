@@ -55,7 +55,8 @@ def repaired(
             wrong.add_columns(plan.shares[copy.rank].rows, columns)
         else:
             wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
-    blamed |= {share.rank: "multiplied wrong" for share in plan.shares if share.rank not in blamed and wrong.in_rows(share.rows)}
+    cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
+    blamed |= {share.rank: cause for share in plan.shares if share.rank not in blamed and wrong.in_rows(share.rows)}
     done = compute(wrong)
     again = [f"rows {each.rows}, columns {each.columns} of C are wrong again: {each.check.refusal()}" for each in _wrong_of(done)]
     if not again and check_again is not None and not (checked := check_again()).ok:

@@ -54,7 +54,7 @@ class Session:
 
     def note_wrong(self, ranks: Iterable[int]) -> None:
         """In one product. The same on every rank."""
-        self._times_wrong.update(ranks)
+        self._times_wrong.update(list(ranks))
 
     def times_wrong(self, rank: int) -> int:
         return self._times_wrong[rank]
