@@ -30,6 +30,11 @@ class Span:
     def lies_in(self, other: Span) -> bool:
         return other.lo <= self.lo and self.hi <= other.hi
 
+    def common(self, other: Span) -> Span:
+        """What is in both; empty where they do not overlap."""
+        lo = max(self.lo, other.lo)
+        return Span(lo, max(lo, min(self.hi, other.hi)))
+
     @property
     def slice(self) -> slice:
         return slice(self.lo, self.hi)

@@ -118,7 +118,6 @@ class _Recomputing:
         return Recomputed(task.rows, task.columns, self._team.rank, change, check), product if self._sends else None
 
     def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
-        here = self._plan.c_rows_at_the_end(self._team.rank)
-        own = Span(max(rows.lo, here.lo), min(rows.hi, here.hi))
-        if len(own) > 0:
+        own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))
+        if len(own):
             self._c[own][:, columns.slice] = product[own.within(rows).slice]

@@ -18,14 +18,17 @@ class WrongParts:
 
     def __init__(self, rows: int, columns: int) -> None:
         self._rows, self._columns = rows, columns
-        self._suspected = np.zeros((-(-rows // _SIDE), -(-columns // _SIDE)), bool)  # a sum there is wrong
+        self._suspected = np.zeros((-(-rows // _SIDE), -(-columns // _SIDE)), bool)  # a sum there looks wrong
         self._known = np.zeros_like(self._suspected)  # what is wrong there is known, and nothing beside it
         self._wrong_rows = np.zeros(rows, bool)  # to tell whose they are
 
     def suspect(self, rows: np.ndarray, groups: np.ndarray) -> None:
-        """Rows of C, each with a group of 64 columns whose sum is wrong: elements beside these may be, too."""
-        self._wrong_rows[rows] = True
+        """Rows of C, each with a group of 64 columns whose sum looks wrong: elements beside these may be, too."""
         self._suspected[rows // _SIDE, groups] = True
+
+    def blame(self, rows: np.ndarray | int) -> None:
+        """These rows certainly are wrong."""
+        self._wrong_rows[rows] = True
 
     def suspect_rows(self, rows: np.ndarray) -> None:
         """In any of their columns."""
@@ -59,8 +62,8 @@ class WrongParts:
         found = []
         for columns, together in _runs(chosen.T):
             for squares in _spans(together):
-                part = Span(max(rows.lo, squares.lo * _SIDE), min(rows.hi, squares.hi * _SIDE))
-                if len(part) > 0:
+                part = rows.common(Span(squares.lo * _SIDE, squares.hi * _SIDE))
+                if len(part):
                     found.append((part, Span(columns.lo * _SIDE, min(self._columns, columns.hi * _SIDE))))
         return found
 

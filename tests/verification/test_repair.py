@@ -209,6 +209,8 @@ def test_parts_are_taken_together_with_their_neighbours():
     wrong = WrongParts(300, 200)
     assert wrong.blocks(Span(0, 300)) == []
     wrong.suspect(np.array([70]), np.array([0]))
+    assert not wrong.in_rows(Span(0, 300))
+    wrong.blame(70)
     assert wrong.blocks(Span(0, 300)) == [(Span(0, 192), Span(0, 128))]
     assert wrong.blocks(Span(100, 150)) == [(Span(100, 150), Span(0, 128))]
     assert wrong.blocks(Span(192, 300)) == []
@@ -222,6 +224,7 @@ def test_parts_are_taken_together_with_their_neighbours():
     ]
     wrong = WrongParts(300, 200)
     wrong.suspect(np.array([70]), np.array([1]))
+    wrong.blame(np.array([70]))
     wrong.add_columns(Span(0, 200), Span(0, 200))
     assert wrong.blocks(Span(0, 300)) == [(Span(0, 256), Span(64, 128))]
     other = WrongParts(300, 200)
