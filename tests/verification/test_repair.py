@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 from support.commands import ROOT, start
-from support.faults import OF_PRODUCTS, SPOILS, Planted, element
+from support.faults import OF_PRODUCTS, Planted, columns_exchanged, element, lowest_bit, nothing, rows_exchanged
 from support.selection import pairs_first
 
 import hybrid
@@ -25,6 +25,7 @@ from hybrid.verification.wrong_parts import WrongParts
 
 N, L, M = 261, 71, 149
 DATA = ["float64", "float32", "integers"]
+FAULTS = [element, lowest_bit, rows_exchanged, columns_exchanged, nothing]
 PLANS = {
     "in place": {},
     "in one piece": {"STAGED": "1"},
@@ -72,9 +73,9 @@ def repaired(a, b, **more):
     return c, [str(each.message) for each in told]
 
 
-@pytest.mark.parametrize(("method", "plan", "spoil"), pairs_first(["copy_in", "multiply", "copy_out"], list(PLANS), SPOILS))
+@pytest.mark.parametrize(("method", "plan", "spoil"), pairs_first(["copy_in", "multiply", "copy_out"], list(PLANS), FAULTS))
 def test_a_fault_is_repaired_and_told(rng, monkeypatch, method, plan, spoil):
-    data = DATA[(SPOILS.index(spoil) + list(PLANS).index(plan) + len(method)) % len(DATA)]
+    data = DATA[(FAULTS.index(spoil) + list(PLANS).index(plan) + len(method)) % len(DATA)]
     if plan == "in place":
         method = "multiply"  # nothing is copied
     if method == "multiply" and spoil not in OF_PRODUCTS:
