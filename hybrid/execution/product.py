@@ -191,9 +191,8 @@ class _Product:
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-            if not check.undecided and (check.ok or self._wrong is None):
-                return check
-        by_host = self._checked_by_host()
+        needs_host = run.needs_host(check, repairs=self._wrong is not None)
+        by_host = self._checked_by_host() if needs_host or check is None else check
         result = by_host if check is None else check.settled(by_host) if check.undecided else check
         if result.ok or self._wrong is None:
             return result

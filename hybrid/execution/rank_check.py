@@ -86,6 +86,12 @@ class RankCheck:
         plan = self._plan
         return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces(), plan.root)
 
+    def copies_tell_all(self, findings: Sequence[Findings], check: Check) -> bool:
+        """Whether the pieces that were copied wrong tell what is wrong of C. Those of B do not: they have a part in all rows."""
+        copies = wrong_copies(findings, self._all_pieces(), self._plan.root)
+        judged = not any(found.sums is not None and found.sums.not_judged for found in findings)
+        return judged and len(copies) == len(check.faults) and all(copy.place[0] != "B" for copy in copies)
+
     def wrong_copies(self, findings: Sequence[Findings]) -> list[tuple[WrongCopy, np.ndarray]]:
         """Of all ranks' findings the pieces that were copied wrong, each with its rows that are. Every rank calls it."""
         pieces = self._all_pieces()

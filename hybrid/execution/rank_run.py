@@ -109,6 +109,13 @@ class RankRun:
         self._findings = checking.all
         return self._check.judge(checking.all)
 
+    def needs_host(self, check: Check | None, *, repairs: bool) -> bool:
+        """Whether the host has to check, too, after this one: where it is undecided, or does not tell what there is to repair."""
+        if check is None or check.undecided or check.ok or not repairs:
+            return check is None or check.undecided
+        assert self._check is not None
+        return not self._check.copies_tell_all(self._findings, check)
+
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
         """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""
         return self._check.wrong_copies(self._findings) if self._check is not None else []

@@ -40,11 +40,10 @@ def repaired(
 ) -> Check:
     """What is to be said of the product once it is right; `failed` where it cannot be repaired. Every rank calls it.
 
-    `by_host`: what the check on the host says, which `wrong` is of. `compute(wrong)` computes again what is wrong, `check_again`
-    checks all of C, where parts of it were sent to other ranks.
+    `by_host`: what the check on the host says, which `wrong` is of; `failed` where it need not look. `compute(wrong)` computes
+    again what is wrong, `check_again` checks all of C, where parts of it were sent to other ranks.
     """
-    plan = decision.plan
-    copies = run.wrong_copies()
+    plan, copies = decision.plan, run.wrong_copies()
     if any(copy.rank is None for copy, _ in copies):
         return failed  # rows differ between nodes: which of them are right, nobody can tell
     blamed = {copy.rank: copy.text for copy, _ in reversed(copies) if copy.rank is not None}

@@ -65,13 +65,15 @@ def _checked_by_host(
     repaired product. `check`: by the devices. `matrices`: this rank's rows."""
     team, plan, wrong = session.team, decision.plan, wrong_parts(decision.plan, settings)
     share, threads = plan.shares[team.rank], decision.placements[team.rank].threads.count
-    repairs = wrong is not None and check is not None and not check.ok
-    if not (plan.check == "host" or repairs or (check is not None and check.undecided)):
+    if plan.check == "off":
+        return None
+    needs_host = run.needs_host(check, repairs=wrong is not None)
+    if not needs_host and check is not None and (check.ok or wrong is None):
         return check
     with team.phase("check", timed=False), busy():
         spans = share.rows, share.b_rows, share.rows
         a, b, c = (RowView(on_host(array), span) for array, span in zip(matrices, spans, strict=True))
-    by_host = verify(team, plan, a, b, c, threads, wrong)
+    by_host = verify(team, plan, a, b, c, threads, wrong) if needs_host or check is None else check
     result = by_host if check is None else check.settled(by_host) if check.undecided else check
     if result.ok or wrong is None:
         return result

@@ -4,17 +4,20 @@
 Faults are put into right products of n×n matrices: a bit of an element is flipped, or two to four, or a tile of 8×8 to 64×64
 elements gets noise. The size of a fault is its largest change of an element, in units of the largest rounding error of any
 element of the right product; of integers, whose products have none, it is the change itself. As many right products are checked.
+--repair: the faults are put into products while they are computed, and it is counted what on_fault="repair" makes of them.
 """
 
 import argparse
 import bisect
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from experiments import repairs
 from experiments.common import cli, plots, records, results, schema, tables
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
@@ -132,9 +135,32 @@ class Results(results.Results):
     schemas = {
         "right": {**_ABOUT, "products": schema.count, "alarms": schema.whole, "noted": schema.whole},
         "faults": {**_ABOUT, "kind": schema.among(*KINDS), "sizes": schema.several(schema.name), "counts": _COUNTS},
+        "repairs": {
+            **_ABOUT,
+            "kind": schema.among(*repairs.KINDS),
+            "sizes": schema.several(schema.name),
+            "counts": schema.several(schema.several(schema.whole, len(repairs.OUTCOMES), len(repairs.OUTCOMES))),
+            "times_as_long": lambda value: value is None or schema.positive(value),
+        },
     }
 
     def blocks(self) -> Iterator[tables.Block]:
+        yield from self._of_repairs() if self.lines[0]["part"] == "repairs" else self._of_checks()
+
+    def _of_repairs(self) -> Iterator[tables.Block]:
+        rows, total = [], np.zeros(len(repairs.OUTCOMES), int)
+        for n, kind in dict.fromkeys((line["n"], line["kind"]) for line in self.lines):
+            of_kind = [line for line in self.lines if (line["n"], line["kind"]) == (n, kind)]
+            counts = np.sum([line["counts"] for line in of_kind], axis=0)
+            ratios = [line["times_as_long"] for line in of_kind if line["times_as_long"]]
+            rows.append([str(n), kind, *map(_outcomes, counts), f"{np.mean(ratios):.2f}" if ratios else "–"])
+            total += counts.sum(axis=0)
+        title = "What became of faults whose size in rounding errors is; and how long a repaired product took, a right one 1"
+        yield tables.Table(["n", "fault", *repairs.NAMES, "time"], "rl" + "r" * (len(repairs.NAMES) + 1), rows, title)
+        counted = ", ".join(f"{number:,} {name}" for name, number in zip(repairs.OUTCOMES, total, strict=True))
+        yield tables.Remarks([f"{total.sum():,} faults: {counted}."])
+
+    def _of_checks(self) -> Iterator[tables.Block]:
         right = [line for line in self.lines if line["part"] == "right"]
         rows = [
             [str(line["n"]), line["data"], line["kind"], *(_share(*each) for each in line["counts"])]
@@ -165,15 +191,24 @@ class Results(results.Results):
             panels[1].set_xlabel("size of the fault, in units of the product's largest rounding error")
 
     def exit_code(self) -> int:
-        """1 if a right product was refused, or a fault above 20 rounding errors, or any in integers, was not found."""
+        """1 if a right product was refused, or a fault above 20 rounding errors, or any in integers, was left in a product."""
         first = NAMES.index("20 to 100")
-        missed = (
+        missed: Iterable[int] = (
             of - found
             for line in self.lines
             if line["part"] == "faults"
             for of, found in line["counts"][0 if line["data"] == "integers" else first :]
         )
+        unseen, wrong = (repairs.OUTCOMES.index(name) for name in ("unseen", "wrong"))
+        for line in (line for line in self.lines if line["part"] == "repairs"):
+            large = line["counts"][0 if line["data"] == "integers" else repairs.NAMES.index("above 20") :]
+            missed = chain(missed, (of_size[unseen] for of_size in large), (of_size[wrong] for of_size in line["counts"]))
         return int(any(line.get("alarms") for line in self.lines) or any(missed))
+
+
+def _outcomes(counts: Sequence[int]) -> str:
+    said = [f"{number} {name}" for name, number in zip(repairs.OUTCOMES, counts, strict=True) if number]
+    return ", ".join(said) or "–"
 
 
 def _share(injected: int, found: int) -> str:
@@ -184,12 +219,16 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     random = np.random.default_rng(options.seed)
     if len(options.faults) not in (1, len(options.sizes)):
         raise UsageError("--faults takes one number, or one for each of --sizes")
-    if min(options.sizes) < LARGEST_TILE:
-        raise UsageError(f"--sizes must be {LARGEST_TILE} or more: that is the largest tile")
+    least = repairs.BLOCK if options.repair else LARGEST_TILE
+    if min(options.sizes) < least:
+        raise UsageError(f"--sizes must be {least} or more: that is the largest tile")
     each = options.faults * len(options.sizes) if len(options.faults) == 1 else options.faults
     for n, faults in zip(options.sizes, each, strict=True):
         for data in DATA:
-            yield from measured(n, data, faults, random)
+            if options.repair:
+                yield from repairs.measured(Product(data, n, random), n, data, faults, random)
+            else:
+                yield from measured(n, data, faults, random)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -200,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--faults", nargs="+", type=whole, default=[1000], metavar="K", help="of each kind, type and size, or one number a size"
     )
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults")
+    parser.add_argument("--repair", action="store_true", help="count what is repaired, and how long that takes")
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
     cli.add_lines(parser)
     return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)
