@@ -87,10 +87,10 @@ class RankCheck:
         return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces(), plan.root)
 
     def copies_tell_all(self, findings: Sequence[Findings], check: Check) -> bool:
-        """Whether the pieces that were copied wrong tell what is wrong of C. Those of B do not: they have a part in all rows."""
+        """Whether the pieces that were copied wrong tell all that is wrong of C."""
         copies = wrong_copies(findings, self._all_pieces(), self._plan.root)
         judged = not any(found.sums is not None and found.sums.not_judged for found in findings)
-        return judged and len(copies) == len(check.faults) and all(copy.place[0] != "B" for copy in copies)
+        return judged and len(copies) == len(check.faults)
 
     def wrong_copies(self, findings: Sequence[Findings]) -> list[tuple[WrongCopy, np.ndarray]]:
         """Of all ranks' findings the pieces that were copied wrong, each with its rows that are. Every rank calls it."""
@@ -111,12 +111,12 @@ class RankCheck:
     def _checksums_of(self, copy: WrongCopy) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Of a piece's rows as they are on this rank's device, and in memory; None where they are not summed here."""
         on_device = None
-        if copy.rank is None or copy.number is None or copy.place[0] == "B":
+        if copy.rank is None or copy.number is None:
             return None, None
         if copy.rank == self._team.rank and self.device is not None:
             piece = self._all_pieces()[copy.rank].layout.pieces[copy.number]
             on_device = self.device.checksums()[piece.offset : piece.offset + len(piece.rows)]
-        return on_device, self.copies.rows_of(copy.rank, copy.number) if self.copies is not None else None
+        return on_device, self.copies.rows_of(copy.place) if self.copies is not None else None
 
     def _all_pieces(self) -> list[CopiedPieces]:
         plan = self._plan

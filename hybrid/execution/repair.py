@@ -51,7 +51,7 @@ def repaired(
         operand, _, columns = copy.place
         assert copy.rank is not None
         if operand == "B":
-            wrong.add_columns(plan.shares[copy.rank].rows, columns)
+            wrong.add_of_b(plan.shares[copy.rank].rows, columns, rows)
         else:
             wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"

@@ -15,7 +15,7 @@ from hybrid.host.row_sums import checksum_weights
 from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import Piece
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.copied import CopiedPieces, Place
 from hybrid.verification.summing import ByDevice, ByThreads, Summing
 
 
@@ -97,10 +97,13 @@ class CopyChecksums:
             results[rank] = (list(self._summed[rank]), each.of_pieces(of_rows))
         return results
 
-    def rows_of(self, rank: int, number: int) -> np.ndarray | None:
-        """After `results`, the checksums of the rows of a piece; None where it is not summed here."""
-        piece = self._summed.get(rank, {}).get(number)
-        return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
+    def rows_of(self, place: Place) -> np.ndarray | None:
+        """After `results`, the checksums of a place's rows; None where it is not summed here."""
+        for rank, summed in self._summed.items():
+            for number, piece in summed.items():
+                if self._pieces[rank].places[number] == place:
+                    return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)]
+        return None
 
     def _sum(self, rank: int, piece: Piece, event: Event | None) -> None:
         self._summed[rank][piece.number] = piece

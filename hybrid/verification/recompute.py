@@ -19,6 +19,7 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 from hybrid.verification.freivalds import verify
+from hybrid.verification.wrong_columns import wrong_columns
 from hybrid.verification.wrong_parts import WrongParts
 
 _BYTES_AT_ONCE = 32 << 20  # of C
@@ -61,6 +62,8 @@ class _Recomputing:
         self._b_is_parted = plan.has_row_blocks or (several_nodes and plan.transport == "nccl")
 
     def run(self, wrong: WrongParts) -> list[Recomputed]:
+        if wrong.of_b:
+            self._find_columns(wrong)
         tasks = sorted(self._tasks(wrong), key=lambda task: (task.columns, task.rows))
         if not (self._sends or self._b_is_parted):
             return self._together(tasks, None)
@@ -68,6 +71,19 @@ class _Recomputing:
         for columns, of_columns in groupby(tasks, key=lambda task: task.columns):
             done += self._together(list(of_columns), self._columns_of_b(columns) if self._b_is_parted else None)
         return done
+
+    def _find_columns(self, wrong: WrongParts) -> None:
+        """Where rows of B were wrong. Where no rank has all of B, all columns that may be are taken for wrong."""
+        for rows, columns, inner in wrong.of_b:
+            with self._team.phase("repair") as finding, busy(), limited_threads(self._threads):
+                if self._b_is_parted:
+                    finding.mine = np.arange(len(columns))
+                elif rows.lies_in(self._plan.shares[self._team.rank].rows):
+                    b = self._b[Span(0, self._plan.problem.l)][:, columns.slice]
+                    finding.mine = wrong_columns(self._a[rows], b, self._c[rows][:, columns.slice], inner)
+            of_rows = np.arange(rows.lo, rows.hi)
+            for column in columns.lo + np.unique(np.concatenate([each for each in finding.all if each is not None])):
+                wrong.add(of_rows, Span(int(column), int(column) + 1))
 
     def _tasks(self, wrong: WrongParts) -> Iterator[_Task]:
         plan = self._plan
