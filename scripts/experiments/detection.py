@@ -10,10 +10,8 @@ element of the right product; of integers, whose products have none, it is the c
 import argparse
 import bisect
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -33,9 +31,7 @@ from hybrid.verification.freivalds import verify
 DATA = ("float32", "float64", "integers")
 BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
 NAMES = ("below 1", "1 to 3", "3 to 10", "10 to 20", "20 to 100", "above 100")
-SMALLEST_TILE, LARGEST_TILE = 8, 64
 OPERANDS_KEPT = 100  # faults after which other matrices are multiplied
-_WORDS = {4: np.uint32, 8: np.uint64}
 _ROWS_LOOKED_AT = 256  # for the largest rounding error
 
 
@@ -59,9 +55,9 @@ class Product:
         views = (RowView(matrix, Span(0, len(matrix))) for matrix in (self.a, self.b, self.c))
         return verify(Team(), self._plan, *views, threads=len(usable_cores()))
 
-    def fault(self, spoil: Callable[["Product", np.random.Generator], tuple[Any, Any]], random: np.random.Generator) -> float:
+    def fault(self, spoil: repairs.Spoil, random: np.random.Generator) -> float:
         """Puts it in, and returns its size."""
-        self._where, new = spoil(self, random)
+        self._where, new = spoil(self.c, random, self.rounding)
         self._right = np.copy(self.c[self._where])
         with np.errstate(all="ignore"):
             change = np.abs(np.asarray(new, np.longdouble) - self._right).max() / self.rounding
@@ -72,29 +68,7 @@ class Product:
         self.c[self._where] = self._right
 
 
-def bits_flipped(least: int, most: int) -> Callable[[Product, np.random.Generator], tuple[Any, Any]]:
-    def spoil(product: Product, random: np.random.Generator) -> tuple[Any, Any]:
-        c, bits = product.c, 8 * product.c.itemsize
-        where = tuple(random.integers(c.shape).tolist())
-        word = _WORDS[c.itemsize](0)
-        for bit in random.choice(bits, random.integers(least, most + 1), replace=False).tolist():
-            word |= word.dtype.type(1 << bit)
-        return where, (c[where].view(word.dtype) ^ word).view(c.dtype)
-
-    return spoil
-
-
-def tile_spoiled(product: Product, random: np.random.Generator) -> tuple[Any, Any]:
-    """By noise whose largest element is between a tenth and 10,000 rounding errors; of integers, by integers."""
-    c = product.c
-    side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1))
-    where = tuple(slice(first, first + side) for first in random.integers(np.array(c.shape) - side + 1).tolist())
-    noise = random.standard_normal((side, side))
-    noise *= product.rounding * 10 ** random.uniform(-1, 4) / np.abs(noise).max()
-    return where, (c[where] + (np.rint(noise) if product.rounding == 1.0 else noise)).astype(c.dtype)
-
-
-KINDS = {"one bit": bits_flipped(1, 1), "2 to 4 bits": bits_flipped(2, 4), "a tile": tile_spoiled}
+KINDS = {kind: repairs.KINDS[kind][2] for kind in ("one bit", "2 to 4 bits", "a tile")}
 
 
 def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
@@ -191,19 +165,17 @@ class Results(results.Results):
             panels[1].set_xlabel("size of the fault, in units of the product's largest rounding error")
 
     def exit_code(self) -> int:
-        """1 if a right product was refused, or a fault above 20 rounding errors, or any in integers, was left in a product."""
+        """1 if a right product was refused, a fault above 20 rounding errors, or any in integers, not found, or a repair wrong."""
         first = NAMES.index("20 to 100")
-        missed: Iterable[int] = (
+        missed = (
             of - found
             for line in self.lines
             if line["part"] == "faults"
             for of, found in line["counts"][0 if line["data"] == "integers" else first :]
         )
-        unseen, wrong = (repairs.OUTCOMES.index(name) for name in ("unseen", "wrong"))
-        for line in (line for line in self.lines if line["part"] == "repairs"):
-            large = line["counts"][0 if line["data"] == "integers" else repairs.NAMES.index("above 20") :]
-            missed = chain(missed, (of_size[unseen] for of_size in large), (of_size[wrong] for of_size in line["counts"]))
-        return int(any(line.get("alarms") for line in self.lines) or any(missed))
+        wrong = repairs.OUTCOMES.index("wrong")
+        of_repairs = (of_size[wrong] for line in self.lines if line["part"] == "repairs" for of_size in line["counts"])
+        return int(any(line.get("alarms") for line in self.lines) or any(missed) or any(of_repairs))
 
 
 def _outcomes(counts: Sequence[int]) -> str:
@@ -219,7 +191,7 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     random = np.random.default_rng(options.seed)
     if len(options.faults) not in (1, len(options.sizes)):
         raise UsageError("--faults takes one number, or one for each of --sizes")
-    least = repairs.BLOCK if options.repair else LARGEST_TILE
+    least = repairs.BLOCK if options.repair else repairs.LARGEST_TILE
     if min(options.sizes) < least:
         raise UsageError(f"--sizes must be {least} or more: that is the largest tile")
     each = options.faults * len(options.sizes) if len(options.faults) == 1 else options.faults

@@ -23,6 +23,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed
 
 WARP, BLOCK = 32, 128  # threads of a warp; rows and columns that a thread block computes
+SMALLEST_TILE, LARGEST_TILE = 8, 64
 RIGHT = 3.0  # largest rounding errors of the right product by which elements of a product that counts as right differ from it
 BOUNDS = (3.0, 20.0)
 NAMES = ("below 3", "3 to 20", "above 20")
@@ -42,7 +43,7 @@ def bits_flipped(least: int, most: int) -> Spoil:
 
 def tile_spoiled(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
     """By noise whose largest element is between a tenth and 10,000 rounding errors; of integers, by integers."""
-    side = int(random.integers(8, 65))
+    side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1))
     where = tuple(slice(first, first + side) for first in random.integers(np.array(c.shape) - side + 1).tolist())
     noise = random.standard_normal((side, side))
     noise *= rounding * 10 ** random.uniform(-1, 4) / np.abs(noise).max()
