@@ -165,7 +165,7 @@ class Results(results.Results):
             panels[1].set_xlabel("size of the fault, in units of the product's largest rounding error")
 
     def exit_code(self) -> int:
-        """1 if a right product was refused, a fault above 20 rounding errors, or any in integers, not found, or a repair wrong."""
+        """1 if a right product was refused, a fault above 20 rounding errors, or any of integers, not found, or a repair wrong"""
         first = NAMES.index("20 to 100")
         missed = (
             of - found
