@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from hybrid.core.timeline import Interval, Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
-from hybrid.execution.repair import repaired, wrong_parts
 from hybrid.execution.scatter_gather import forwarder_of_b, gather, scatter
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
@@ -28,12 +28,14 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, settled
 from hybrid.verification.freivalds import verify
 from hybrid.verification.other_nodes import sums_of_other_nodes
-from hybrid.verification.recompute import Recomputed, recompute
 from hybrid.verification.transfers import verify_transfer
-from hybrid.verification.wrong_parts import WrongParts
+
+if TYPE_CHECKING:
+    from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.wrong_parts import WrongParts
 
 
 @dataclass(frozen=True)
@@ -187,15 +189,20 @@ class _Product:
         plan, check = self._plan, None
         if plan.check == "off":
             return None
-        self._wrong = wrong_parts(plan, self._settings)
+        if self._settings.on_fault == "repair":
+            from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
+
+            self._wrong = WrongParts(plan.problem.n, plan.problem.m)
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
         needs_host = run.needs_host(check, repairs=self._wrong is not None)
-        by_host = self._checked_by_host() if needs_host or check is None else check
-        result = by_host if check is None else check.settled(by_host) if check.undecided else check
+        by_host = self._checked_by_host() if needs_host else None
+        result = settled(check, by_host)
         if result.ok or self._wrong is None:
             return result
+        from hybrid.execution.repair import repaired
+
         again = self._checked_by_host if len(plan.topology.nodes) > 1 else None
         return repaired(
             self._session, self._decision, self._settings, run, result, by_host, self._wrong, self._compute_again, again
@@ -220,6 +227,8 @@ class _Product:
         return verify(team, plan, a, b, c, self._threads, self._wrong)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        from hybrid.verification.recompute import recompute
+
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
         if not plan.at_root:
             return recompute(team, plan, a, b, c, wrong, self._threads)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.execution.rank_run import RankRun
-from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import TOO_OFTEN, Session
 from hybrid.selection.transport import may_leave_out
@@ -22,25 +21,20 @@ from hybrid.verification.wrong_parts import WrongParts
 _NOTE = "repaired"
 
 
-def wrong_parts(plan: Plan, settings: Settings) -> WrongParts | None:
-    """What the check on the host is to fill; None where nothing would be repaired."""
-    return WrongParts(plan.problem.n, plan.problem.m) if settings.on_fault == "repair" else None
-
-
 def repaired(
     session: Session,
     decision: Decision,
     settings: Settings,
     run: RankRun,
     failed: Check,
-    by_host: Check,
+    by_host: Check | None,
     wrong: WrongParts,
     compute: Callable[[WrongParts], list[Recomputed]],
     check_again: Callable[[], Check] | None = None,
 ) -> Check:
     """What is to be said of the product once it is right; `failed` where it cannot be repaired. Every rank calls it.
 
-    `by_host`: what the check on the host says, which `wrong` is of; `failed` where it need not look. `compute(wrong)` computes
+    `by_host`: what the check on the host says, which `wrong` is of; None where it need not look. `compute(wrong)` computes
     again what is wrong, `check_again` checks all of C, where parts of it were sent to other ranks.
     """
     plan, copies = decision.plan, run.wrong_copies()
@@ -60,7 +54,7 @@ def repaired(
     again = [f"rows {each.rows}, columns {each.columns} of C are wrong again: {each.check.refusal()}" for each in _wrong_of(done)]
     if not again and check_again is not None and not (checked := check_again()).ok:
         again = [f"C is still wrong: {checked.refusal()}"]
-    if again or not (done or by_host.ok):
+    if again or not (done or by_host is None or by_host.ok):
         return replace(failed, faults=failed.faults + tuple(again), undecided=False)
     session.note_wrong(blamed)
     may = may_leave_out(settings) and not plan.has_row_blocks
@@ -69,7 +63,7 @@ def repaired(
         _line(decision, rank, cause, done) + _consequence(session.times_wrong(rank), leaves=rank in left_out)
         for rank, cause in sorted(blamed.items())
     ] or [f"{fault}; but C passes the check from host memory" for fault in failed.faults]
-    error = max((each.check.error for each in done), default=by_host.error)
+    error = max((each.check.error for each in done), default=(by_host or failed).error)
     kind = "exact" if failed.kind == "exact" else "freivalds"
     return Check(kind, error, 0.0 if kind == "exact" else THRESHOLD, True, note=_NOTE, repaired=tuple(lines))
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_like, on_host, to_device_of
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.execution.rank_run import RankRun
-from hybrid.execution.repair import repaired, wrong_parts
 from hybrid.execution.scatter_gather import broadcast_to_nodes
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
@@ -21,11 +20,13 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, settled
 from hybrid.verification.freivalds import verify
-from hybrid.verification.recompute import Recomputed, recompute
 from hybrid.verification.transfers import verify_gathered
-from hybrid.verification.wrong_parts import WrongParts
+
+if TYPE_CHECKING:
+    from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.wrong_parts import WrongParts
 
 
 def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
@@ -63,20 +64,27 @@ def _checked_by_host(
 ) -> Check | None:
     """What the host's check says, where there is no other, or that of the devices needs it; and what there is to say of a
     repaired product. `check`: by the devices. `matrices`: this rank's rows."""
-    team, plan, wrong = session.team, decision.plan, wrong_parts(decision.plan, settings)
+    team, plan = session.team, decision.plan
     share, threads = plan.shares[team.rank], decision.placements[team.rank].threads.count
     if plan.check == "off":
         return None
+    wrong = None
+    if settings.on_fault == "repair":
+        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
+
+        wrong = WrongParts(plan.problem.n, plan.problem.m)
     needs_host = run.needs_host(check, repairs=wrong is not None)
     if not needs_host and check is not None and (check.ok or wrong is None):
         return check
     with team.phase("check", timed=False), busy():
         spans = share.rows, share.b_rows, share.rows
         a, b, c = (RowView(on_host(array), span) for array, span in zip(matrices, spans, strict=True))
-    by_host = verify(team, plan, a, b, c, threads, wrong) if needs_host or check is None else check
-    result = by_host if check is None else check.settled(by_host) if check.undecided else check
+    by_host = verify(team, plan, a, b, c, threads, wrong) if needs_host else None
+    result = settled(check, by_host)
     if result.ok or wrong is None:
         return result
+    from hybrid.execution.repair import repaired
+    from hybrid.verification.recompute import recompute
 
     def compute(wrong: WrongParts) -> list[Recomputed]:
         done = recompute(team, plan, a, b, c, wrong, threads)

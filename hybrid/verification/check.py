@@ -47,6 +47,15 @@ class Check:
         return replace(by_host, note=by_host.note or ("" if self.ok else unusual))
 
 
+def settled(by_devices: Check | None, by_host: Check | None) -> Check:
+    """What counts, of two checks of which there is one at least: the host's where there is no other, or that is undecided."""
+    if by_devices is None or by_host is None:
+        found = by_devices or by_host
+        assert found is not None
+        return found
+    return by_devices.settled(by_host) if by_devices.undecided else by_devices
+
+
 @dataclass(frozen=True)
 class Suspect:
     """A sum of C·x that rounding errors do not explain, unless this product's are unusual."""

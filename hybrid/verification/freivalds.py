@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +29,9 @@ from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_ro
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.reexamine import Verdict, accuracy_of, reexamine
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x
-from hybrid.verification.wrong_parts import WrongParts
+
+if TYPE_CHECKING:
+    from hybrid.verification.wrong_parts import WrongParts
 
 # Of the integers in x: no sum over a group overflows where C's elements do not.
 _SCALE = 2.0**-14
