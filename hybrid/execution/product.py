@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.interop import copy_back, on_host
 from hybrid.arrays.sources import MatrixSource, RootMatrix, copy_rows
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Topology
 from hybrid.core.timeline import Interval, Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
+from hybrid.execution.root_alone import recompute_at_root, verify_at_root
 from hybrid.execution.scatter_gather import forwarder_of_b, gather, scatter
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import Plan, make_plan
-from hybrid.plan.request import PlanRequest
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
@@ -210,16 +207,8 @@ class _Product:
 
     def _checked_by_host(self) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
-        if plan.at_root:  # only the root can read the matrices: it checks alone, with all ranks' cores
-            with team.phase("check") as checking:
-                if team.rank == plan.root:
-                    a, b, c = self._on_host()
-                    check = verify(Team(), self._plan_alone(), a, b, c, self._threads_of_all, self._wrong)
-                    checking.mine = check, self._wrong.found() if self._wrong is not None else ()
-            check, found = checking.all[plan.root]
-            if self._wrong is not None:
-                self._wrong.merge(*found)
-            return check
+        if plan.at_root:
+            return verify_at_root(team, plan, self._views, self._threads_of_all, self._wrong)
         if len(plan.topology.nodes) > 1:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
@@ -230,23 +219,9 @@ class _Product:
         from hybrid.verification.recompute import recompute
 
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
-        if not plan.at_root:
-            return recompute(team, plan, a, b, c, wrong, self._threads)
-        with team.phase("repair") as computing:
-            if team.rank == plan.root:
-                a, b, c = self._on_host()
-                done = recompute(Team(), self._plan_alone(), a, b, c, wrong, self._threads_of_all)
-                copy_back(c.array, self._views["C"].array)
-                computing.mine = [replace(each, by=plan.root) for each in done]
-        return computing.all[plan.root]
-
-    def _plan_alone(self) -> Plan:
-        """Of the root, which can read all matrices."""
-        return make_plan(PlanRequest(self._plan.problem, Topology(((0,),)), check="host"))
-
-    def _on_host(self) -> list[RowView]:
-        """A, B and C at the root, copied where they lie on a GPU."""
-        return [RowView(on_host(self._views[key].array), self._views[key].rows) for key in "ABC"]
+        if plan.at_root:
+            return recompute_at_root(team, plan, self._views, self._threads_of_all, wrong)
+        return recompute(team, plan, a, b, c, wrong, self._threads)
 
     @property
     def _threads_of_all(self) -> int:

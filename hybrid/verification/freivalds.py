@@ -9,7 +9,6 @@ in higher precision, which tells a fault from rounding errors that are not as us
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,14 +27,13 @@ from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, 
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.reexamine import Verdict, accuracy_of, reexamine
-from hybrid.verification.rounding import THRESHOLD, is_exact, random_x
+from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, usual_largest
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
 
 # Of the integers in x: no sum over a group overflows where C's elements do not.
 _SCALE = 2.0**-14
-_LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
 _MOST_NAMED = 3  # faults
 
 
@@ -153,7 +151,7 @@ class _Verification:
     def _judged(self, sums: Totals, suspects: list[Suspect]) -> Check:
         if sums.not_judged and not sums.judged:
             return Check("none", 0.0, THRESHOLD, True)
-        usual = _usual(sums.judged)
+        usual = usual_largest(sums.judged)
         above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
         faults, note = self._faults(above, exact=False)
         if faults:
@@ -243,15 +241,6 @@ def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tup
     norms = [*over_rows(b, threads, add_up), np.zeros(products.shape[1])]
     with np.errstate(all="ignore"):
         return products, norms_of(np.stack(norms, axis=1))
-
-
-def _usual(sums: int) -> float:
-    """So many standard deviations one of so many differences of right products exceeds with the probability _LOOKED_AT_AGAIN."""
-    ratio = max(1, sums) / _LOOKED_AT_AGAIN
-    size = math.sqrt(2 * math.log(ratio))
-    for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes
-        size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
-    return min(THRESHOLD, size)
 
 
 def _listed(columns: list[int]) -> str:
