@@ -39,7 +39,7 @@ def repaired(
     """
     plan, copies = decision.plan, run.wrong_copies()
     if any(copy.rank is None for copy, _ in copies):
-        return failed  # rows differ between nodes: which of them are right, nobody can tell
+        return failed  # rows differ between nodes, or were written meanwhile: which values are right, nobody can tell
     blamed = {copy.rank: copy.text for copy, _ in reversed(copies) if copy.rank is not None}
     for copy, rows in copies:
         operand, _, columns = copy.place

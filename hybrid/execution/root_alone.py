@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What only the root can do where the matrices stay in its private memory: to check and repair C, alone, with all ranks' cores."""
+"""What only the root can do where the matrices stay in its private memory: check and repair C, alone, with all ranks' cores."""
 
 from __future__ import annotations
 

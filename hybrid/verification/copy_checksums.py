@@ -11,7 +11,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.devices.base import Device, Event
-from hybrid.host.row_sums import checksum_weights
+from hybrid.host.row_sums import checksum_weights, row_checksums
 from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import Piece
 from hybrid.plan.schedule import Arrival, Tile
@@ -40,7 +40,7 @@ class CopyChecksums:
         this rank may use."""
         self._pieces, self._sums_piece, self._matrices, self._origin = pieces, sums_piece, matrices, origin
         widths = {"A": problem.l, "B": problem.m, "C": problem.m}
-        weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
+        self._weights = weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
         sizes = {rank: each.layout.checksums for rank, each in pieces.items()}
         a, b, c = matrices
         on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
@@ -99,11 +99,25 @@ class CopyChecksums:
 
     def rows_of(self, place: Place) -> np.ndarray | None:
         """After `results`, the checksums of a place's rows; None where it is not summed here."""
+        rank, piece = self._piece_at(place)
+        return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
+
+    def was_written(self, place: Place) -> bool:
+        """Whether a place in host memory that is summed here has other values than when it was."""
+        rank, piece = self._piece_at(place)
+        rows = self._rows_of(rank, piece) if piece is not None else None
+        if piece is None or not isinstance(rows, np.ndarray):
+            return False
+        now = np.empty(len(rows), np.uint64)
+        row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now)
+        return bool((now != self._of_rows[rank][piece.offset : piece.offset + len(rows)]).any())
+
+    def _piece_at(self, place: Place) -> tuple[int, Piece | None]:
         for rank, summed in self._summed.items():
             for number, piece in summed.items():
                 if self._pieces[rank].places[number] == place:
-                    return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)]
-        return None
+                    return rank, piece
+        return 0, None
 
     def _sum(self, rank: int, piece: Piece, event: Event | None) -> None:
         self._summed[rank][piece.number] = piece

@@ -15,6 +15,7 @@ from support.faults import OF_PRODUCTS, Planted, columns_exchanged, element, low
 from support.selection import pairs_first
 
 import hybrid
+import hybrid.execution.rank_run
 import hybrid.plan.plan
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, UsageError
@@ -128,6 +129,25 @@ def test_what_is_wrong_again_is_refused_with_both_faults(rng, monkeypatch):
     monkeypatch.setattr(recompute.np, "matmul", wrong_again)
     with pytest.raises(CheckFailed, match=r"row 130 of C, columns 49: wrong by 1\.00e\+00 \(and 1 more\)"):
         hybrid.multiply(a, b, on_fault="repair")
+
+
+@pytest.mark.parametrize("operand", [0, 1])
+def test_operands_that_somebody_writes_meanwhile_are_refused(rng, monkeypatch, operand):
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = case(rng, "float64")
+    original, calls = hybrid.execution.rank_run.RankRun.check, []
+
+    def write_then_check(run, *arguments):
+        check = original(run, *arguments)
+        (a, b)[operand][7, 7] += 1
+        calls.append(check)
+        return check
+
+    monkeypatch.setattr(hybrid.execution.rank_run.RankRun, "check", write_then_check)
+    Planted(monkeypatch, "copy_in", element, 0, lambda into, source: np.shares_memory(source, (a, b)[operand]))
+    with pytest.raises(CheckFailed, match="reached the device of rank 0"):
+        hybrid.multiply(a, b, on_fault="repair")
+    assert calls
 
 
 @pytest.mark.parametrize("data", DATA)
