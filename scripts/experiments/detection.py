@@ -148,6 +148,8 @@ class Results(results.Results):
 
     def draw(self, path: str) -> None:
         """The share that was found against the size, a panel for each type."""
+        if self.lines[0]["part"] == "repairs":
+            raise UsageError("--repair has no picture")
         faults = [line for line in self.lines if line["part"] == "faults"]
         kinds = dict(zip(KINDS, (plots.HERE, plots.LECTURE, plots.OTHER), strict=True))
         with plots.figure(path, (9.5, 3.2), "Faults that the check finds", self.caption()) as figure:

@@ -44,6 +44,13 @@ def test_repairs_are_counted_printed_and_read_again(tmp_path, capsys):
             assert sum(of_size[0] for of_size in line["counts"]) == 2
 
 
+@pytest.mark.needs("matplotlib")
+def test_repairs_have_no_picture(tmp_path, capsys):
+    asked = ["--repair", "--sizes", "130", "--faults", "1", "--picture", str(tmp_path / "picture.svg")]
+    assert detection.main(asked) == 2
+    assert "--repair has no picture" in capsys.readouterr().err
+
+
 def test_a_repair_that_repairs_nothing_fails(monkeypatch, capsys):
     monkeypatch.setattr(detection.repairs, "multiplied", lambda *_: ("repaired", 1.0))
     assert detection.main(["--repair", "--sizes", "130", "--faults", "1"]) == 1
