@@ -266,6 +266,13 @@ def test_columns_that_had_another_row_of_b_are_found(rng, data):
         assert len(set(found) - set(wrong)) <= (0 if data == "integers" else 8)
 
 
+def test_a_fraction_among_integers_is_found_in_any_row(rng):
+    a, b = case(rng, "integers", 300, 40, 200)
+    c = a @ b
+    c[np.abs(a[:, 11]).argmin(), 5] += 2.0**-40
+    assert wrong_columns(a, b, c, np.array([11])).tolist() == [5]
+
+
 def test_rows_go_to_the_others_of_a_node():
     from hybrid.core.problem import Problem
     from hybrid.core.spans import Topology
