@@ -42,6 +42,7 @@ def multiply(
     kernel: str | None = None,
     device: str | None = None,
     check: bool | str | None = None,
+    on_fault: str | None = None,
     threads: int | None = None,
 ) -> Any:
     """Multiply two matrices by all ranks of a communicator.
@@ -60,12 +61,15 @@ def multiply(
         At the root, a float32 or float64 array for the result, which must not overlap a or b.
     kernel
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
-        HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_CHECK and HYBRID_THREADS, and to the defaults.
+        HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_CHECK, HYBRID_ON_FAULT and HYBRID_THREADS, and to the defaults.
     device
         "auto", "cpu", "cuda" or "emulate".
     check
         True verifies the product where it is multiplied, while it is; "host" from host memory alone, independent of all that
         ran on a GPU; False does not.
+    on_fault
+        "raise" refuses a product that fails its check: CheckFailed. "repair" computes again what is wrong of it, on the CPU,
+        checks that, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says whose device was wrong, and where.
     threads
         CPU threads of each rank.
 
@@ -84,7 +88,7 @@ def multiply(
     session = session_of(team_of(comm))
     team = session.team
     root = as_int(root)
-    flags = {"kernel": kernel, "device": device, "check": check, "threads": threads}
+    flags = {"kernel": kernel, "device": device, "check": check, "on_fault": on_fault, "threads": threads}
     with _one_at_a_time if team.size == 1 else nullcontext():
         if isinstance(a, RowBlock) or isinstance(b, RowBlock):
             with team.together():

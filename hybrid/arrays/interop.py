@@ -86,6 +86,12 @@ def on_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def copy_back(changed: np.ndarray, array: Any) -> None:
+    """Into `array`, of which `on_host` gave `changed`."""
+    if on_gpu(array):
+        array[...] = to_device_of(array, changed)
+
+
 def to_device_of(other: Any, array: np.ndarray) -> Any:
     """The array, copied to the GPU of `other` if that lies on one."""
     if not on_gpu(other):

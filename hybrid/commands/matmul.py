@@ -120,6 +120,8 @@ class _Speaker:
             names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.decision.placements]
             write_trace(options.trace, outcome.intervals, names)
         print(wall_line(wall.parts()), file=self._stream)
+        for line in outcome.check.repaired if outcome.check else ():
+            print(f"repaired: {line}", file=self._stream)
         for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
             print(f"wrong: {fault}", file=self._stream)
         print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)

@@ -63,6 +63,7 @@ def build_parser() -> Parser:
     check = "verify every product: on (where it is multiplied), host (from host memory alone), off"
     how.add_argument("--check", choices=("on", "host", "off"), help=f"{check} (on)")
     how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
+    how.add_argument("--on-fault", help="what fails its check: raise refuses it, repair computes it again on the CPU (raise)")
     how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
     shown = parser.add_argument_group("what is shown")
@@ -89,7 +90,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError("with only one of --a and --b the sizes n l m are needed")
     if not options.explain and (options.ranks or options.gpus_per_node or options.capability):
         raise UsageError("--ranks, --gpus-per-node and --capability describe a machine one does not have: only with --explain")
-    flags = ("device", "kernel", "transport", "threads", "check", "stall", "host_memory", "gpu_memory")
+    flags = ("device", "kernel", "transport", "threads", "check", "on_fault", "stall", "host_memory", "gpu_memory")
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])

@@ -23,6 +23,7 @@ class Settings:
     device: str = "auto"  # auto, cpu, cuda, or emulate: the CUDA kernels on the CPU
     kernel: str = "auto"  # auto, or a name of the kernel catalogue
     check: str = "on"  # verify the product: on (where it is multiplied), host (from host memory alone) or off
+    on_fault: str = "raise"  # a product that fails its check: raise refuses it, repair computes again what is wrong of it
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
     stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
@@ -62,6 +63,7 @@ _OTHER_VARIABLES = ("HYBRID_DEBUG", "HYBRID_GUARD", "HYBRID_MPI", "HYBRID_PYTHON
 _ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "transport": ("auto", "host", "peers", "nccl"),
+    "on_fault": ("raise", "repair"),
 }
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", float: "a number"}

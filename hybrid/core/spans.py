@@ -30,6 +30,11 @@ class Span:
     def lies_in(self, other: Span) -> bool:
         return other.lo <= self.lo and self.hi <= other.hi
 
+    def common(self, other: Span) -> Span:
+        """What is in both; empty where they do not overlap."""
+        lo = max(self.lo, other.lo)
+        return Span(lo, max(lo, min(self.hi, other.hi)))
+
     @property
     def slice(self) -> slice:
         return slice(self.lo, self.hi)
@@ -102,6 +107,10 @@ class Topology:
     def rows_of_rank(self, rank: int, total: int) -> Span:
         """The rank's row block. The order is node by node, so that a node's rows are consecutive whichever ranks run on it."""
         return block(total, self.size, self._positions[rank][1])
+
+    def left_out(self, ranks: Sequence[int]) -> frozenset[int]:
+        """Those of these ranks whose rows other ranks of their node can take."""
+        return frozenset(rank for members in self.nodes if set(members) - set(ranks) for rank in members if rank in ranks)
 
     def rows_of_node(self, node: int, total: int) -> Span:
         ranks = self.nodes[node]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hybrid.core.record import record
 
 # In a product's order. Other phases (such as "agree") are recorded, but are in neither the table nor the trace.
-PHASES = ("fill", "prepare", "scatter", "copy in", "exchange", "multiply", "copy out", "gather", "check")
+PHASES = ("fill", "prepare", "scatter", "copy in", "exchange", "multiply", "copy out", "gather", "check", "repair")
 ON_DEVICE = ("copy in", "exchange", "multiply", "copy out")
 
 

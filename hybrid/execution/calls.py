@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,9 +36,14 @@ def refuse_no_rank(team: Team, root: int) -> None:
         raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
 
 
-def _refuse_wrong(check: Check | None) -> None:
-    if check is not None and not check.ok:
+def _settle(check: Check | None, *, warns: bool) -> None:
+    """Refuse a product that is wrong; `warns`: this rank says what was repaired."""
+    if check is None:
+        return
+    if not check.ok:
         raise CheckFailed(check.refusal())
+    for line in check.repaired if warns else ():
+        warnings.warn(f"repaired: {line}", RuntimeWarning, stacklevel=4)
 
 
 def multiply_row_blocks(session: Session, a: Any, b: Any, root: int, out: Any, flags: dict[str, Any]) -> RowBlock:
@@ -60,7 +66,7 @@ def multiply_row_blocks(session: Session, a: Any, b: Any, root: int, out: Any, f
     )
     decision = agree(session, request, settings, [said[1] for said in looking.all])
     c, check = run_row_block_product(session, decision, a.array, b.array, settings)
-    _refuse_wrong(check)
+    _settle(check, warns=team.rank == 0)
     return RowBlock(c)
 
 
@@ -97,7 +103,7 @@ def multiply_root_arrays(session: Session, a: Any, b: Any, root: int, out: np.nd
         raise matrices
     shared.drop([looking.all[root][3]])
     all_shared = lie_shared(team, matrices.locations)
-    request = _request_of(team, matrices, root, all_shared=all_shared)
+    request = _request_of(session, matrices, root, all_shared=all_shared)
     decision = agree(session, request, settings, [said[1] for said in looking.all])
     c_array = plain_out if team.rank == root and plain_out is not None and can_hold(plain_out, matrices.dtype) else None
     if all_shared:
@@ -109,16 +115,18 @@ def multiply_root_arrays(session: Session, a: Any, b: Any, root: int, out: np.nd
                     *arrays, c_array = _from_gpu(decision.plan, *arrays)
         first, second = RootMatrix(matrices.shape_a, arrays[0]), RootMatrix(matrices.shape_b, arrays[1])
     outcome = run_product(session, decision, first, second, settings, RunOptions(out=c_array, measured=False))
-    _refuse_wrong(outcome.check)
+    _settle(outcome.check, warns=team.rank == root)
     return outcome.c.array
 
 
-def _request_of(team: Team, matrices: RootMatrices, root: int, *, all_shared: bool) -> ProductRequest:
-    problem = matrices.problem
+def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shared: bool) -> ProductRequest:
+    team, problem, left_out = session.team, matrices.problem, session.left_out
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
     besides = [problem.bytes_of_matrices if matrices.on_gpu and rank == root else 0 for rank in range(team.size)]
     location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
-    return ProductRequest(problem, location, root, bytes_there=matrices.allocated_bytes, besides=tuple(besides))
+    return ProductRequest(
+        problem, location, root, bytes_there=matrices.allocated_bytes, besides=tuple(besides), left_out=left_out
+    )
 
 
 def _shared_operands(session: Session, matrices: RootMatrices) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:

@@ -6,31 +6,33 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.interop import on_host
 from hybrid.arrays.sources import MatrixSource, RootMatrix, copy_rows
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Topology
 from hybrid.core.timeline import Interval, Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
+from hybrid.execution.root_alone import recompute_at_root, verify_at_root
 from hybrid.execution.scatter_gather import forwarder_of_b, gather, scatter
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import make_plan
-from hybrid.plan.request import PlanRequest
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, settled
 from hybrid.verification.freivalds import verify
 from hybrid.verification.other_nodes import sums_of_other_nodes
 from hybrid.verification.transfers import verify_transfer
+
+if TYPE_CHECKING:
+    from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.wrong_parts import WrongParts
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class _Product:
         self._operands, self._settings, self._options = operands, settings, options
         self._threads = decision.placements[self._team.rank].threads.count
         self._views: dict[str, RowView] = {}
+        self._wrong: WrongParts | None = None  # of the last product, where it may be repaired
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def run(self) -> Outcome:
@@ -142,7 +145,10 @@ class _Product:
             if index >= 0:
                 totals.append(seconds)
             with wall.within("check"):
-                self._check = self._checked(run)
+                check = self._checked(run)
+            if check is not None and self._check is not None:  # what was repaired before is told, too
+                check = replace(check, repaired=self._check.repaired + check.repaired)
+            self._check = check
             if self._check is not None and not self._check.ok:
                 totals = totals or [seconds]  # of a warm-up that is wrong, too
                 break
@@ -178,31 +184,48 @@ class _Product:
 
     def _checked(self, run: RankRun) -> Check | None:
         plan, check = self._plan, None
+        if plan.check == "off":
+            return None
+        if self._settings.on_fault == "repair":
+            from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
+
+            self._wrong = WrongParts(plan.problem.n, plan.problem.m)
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-            if not check.undecided:
-                return check
-        if plan.check == "off":
-            return None
-        by_host = self._checked_by_host()
-        return check.settled(by_host) if check is not None else by_host
+        needs_host = run.needs_host(check, repairs=self._wrong is not None)
+        by_host = self._checked_by_host() if needs_host else None
+        result = settled(check, by_host)
+        if result.ok or self._wrong is None:
+            return result
+        from hybrid.execution.repair import repaired
+
+        again = self._checked_by_host if len(plan.topology.nodes) > 1 else None
+        return repaired(
+            self._session, self._decision, self._settings, run, result, by_host, self._wrong, self._compute_again, again
+        )
 
     def _checked_by_host(self) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
-        if plan.at_root and team.size > 1:  # only the root can read the matrices: it checks alone, with all ranks' cores
-            with team.phase("check") as checking:
-                if team.rank == plan.root:
-                    alone = make_plan(PlanRequest(plan.problem, Topology(((0,),)), check="host"))
-                    a, b, c = (RowView(on_host(view.array), view.rows) for view in (a, b, c))
-                    threads = sum(placement.threads.count for placement in self._decision.placements)
-                    checking.mine = verify(Team(), alone, a, b, c, threads)
-            return checking.all[plan.root]
+        if plan.at_root:
+            return verify_at_root(team, plan, self._views, self._threads_of_all, self._wrong)
         if len(plan.topology.nodes) > 1:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        return verify(team, plan, a, b, c, self._threads)
+        return verify(team, plan, a, b, c, self._threads, self._wrong)
+
+    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        from hybrid.verification.recompute import recompute
+
+        team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
+        if plan.at_root:
+            return recompute_at_root(team, plan, self._views, self._threads_of_all, wrong)
+        return recompute(team, plan, a, b, c, wrong, self._threads)
+
+    @property
+    def _threads_of_all(self) -> int:
+        return sum(placement.threads.count for placement in self._decision.placements)
 
 
 def _with_times(team: Team, outcome: Outcome) -> Outcome:

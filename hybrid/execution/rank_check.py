@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import RankPlacement
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.rank_device import RankDevice
-from hybrid.verification.check import Check, Findings, InMemory, Suspect, judge
+from hybrid.verification.check import Check, Findings, InMemory, Suspect, WrongCopy, judge, wrong_copies
 from hybrid.verification.copied import CopiedPieces
 from hybrid.verification.copy_checksums import CopyChecksums
 from hybrid.verification.device_check import DeviceCheck
@@ -85,6 +86,46 @@ class RankCheck:
         """From all ranks' findings."""
         plan = self._plan
         return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces(), plan.root)
+
+    def copies_tell_all(self, findings: Sequence[Findings], check: Check) -> bool:
+        """Whether the pieces that were copied wrong tell all that is wrong of C."""
+        copies = wrong_copies(findings, self._all_pieces(), self._plan.root)
+        judged = not any(found.sums is not None and found.sums.not_judged for found in findings)
+        return judged and len(copies) == len(check.faults)
+
+    def wrong_copies(self, findings: Sequence[Findings]) -> list[tuple[WrongCopy, np.ndarray]]:
+        """Of all ranks' findings the pieces that were copied wrong, each with its rows that are. Every rank calls it.
+
+        Of an operand that somebody has written since it was summed, nobody's device is told to be wrong.
+        """
+        pieces = self._all_pieces()
+        copies = wrong_copies(findings, pieces, self._plan.root)
+        with self._team.phase("repair") as telling:
+            telling.mine = [self._checksums_of(copy) for copy in copies]
+        found = []
+        for number, copy in enumerate(copies):
+            rows = np.arange(copy.place[1].lo, copy.place[1].hi)
+            on_device, in_memory, written = zip(*(of_rank[number] for of_rank in telling.all), strict=True)
+            if any(written):
+                copy = replace(copy, rank=None)
+            sums = [next((each for each in some if each is not None), None) for some in (on_device, in_memory)]
+            if sums[0] is not None and sums[1] is not None and (sums[0] != sums[1]).any():
+                rows = rows[sums[0] != sums[1]]
+            found.append((copy, rows))
+        return found
+
+    def _checksums_of(self, copy: WrongCopy) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
+        """Of a piece's rows as they are on this rank's device, and in memory, None where they are not summed here; and whether
+        this is an operand that has been written since."""
+        on_device = None
+        if copy.rank is None or copy.number is None:
+            return None, None, False
+        if copy.rank == self._team.rank and self.device is not None:
+            piece = self._all_pieces()[copy.rank].layout.pieces[copy.number]
+            on_device = self.device.checksums()[piece.offset : piece.offset + len(piece.rows)]
+        if self.copies is None:
+            return on_device, None, False
+        return on_device, self.copies.rows_of(copy.place), copy.place[0] != "C" and self.copies.was_written(copy.place)
 
     def _all_pieces(self) -> list[CopiedPieces]:
         plan = self._plan

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
 from hybrid.execution.host_matrices import Progress
@@ -18,7 +20,7 @@ from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.build import make_panel_stream, make_transport
 from hybrid.transport.panel_stream import PanelForwarder
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, Findings, WrongCopy
 
 
 class RankRun:
@@ -49,6 +51,7 @@ class RankRun:
         self._rank_device = session.device(plan, gpus, decision.kernel)
         self._panel_stream = make_panel_stream(team, plan, self._rank_device, forwarder) if forwarder else None
         self._check: RankCheck | None = None
+        self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         if plan.check == "device":
             self._check = RankCheck(team, plan, self._rank_device, matrices, decision.placements)
         if plan.staged:
@@ -103,7 +106,19 @@ class RankRun:
         assert self._check is not None
         with self._team.phase("check") as checking, busy():
             checking.mine = self._check.findings(elsewhere)
+        self._findings = checking.all
         return self._check.judge(checking.all)
+
+    def needs_host(self, check: Check | None, *, repairs: bool) -> bool:
+        """Whether the host has to check, too, after this one: where it is undecided, or does not tell what there is to repair."""
+        if check is None or check.undecided or check.ok or not repairs:
+            return check is None or check.undecided
+        assert self._check is not None
+        return not self._check.copies_tell_all(self._findings, check)
+
+    def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
+        """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""
+        return self._check.wrong_copies(self._findings) if self._check is not None else []
 
     def note_work(self) -> None:
         """After the clock has stopped: when each copy and kernel of the product ran. A phase must follow, which tells the

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_host, to_device_of
+from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_like, on_host, to_device_of
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
@@ -20,9 +20,13 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, settled
 from hybrid.verification.freivalds import verify
 from hybrid.verification.transfers import verify_gathered
+
+if TYPE_CHECKING:
+    from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.wrong_parts import WrongParts
 
 
 def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
@@ -48,16 +52,47 @@ def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, 
             raise
         if plan.check == "device" and not plan.own_rows_suffice:
             verify_gathered(team, share.b_rows, on_host(own_b), view_b, threads)
-        if plan.check == "host" or (check is not None and check.undecided):
-            with team.phase("check", timed=False), busy():
-                rows = ((own_a, share.rows), (own_b, share.b_rows), (c, share.rows))
-                on_hosts = [RowView(on_host(array), span) for array, span in rows]
-            by_host = verify(team, plan, on_hosts[0], on_hosts[1], on_hosts[2], threads)
-            check = check.settled(by_host) if check is not None else by_host
+        check = _checked_by_host(session, decision, settings, run, check, (own_a, own_b, c))
         if plan.device != "cuda":
             with team.phase("scatter"):
                 c = to_device_of(a, c)
         return c, check
+
+
+def _checked_by_host(
+    session: Session, decision: Decision, settings: Settings, run: RankRun, check: Check | None, matrices: tuple[Any, Any, Any]
+) -> Check | None:
+    """What the host's check says, where there is no other, or that of the devices needs it; and what there is to say of a
+    repaired product. `check`: by the devices. `matrices`: this rank's rows."""
+    team, plan = session.team, decision.plan
+    share, threads = plan.shares[team.rank], decision.placements[team.rank].threads.count
+    if plan.check == "off":
+        return None
+    wrong = None
+    if settings.on_fault == "repair":
+        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
+
+        wrong = WrongParts(plan.problem.n, plan.problem.m)
+    needs_host = run.needs_host(check, repairs=wrong is not None)
+    if not needs_host and check is not None and (check.ok or wrong is None):
+        return check
+    with team.phase("check", timed=False), busy():
+        spans = share.rows, share.b_rows, share.rows
+        a, b, c = (RowView(on_host(array), span) for array, span in zip(matrices, spans, strict=True))
+    by_host = verify(team, plan, a, b, c, threads, wrong) if needs_host else None
+    result = settled(check, by_host)
+    if result.ok or wrong is None:
+        return result
+    from hybrid.execution.repair import repaired
+    from hybrid.verification.recompute import recompute
+
+    def compute(wrong: WrongParts) -> list[Recomputed]:
+        done = recompute(team, plan, a, b, c, wrong, threads)
+        with team.phase("repair"):
+            copy_back(c.array, matrices[2])
+        return done
+
+    return repaired(session, decision, settings, run, result, by_host, wrong, compute)
 
 
 def _all_of_b(team: Team, plan: Plan, own_b: Any, settings: Settings) -> RowView:

@@ -104,8 +104,9 @@ class Plan:
         return Span(0, self.problem.n) if node == self.root_node else self.a_rows_on(node)
 
     def c_rows_at_the_end(self, rank: int) -> Span:
-        """The rows of C that this rank checks and writes to a file: the ranks of the root's node share the gathered C equally."""
-        if self.has_row_blocks:
+        """The rows of C that this rank checks and writes to a file: its own where there is one node, else the ranks of the
+        root's node share the gathered C equally."""
+        if self.has_row_blocks or len(self.topology.nodes) == 1:
             return self.shares[rank].rows
         members = self.topology.nodes[self.root_node]
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)

@@ -7,7 +7,7 @@ from enum import Enum
 
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
-from hybrid.core.spans import Span, Topology
+from hybrid.core.spans import Span, Topology, block
 from hybrid.plan.machine_model import H200, MachineModel
 
 
@@ -44,6 +44,7 @@ class PlanRequest:
     check: str = "off"  # the product is verified: "on" (by the device that multiplied, where it can), "host" or "off"
     row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
     model: MachineModel = H200
+    left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
 
     @property
     def copies_to_buffers(self) -> bool:
@@ -53,12 +54,25 @@ class PlanRequest:
     @property
     def rows_of_a(self) -> tuple[Span, ...]:
         """For each rank its rows of A and C."""
-        return self.row_blocks.a if self.row_blocks else self._equal_blocks(self.problem.n)
+        if self.row_blocks:
+            return self.row_blocks.a
+        idle = self.topology.left_out(self.left_out)
+        return self._blocks_without(idle) if idle else self._equal_blocks(self.problem.n)
 
     @property
     def rows_of_b(self) -> tuple[Span, ...]:
         """For each rank the rows of B that it provides."""
         return self.row_blocks.b if self.row_blocks else self._equal_blocks(self.problem.l)
+
+    def _blocks_without(self, idle: frozenset[int]) -> tuple[Span, ...]:
+        """The node's rows are those that it has with all of its ranks."""
+        blocks = {}
+        for node, members in enumerate(self.topology.nodes):
+            rows, at_work = self.topology.rows_of_node(node, self.problem.n), [rank for rank in members if rank not in idle]
+            for rank in members:
+                part = block(len(rows), len(at_work), at_work.index(rank)) if rank in at_work else Span(0, 0)
+                blocks[rank] = Span(rows.lo + part.lo, rows.lo + part.hi)
+        return tuple(blocks[rank] for rank in range(self.topology.size))
 
     def _equal_blocks(self, rows: int) -> tuple[Span, ...]:
         return tuple(self.topology.rows_of_rank(rank, rows) for rank in range(self.topology.size))

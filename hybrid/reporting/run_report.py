@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hybrid.verification.check import Check
 
 SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line
-OUTSIDE_TOTAL = ("fill", "prepare", "check")  # phases whose time is not part of the product's
+OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
 
 
 def heading(decision: Decision) -> str:

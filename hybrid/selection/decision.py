@@ -23,7 +23,7 @@ from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.plan import Plan, make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
 from hybrid.selection.machine import Inventory, Machine, Processor, Test
-from hybrid.selection.transport import choose_transport
+from hybrid.selection.transport import choose_transport, may_leave_out
 
 _STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
 
@@ -33,7 +33,7 @@ class ProductRequest:
     """The product that all ranks want.
 
     `operands`: where A and B lie. `bytes_there`: bytes of the matrices that the root holds already. `besides[rank]`: host
-    memory that a rank takes for other things.
+    memory that a rank takes for other things. `left_out`: ranks that get no rows, where others of their node can take them.
     """
 
     problem: Problem
@@ -42,6 +42,7 @@ class ProductRequest:
     row_blocks: RowBlocks | None = None
     bytes_there: int = 0
     besides: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
 
 
 @record
@@ -171,6 +172,7 @@ def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Setting
         check=settings.check,
         row_blocks=row_blocks,
         model=machine.model,
+        left_out=request.left_out if may_leave_out(settings) else (),
     )
     plan = make_plan(asked)
     ranks = range(machine.topology.size)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,8 @@ from hybrid.selection.machine import Test
 from hybrid.transport.build import device_key, prepare_rank_device
 from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
+
+TOO_OFTEN = 2  # products in which a rank's device was wrong, after which it is left out
 
 
 @record
@@ -40,6 +43,7 @@ class Session:
         self.peer_access: PeerAccess | None = None  # of the rank device
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
+        self._times_wrong: Counter[int] = Counter()  # for each rank, products that its device made wrong, and that were repaired
         team.when_freed(self._close)
 
     @property
@@ -47,6 +51,18 @@ class Session:
         """Of the decision that this rank would use again; 0 if there is none."""
         known, device = self.remembered, self.rank_device
         return known.serial if known and device and known.memory_version == device.memory_version else 0
+
+    def note_wrong(self, ranks: Iterable[int]) -> None:
+        """In one product. The same on every rank."""
+        self._times_wrong.update(list(ranks))
+
+    def times_wrong(self, rank: int) -> int:
+        return self._times_wrong[rank]
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """The ranks that shall get no rows where others of their node can take them: the same on every rank."""
+        return tuple(sorted(rank for rank, times in self._times_wrong.items() if times >= TOO_OFTEN))
 
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
         """This rank's device, ready for the kernel; another one than before where the plan needs it. Every rank calls it."""

@@ -45,6 +45,11 @@ def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, s
     return TransportChoice(settings.transport, "asked for", (test,))
 
 
+def may_leave_out(settings: Settings) -> bool:
+    """Whether there may be ranks without rows: the other transports, where they are asked for, need all."""
+    return settings.transport in ("auto", "host")
+
+
 def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> TransportChoice | Test:
     """Peers; NCCL where no node has several ranks, or where the only node's ranks do not reach each other's GPUs; else host."""
     one_rank_a_node = len(plan.topology.nodes) == plan.topology.size

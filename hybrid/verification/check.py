@@ -30,6 +30,7 @@ class Check:
     # The host has to check as well: the device left sums unjudged, for NaN, infinity or overflow, or found differences that may
     # still be this product's rounding errors, which only the elements themselves tell.
     undecided: bool = False
+    repaired: tuple[str, ...] = ()  # what was wrong, where, and how it was computed again; all else is of the repaired product
 
     def refusal(self) -> str:
         """What is wrong, in one line."""
@@ -44,6 +45,15 @@ class Check:
             return replace(by_host, faults=self.faults + by_host.faults)
         unusual = f"differences of {self.error:.1f} standard deviations are rounding errors: the host found no fault"
         return replace(by_host, note=by_host.note or ("" if self.ok else unusual))
+
+
+def settled(by_devices: Check | None, by_host: Check | None) -> Check:
+    """What counts, of two checks of which there is one at least: the host's where there is no other, or that is undecided."""
+    if by_devices is None or by_host is None:
+        found = by_devices or by_host
+        assert found is not None
+        return found
+    return by_devices.settled(by_host) if by_devices.undecided else by_devices
 
 
 @dataclass(frozen=True)
@@ -83,33 +93,49 @@ class _Seen:
         return first if first in self.checksums else next(iter(self.checksums))
 
 
-def copy_faults(findings: Sequence[Findings], pieces: Sequence[CopiedPieces], root: int) -> list[str]:
-    """What was not the same everywhere, one line each."""
+@dataclass(frozen=True)
+class WrongCopy:
+    """A piece that was not the same everywhere. `rank`: whose device it reached or left, None where it differs between nodes;
+    `number`: the piece's there, None where it came several times."""
+
+    text: str
+    place: Place
+    rank: int | None = None
+    number: int | None = None
+
+
+def wrong_copies(findings: Sequence[Findings], pieces: Sequence[CopiedPieces], root: int) -> list[WrongCopy]:
+    """What was not the same everywhere, each once."""
     seen: dict[Place, _Seen] = {}
     for finder, found in enumerate(findings):
         for rank, (summed, checksums) in found.in_memory.items():
             for number in summed:
                 seen.setdefault(pieces[rank].places[number], _Seen(rank)).checksums[finder] = int(checksums[number])
-    faults = []
+    wrong: dict[str, WrongCopy] = {}
     for place, each in seen.items():
         source = each.source(place[0], root)
         of_source = f"as they are on {findings[source].where}"
-        differing = [finder for finder, checksum in each.checksums.items() if checksum != each.checksums[source]]
-        faults += [f"{named(place)} did not reach {findings[finder].where} {of_source}" for finder in differing]
-    for found, of_rank in zip(findings, pieces, strict=True):
-        for place, checksum in zip(of_rank.places, found.on_device.tolist(), strict=bool(len(found.on_device))):
+        for finder in (finder for finder, checksum in each.checksums.items() if checksum != each.checksums[source]):
+            text = f"{named(place)} did not reach {findings[finder].where} {of_source}"
+            wrong.setdefault(text, WrongCopy(text, place))
+    for rank, (found, of_rank) in enumerate(zip(findings, pieces, strict=True)):
+        on_device = found.on_device.tolist()
+        for number, (place, checksum) in enumerate(zip(of_rank.places, on_device, strict=bool(on_device))):
             way = "left" if place[0] == "C" else "reached"
             if place not in seen:
-                faults.append(f"{named(place)} never {way} the device of {found.where}")
+                text = f"{named(place)} never {way} the device of {found.where}"
             elif checksum not in seen[place].checksums.values():
-                faults.append(f"{named(place)} {way} the device of {found.where} with other values than they have in memory")
-    return list(dict.fromkeys(faults))
+                text = f"{named(place)} {way} the device of {found.where} with other values than they have in memory"
+            else:
+                continue
+            wrong[text] = WrongCopy(text, place, rank, None if text in wrong else number)
+    return list(wrong.values())
 
 
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Sequence[CopiedPieces], root: int) -> Check:
     """Of one product, from all ranks' findings. `group`: columns in a sum."""
-    wrong_copies = copy_faults(findings, pieces, root)
-    faults = list(wrong_copies)
+    copies = wrong_copies(findings, pieces, root)
+    faults = [copy.text for copy in copies]
     of_ranks = [(found, found.sums) for found in findings if found.sums is not None]
     largest_a = max((sums.largest_a for _, sums in of_ranks), default=0.0)
     largest_b = max((sums.largest_b for _, sums in of_ranks), default=0.0)
@@ -122,6 +148,6 @@ def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Se
         error, tolerance = float(sum(sums.count for _, sums in of_ranks)), 0.0
     else:
         error, tolerance = max((sums.error for _, sums in of_ranks), default=0.0), THRESHOLD
-    only_sums = bool(faults) and not exact and not wrong_copies
+    only_sums = bool(faults) and not exact and not copies
     undecided = only_sums or (not faults and any(sums.not_judged for _, sums in of_ranks))
     return Check("exact" if exact else "freivalds", error, tolerance, not faults, tuple(faults), undecided=undecided)

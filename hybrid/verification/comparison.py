@@ -18,6 +18,7 @@ from hybrid.verification.rounding import LEAST_SPREAD, MEAN_OF_NORMAL, of_produc
 
 MOST_SUSPECTS = 16
 _ENOUGH = 100  # sizes, to tell the product's accuracy from: a wrong guess only makes some sums be looked at again
+_LARGEST_KEPT = 1e30  # in float32
 _MOST = 4.0  # a size counts at most as this in the sum of all
 
 
@@ -73,12 +74,17 @@ class Comparison:
         self._deviation, self._per_term, self._flushed = variance**0.5, per_term, flushed * scale
         self._overflow = float(np.finfo(problem.dtype).max) / 4
 
-    def suspects(self, c: np.ndarray, first_row: int, expected: Expected, threads: int) -> tuple[Totals, list[Suspect]]:
-        """What the sums are like, and which are the worst, of each row one. `first_row`: of c, in C."""
+    def suspects(
+        self, c: np.ndarray, first_row: int, expected: Expected, threads: int, keep: np.ndarray | None = None
+    ) -> tuple[Totals, list[Suspect]]:
+        """What the sums are like, and which are the worst, of each row one. `first_row`: of c, in C. `keep`: takes the sizes of
+        all differences, a column for each group of the matrix."""
+        groups = slice(expected.columns.lo // GROUP_COLUMNS, -(-expected.columns.hi // GROUP_COLUMNS))
+        kept = keep[:, groups] if keep is not None else None
 
         def compare(where: slice, rows: np.ndarray) -> list[Compared]:
             return [
-                self._compare(values, slice(where.start + part.start, where.start + part.stop), expected)
+                self._compare(values, slice(where.start + part.start, where.start + part.stop), expected, kept)
                 for part, values in in_cache(rows[:, expected.columns.slice])
             ]
 
@@ -88,13 +94,15 @@ class Comparison:
             Suspect(first_row + row, _columns(group, expected.columns), size) for size, row, group in worst
         ]
 
-    def _compare(self, values: np.ndarray, where: slice, expected: Expected) -> Compared:
+    def _compare(self, values: np.ndarray, where: slice, expected: Expected, kept: np.ndarray | None) -> Compared:
         sums, norms = sums_and_norms(values, expected.x, GROUP_COLUMNS)
         differences = sums - expected.sums[where]
         if expected.integral and not are_integers(values):
             starts = np.arange(0, values.shape[1], GROUP_COLUMNS)
             differences[np.logical_or.reduceat(np.rint(values) != values, starts, axis=1)] = NOT_INTEGRAL
         sizes, counted, judged = self._sizes(differences, norms, expected.norms_a[where, None], expected)
+        if kept is not None:
+            kept[where] = np.minimum(sizes, _LARGEST_KEPT)
         not_judged, of_all = int(judged.size - judged.sum()), float(np.minimum(sizes, _MOST).sum())
         found = Totals(of_all, int(counted.sum()), float(sizes.max(initial=0.0)), not_judged, int(judged.sum()))
         groups = sizes.argmax(axis=1)

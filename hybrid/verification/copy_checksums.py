@@ -11,11 +11,11 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.devices.base import Device, Event
-from hybrid.host.row_sums import checksum_weights
+from hybrid.host.row_sums import checksum_weights, row_checksums
 from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import Piece
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.copied import CopiedPieces, Place
 from hybrid.verification.summing import ByDevice, ByThreads, Summing
 
 
@@ -40,7 +40,7 @@ class CopyChecksums:
         this rank may use."""
         self._pieces, self._sums_piece, self._matrices, self._origin = pieces, sums_piece, matrices, origin
         widths = {"A": problem.l, "B": problem.m, "C": problem.m}
-        weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
+        self._weights = weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
         sizes = {rank: each.layout.checksums for rank, each in pieces.items()}
         a, b, c = matrices
         on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
@@ -51,6 +51,7 @@ class CopyChecksums:
             self._summing[False] = ByDevice(device, weights, sizes)
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # here, by number
         self._complete = False  # the last product's were all made
+        self._of_rows: dict[int, np.ndarray] = {}  # for each rank, of all rows of its pieces
 
     def begin(self) -> None:
         """A product begins. The operands are the same as before."""
@@ -92,8 +93,31 @@ class CopyChecksums:
             of_rows = np.zeros(each.layout.checksums, np.uint64)
             for one in found:
                 of_rows += one[rank]
+            self._of_rows[rank] = of_rows
             results[rank] = (list(self._summed[rank]), each.of_pieces(of_rows))
         return results
+
+    def rows_of(self, place: Place) -> np.ndarray | None:
+        """After `results`, the checksums of a place's rows; None where it is not summed here."""
+        rank, piece = self._piece_at(place)
+        return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
+
+    def was_written(self, place: Place) -> bool:
+        """Whether a place in host memory that is summed here has other values than when it was."""
+        rank, piece = self._piece_at(place)
+        rows = self._rows_of(rank, piece) if piece is not None else None
+        if piece is None or not isinstance(rows, np.ndarray):
+            return False
+        now = np.empty(len(rows), np.uint64)
+        row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now)
+        return bool((now != self._of_rows[rank][piece.offset : piece.offset + len(rows)]).any())
+
+    def _piece_at(self, place: Place) -> tuple[int, Piece | None]:
+        for rank, summed in self._summed.items():
+            for number, piece in summed.items():
+                if self._pieces[rank].places[number] == place:
+                    return rank, piece
+        return 0, None
 
     def _sum(self, rank: int, piece: Piece, event: Event | None) -> None:
         self._summed[rank][piece.number] = piece

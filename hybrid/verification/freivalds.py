@@ -9,9 +9,9 @@ in higher precision, which tells a fault from rounding errors that are not as us
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,24 +27,29 @@ from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, 
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.reexamine import Verdict, accuracy_of, reexamine
-from hybrid.verification.rounding import THRESHOLD, is_exact, random_x
+from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, usual_largest
+
+if TYPE_CHECKING:
+    from hybrid.verification.wrong_parts import WrongParts
 
 # Of the integers in x: no sum over a group overflows where C's elements do not.
 _SCALE = 2.0**-14
-_LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
 _MOST_NAMED = 3  # faults
 
 
-def verify(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: int = 1) -> Check:
+def verify(
+    team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: int = 1, wrong: WrongParts | None = None
+) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
-    `threads`: of this rank. Every rank calls it and gets the same result.
+    `threads`: of this rank. `wrong`: is told all that is wrong, where the product is. Every rank calls it and gets the same
+    result.
     """
     problem = plan.problem
     if not (problem.n and problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
-        return _Verification(team, plan, (a, b, c), threads).result()
+        return _Verification(team, plan, (a, b, c), threads, wrong).result()
 
 
 @dataclass
@@ -56,11 +61,16 @@ class _Found:
 
 
 class _Verification:
-    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], threads: int) -> None:
+    def __init__(
+        self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], threads: int, wrong: WrongParts | None
+    ) -> None:
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._comparison = Comparison(plan.problem, _SCALE)
         self._accuracy: float | None = None  # of the product, where it was asked for
+        self._wrong, self._sizes = wrong, None
+        if wrong is not None:
+            self._sizes = np.zeros((len(self._rows_of_c), -(-plan.problem.m // GROUP_COLUMNS)), np.float32)
 
     def result(self) -> Check:
         problem, found = self._plan.problem, _Found()
@@ -73,7 +83,7 @@ class _Verification:
             with self._team.phase("check"):
                 if len(self._rows_of_c):
                     first, c = self._rows_of_c.lo, self._matrices[2][self._rows_of_c]
-                    sums, suspects = self._comparison.suspects(c, first, expected, self._threads)
+                    sums, suspects = self._comparison.suspects(c, first, expected, self._threads, self._sizes)
                     found.sums.append(sums)
                     found.suspects += suspects
         with self._team.phase("check") as comparing:
@@ -118,6 +128,8 @@ class _Verification:
 
     def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
         faults = self._faults(suspects, exact=True)[0] if sums.count else []
+        if sums.count:
+            self._tell_wrong(0.0, 0.0)
         return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
 
     def _modulo_a_prime(self, seed: int) -> Check:
@@ -132,17 +144,33 @@ class _Verification:
             wrong = modular.impossible(rows) | modular.differ(modular.times(rows, modular.x), expected)
             comparing.mine = (self._rows_of_c.lo + np.flatnonzero(wrong)).tolist()
         found = sorted(row for rows in comparing.all for row in rows)
+        if self._wrong is not None:
+            self._wrong.suspect_rows(np.array(found, np.intp))
         return Check("exact", float(len(found)), 0.0, not found, tuple(f"row {row} of C" for row in found[:_MOST_NAMED]))
 
     def _judged(self, sums: Totals, suspects: list[Suspect]) -> Check:
         if sums.not_judged and not sums.judged:
             return Check("none", 0.0, THRESHOLD, True)
-        usual = _usual(sums.judged)
+        usual = usual_largest(sums.judged)
         above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
         faults, note = self._faults(above, exact=False)
         if faults:
+            self._tell_wrong(usual * sums.spread, THRESHOLD * sums.spread)
             return Check("freivalds", sums.error, usual, False, tuple(faults))
         return Check("freivalds", sums.error, THRESHOLD, True, note=note if sums.error > THRESHOLD else "")
+
+    def _tell_wrong(self, possible: float, certain: float) -> None:
+        """Where differences of C's sums are larger than that: wrong, or still possible in a right product."""
+        if self._wrong is None:
+            return
+        assert self._sizes is not None
+        rows, groups = np.nonzero(self._sizes > possible * (1 - 1e-6))  # they are in float32
+        self._wrong.suspect(rows + self._rows_of_c.lo, groups)
+        self._wrong.blame(self._rows_of_c.lo + np.flatnonzero((self._sizes > certain).any(axis=1)))
+        with self._team.phase("check") as telling:
+            telling.mine = self._wrong.found()
+        for found in telling.all:
+            self._wrong.merge(*found)
 
     def _faults(self, suspects: list[Suspect], *, exact: bool) -> tuple[list[str], str]:
         """What is wrong with these, the first of it; and what is said where nothing is."""
@@ -152,6 +180,8 @@ class _Verification:
             verdict = self._verdict(suspect, exact)
             error, plain = max(error, verdict.error), max(plain, verdict.plain)
             if verdict.wrong:
+                if self._wrong is not None:
+                    self._wrong.blame(suspect.row)
                 columns = _listed([suspect.columns.lo + column for column in verdict.wrong])
                 faults.append(f"row {suspect.row} of C, {columns}: wrong by {verdict.error:.2e}")
                 if len(faults) == _MOST_NAMED:
@@ -211,15 +241,6 @@ def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tup
     norms = [*over_rows(b, threads, add_up), np.zeros(products.shape[1])]
     with np.errstate(all="ignore"):
         return products, norms_of(np.stack(norms, axis=1))
-
-
-def _usual(sums: int) -> float:
-    """So many standard deviations one of so many differences of right products exceeds with the probability _LOOKED_AT_AGAIN."""
-    ratio = max(1, sums) / _LOOKED_AT_AGAIN
-    size = math.sqrt(2 * math.log(ratio))
-    for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes
-        size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
-    return min(THRESHOLD, size)
 
 
 def _listed(columns: list[int]) -> str:

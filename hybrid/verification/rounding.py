@@ -13,6 +13,7 @@ product that is less accurate than expected everywhere (one of operands that wer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ THRESHOLD = 8.0
 # Of |x|: integers. All of a group of 64 are different, so that two equal errors do not cancel.
 SMALLEST_X, LARGEST_X = 64, 127
 LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
+_LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
 _ENOUGH = 1000  # sizes, to tell the product's accuracy from
 _ROWS_TOGETHER = 128  # at least: a thread-block tile's
 MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
@@ -85,6 +87,15 @@ def errors_of_rows(found: np.ndarray) -> np.ndarray:
     # Of sizes that are each at most 4; the last rows may be few.
     spreads = np.where(counts >= _ENOUGH, totals / np.maximum(counts, 1) / MEAN_OF_NORMAL, 1.0)
     return found[:, 2] / np.repeat(np.clip(spreads, LEAST_SPREAD, 1.0), np.diff([*starts, len(found)]))
+
+
+def usual_largest(sums: int) -> float:
+    """So many standard deviations one of so many differences of right products exceeds with the probability _LOOKED_AT_AGAIN."""
+    ratio = max(1, sums) / _LOOKED_AT_AGAIN
+    size = math.sqrt(2 * math.log(ratio))
+    for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes
+        size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
+    return min(THRESHOLD, size)
 
 
 def is_exact(problem: Problem, group: int, largest_a: float, largest_b: float) -> bool:

@@ -4,17 +4,18 @@
 Faults are put into right products of n×n matrices: a bit of an element is flipped, or two to four, or a tile of 8×8 to 64×64
 elements gets noise. The size of a fault is its largest change of an element, in units of the largest rounding error of any
 element of the right product; of integers, whose products have none, it is the change itself. As many right products are checked.
+--repair: the faults are put into products while they are computed, and it is counted what on_fault="repair" makes of them.
 """
 
 import argparse
 import bisect
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from experiments import repairs
 from experiments.common import cli, plots, records, results, schema, tables
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
@@ -30,9 +31,7 @@ from hybrid.verification.freivalds import verify
 DATA = ("float32", "float64", "integers")
 BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
 NAMES = ("below 1", "1 to 3", "3 to 10", "10 to 20", "20 to 100", "above 100")
-SMALLEST_TILE, LARGEST_TILE = 8, 64
 OPERANDS_KEPT = 100  # faults after which other matrices are multiplied
-_WORDS = {4: np.uint32, 8: np.uint64}
 _ROWS_LOOKED_AT = 256  # for the largest rounding error
 
 
@@ -56,9 +55,9 @@ class Product:
         views = (RowView(matrix, Span(0, len(matrix))) for matrix in (self.a, self.b, self.c))
         return verify(Team(), self._plan, *views, threads=len(usable_cores()))
 
-    def fault(self, spoil: Callable[["Product", np.random.Generator], tuple[Any, Any]], random: np.random.Generator) -> float:
+    def fault(self, spoil: repairs.Spoil, random: np.random.Generator) -> float:
         """Puts it in, and returns its size."""
-        self._where, new = spoil(self, random)
+        self._where, new = spoil(self.c, random, self.rounding)
         self._right = np.copy(self.c[self._where])
         with np.errstate(all="ignore"):
             change = np.abs(np.asarray(new, np.longdouble) - self._right).max() / self.rounding
@@ -69,29 +68,7 @@ class Product:
         self.c[self._where] = self._right
 
 
-def bits_flipped(least: int, most: int) -> Callable[[Product, np.random.Generator], tuple[Any, Any]]:
-    def spoil(product: Product, random: np.random.Generator) -> tuple[Any, Any]:
-        c, bits = product.c, 8 * product.c.itemsize
-        where = tuple(random.integers(c.shape).tolist())
-        word = _WORDS[c.itemsize](0)
-        for bit in random.choice(bits, random.integers(least, most + 1), replace=False).tolist():
-            word |= word.dtype.type(1 << bit)
-        return where, (c[where].view(word.dtype) ^ word).view(c.dtype)
-
-    return spoil
-
-
-def tile_spoiled(product: Product, random: np.random.Generator) -> tuple[Any, Any]:
-    """By noise whose largest element is between a tenth and 10,000 rounding errors; of integers, by integers."""
-    c = product.c
-    side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1))
-    where = tuple(slice(first, first + side) for first in random.integers(np.array(c.shape) - side + 1).tolist())
-    noise = random.standard_normal((side, side))
-    noise *= product.rounding * 10 ** random.uniform(-1, 4) / np.abs(noise).max()
-    return where, (c[where] + (np.rint(noise) if product.rounding == 1.0 else noise)).astype(c.dtype)
-
-
-KINDS = {"one bit": bits_flipped(1, 1), "2 to 4 bits": bits_flipped(2, 4), "a tile": tile_spoiled}
+KINDS = {kind: repairs.KINDS[kind][2] for kind in ("one bit", "2 to 4 bits", "a tile")}
 
 
 def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
@@ -132,9 +109,32 @@ class Results(results.Results):
     schemas = {
         "right": {**_ABOUT, "products": schema.count, "alarms": schema.whole, "noted": schema.whole},
         "faults": {**_ABOUT, "kind": schema.among(*KINDS), "sizes": schema.several(schema.name), "counts": _COUNTS},
+        "repairs": {
+            **_ABOUT,
+            "kind": schema.among(*repairs.KINDS),
+            "sizes": schema.several(schema.name),
+            "counts": schema.several(schema.several(schema.whole, len(repairs.OUTCOMES), len(repairs.OUTCOMES))),
+            "times_as_long": lambda value: value is None or schema.positive(value),
+        },
     }
 
     def blocks(self) -> Iterator[tables.Block]:
+        yield from self._of_repairs() if self.lines[0]["part"] == "repairs" else self._of_checks()
+
+    def _of_repairs(self) -> Iterator[tables.Block]:
+        rows, total = [], np.zeros(len(repairs.OUTCOMES), int)
+        for n, kind in dict.fromkeys((line["n"], line["kind"]) for line in self.lines):
+            of_kind = [line for line in self.lines if (line["n"], line["kind"]) == (n, kind)]
+            counts = np.sum([line["counts"] for line in of_kind], axis=0)
+            ratios = [line["times_as_long"] for line in of_kind if line["times_as_long"]]
+            rows.append([str(n), kind, *map(_outcomes, counts), f"{np.mean(ratios):.2f}" if ratios else "–"])
+            total += counts.sum(axis=0)
+        title = "What became of faults whose size in rounding errors is; and how long a repaired product took, a right one 1"
+        yield tables.Table(["n", "fault", *repairs.NAMES, "time"], "rl" + "r" * (len(repairs.NAMES) + 1), rows, title)
+        counted = ", ".join(f"{number:,} {name}" for name, number in zip(repairs.OUTCOMES, total, strict=True))
+        yield tables.Remarks([f"{total.sum():,} faults: {counted}."])
+
+    def _of_checks(self) -> Iterator[tables.Block]:
         right = [line for line in self.lines if line["part"] == "right"]
         rows = [
             [str(line["n"]), line["data"], line["kind"], *(_share(*each) for each in line["counts"])]
@@ -148,6 +148,8 @@ class Results(results.Results):
 
     def draw(self, path: str) -> None:
         """The share that was found against the size, a panel for each type."""
+        if self.lines[0]["part"] == "repairs":
+            raise UsageError("--repair has no picture")
         faults = [line for line in self.lines if line["part"] == "faults"]
         kinds = dict(zip(KINDS, (plots.HERE, plots.LECTURE, plots.OTHER), strict=True))
         with plots.figure(path, (9.5, 3.2), "Faults that the check finds", self.caption()) as figure:
@@ -165,7 +167,7 @@ class Results(results.Results):
             panels[1].set_xlabel("size of the fault, in units of the product's largest rounding error")
 
     def exit_code(self) -> int:
-        """1 if a right product was refused, or a fault above 20 rounding errors, or any in integers, was not found."""
+        """1 if a right product was refused, a fault above 20 rounding errors, or any of integers, not found, or a repair wrong"""
         first = NAMES.index("20 to 100")
         missed = (
             of - found
@@ -173,7 +175,14 @@ class Results(results.Results):
             if line["part"] == "faults"
             for of, found in line["counts"][0 if line["data"] == "integers" else first :]
         )
-        return int(any(line.get("alarms") for line in self.lines) or any(missed))
+        wrong = repairs.OUTCOMES.index("wrong")
+        of_repairs = (of_size[wrong] for line in self.lines if line["part"] == "repairs" for of_size in line["counts"])
+        return int(any(line.get("alarms") for line in self.lines) or any(missed) or any(of_repairs))
+
+
+def _outcomes(counts: Sequence[int]) -> str:
+    said = [f"{number} {name}" for name, number in zip(repairs.OUTCOMES, counts, strict=True) if number]
+    return ", ".join(said) or "–"
 
 
 def _share(injected: int, found: int) -> str:
@@ -184,12 +193,16 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     random = np.random.default_rng(options.seed)
     if len(options.faults) not in (1, len(options.sizes)):
         raise UsageError("--faults takes one number, or one for each of --sizes")
-    if min(options.sizes) < LARGEST_TILE:
-        raise UsageError(f"--sizes must be {LARGEST_TILE} or more: that is the largest tile")
+    least = repairs.BLOCK if options.repair else repairs.LARGEST_TILE
+    if min(options.sizes) < least:
+        raise UsageError(f"--sizes must be {least} or more: that is the largest tile")
     each = options.faults * len(options.sizes) if len(options.faults) == 1 else options.faults
     for n, faults in zip(options.sizes, each, strict=True):
         for data in DATA:
-            yield from measured(n, data, faults, random)
+            if options.repair:
+                yield from repairs.measured(Product(data, n, random), n, data, faults, random)
+            else:
+                yield from measured(n, data, faults, random)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -200,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--faults", nargs="+", type=whole, default=[1000], metavar="K", help="of each kind, type and size, or one number a size"
     )
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults")
+    parser.add_argument("--repair", action="store_true", help="count what is repaired, and how long that takes")
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
     cli.add_lines(parser)
     return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)

@@ -37,6 +37,7 @@ OTHER = {
     "device": ("cuda", "cuda"),
     "kernel": ("blas", "blas"),
     "check": ("host", "host"),
+    "on_fault": ("repair", "repair"),
     "threads": ("7", 7),
     "transport": ("nccl", "nccl"),
     "poison": ("1", True),

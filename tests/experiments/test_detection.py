@@ -31,7 +31,33 @@ def test_a_check_that_finds_nothing_fails(monkeypatch, capsys):
     assert "0 of 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", [["--sizes", "63"], ["--faults", "1", "2", "--sizes", "80"]])
+def test_repairs_are_counted_printed_and_read_again(tmp_path, capsys):
+    lines = str(tmp_path / "lines.jsonl")
+    assert detection.main(["--repair", "--sizes", "130", "--faults", "2", "--seed", "5", "--json", lines]) == 0
+    printed = capsys.readouterr().out
+    assert "48 faults: " in printed
+    assert " 0 refused, 0 wrong." in printed
+    assert detection.main(["--from", lines]) == 0
+    assert capsys.readouterr().out == printed
+    for line in detection.Results.recorded(lines):
+        if "copied" in line["kind"]:  # checksums miss none
+            assert sum(of_size[0] for of_size in line["counts"]) == 2
+
+
+@pytest.mark.needs("matplotlib")
+def test_repairs_have_no_picture(tmp_path, capsys):
+    asked = ["--repair", "--sizes", "130", "--faults", "1", "--picture", str(tmp_path / "picture.svg")]
+    assert detection.main(asked) == 2
+    assert "--repair has no picture" in capsys.readouterr().err
+
+
+def test_a_repair_that_repairs_nothing_fails(monkeypatch, capsys):
+    monkeypatch.setattr(detection.repairs, "multiplied", lambda *_: ("repaired", 1.0))
+    assert detection.main(["--repair", "--sizes", "130", "--faults", "1"]) == 1
+    assert "24 faults: 0 repaired, 0 unseen, 0 refused, 24 wrong." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [["--sizes", "63"], ["--repair", "--sizes", "127"], ["--faults", "1", "2", "--sizes", "80"]])
 def test_what_cannot_be_is_refused(wrong, capsys):
     assert detection.main(wrong) == 2
     assert "--" in capsys.readouterr().err

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""What only the root can do where the matrices stay in its private memory: check and repair C, alone, with all ranks' cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hybrid.arrays.interop import copy_back, on_host
+from hybrid.core.spans import Topology
+from hybrid.host.row_view import RowView
+from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.request import PlanRequest
+from hybrid.ranks.team import Team
+from hybrid.verification.check import Check
+from hybrid.verification.freivalds import verify
+
+if TYPE_CHECKING:
+    from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.wrong_parts import WrongParts
+
+
+def verify_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts | None) -> Check:
+    """As `verify`. `threads`: of all ranks. Every rank calls it and gets the same result."""
+    with team.phase("check") as checking:
+        if team.rank == plan.root:
+            a, b, c = _on_host(views)
+            check = verify(Team(), _alone(plan), a, b, c, threads, wrong)
+            checking.mine = check, wrong.found() if wrong is not None else ()
+    check, found = checking.all[plan.root]
+    if wrong is not None:
+        wrong.merge(*found)
+    return check
+
+
+def recompute_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts) -> list[Recomputed]:
+    """As `recompute`."""
+    from hybrid.verification.recompute import recompute  # which most products need not load
+
+    with team.phase("repair") as computing:
+        if team.rank == plan.root:
+            a, b, c = _on_host(views)
+            done = recompute(Team(), _alone(plan), a, b, c, wrong, threads)
+            copy_back(c.array, views["C"].array)
+            computing.mine = [replace(each, by=plan.root) for each in done]
+    return computing.all[plan.root]
+
+
+def _alone(plan: Plan) -> Plan:
+    return make_plan(PlanRequest(plan.problem, Topology(((0,),)), check="host"))
+
+
+def _on_host(views: Mapping[str, RowView]) -> list[RowView]:
+    """Copied where they lie on a GPU."""
+    return [RowView(on_host(views[key].array), views[key].rows) for key in "ABC"]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory, and checked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology, pieces
+from hybrid.host.row_view import RowView
+from hybrid.host.threads import limited_threads
+from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.request import PlanRequest
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.team import Team
+from hybrid.verification.check import Check
+from hybrid.verification.freivalds import verify
+from hybrid.verification.wrong_columns import wrong_columns
+from hybrid.verification.wrong_parts import WrongParts
+
+_BYTES_AT_ONCE = 32 << 20  # of C
+_COLUMNS_AT_ONCE = 512  # where columns of B, or what was computed, go to other ranks
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A part of C that a rank computed again, and what the check says of it."""
+
+    rows: Span
+    columns: Span
+    by: int  # rank
+    change: float  # the largest, of an element
+    check: Check
+
+
+def recompute(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, wrong: WrongParts, threads: int) -> list[Recomputed]:
+    """Compute again what is wrong, in C as `verify` takes it. Every rank calls it with the same `wrong`; the same on all.
+
+    Where ranks of a node share the matrices, not the rank that multiplied it does. What goes to another node is not checked
+    there.
+    """
+    return _Recomputing(team, plan, (a, b, c), threads).run(wrong)
+
+
+@dataclass(frozen=True)
+class _Task:
+    columns: Span
+    rows: Span
+    by: int
+
+
+class _Recomputing:
+    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], threads: int) -> None:
+        self._team, self._plan, self._threads = team, plan, threads
+        self._a, self._b, self._c = matrices
+        several_nodes = len(plan.topology.nodes) > 1
+        self._sends = several_nodes and not plan.has_row_blocks  # to the ranks that have C
+        self._b_is_parted = plan.has_row_blocks or (several_nodes and plan.transport == "nccl")
+
+    def run(self, wrong: WrongParts) -> list[Recomputed]:
+        if wrong.of_b:
+            self._find_columns(wrong)
+        tasks = sorted(self._tasks(wrong), key=lambda task: (task.columns, task.rows))
+        if not (self._sends or self._b_is_parted):
+            return self._together(tasks, None)
+        done = []
+        for columns, of_columns in groupby(tasks, key=lambda task: task.columns):
+            done += self._together(list(of_columns), self._columns_of_b(columns) if self._b_is_parted else None)
+        return done
+
+    def _find_columns(self, wrong: WrongParts) -> None:
+        """Where rows of B were wrong. Where no rank has all of B, all columns that may be are taken for wrong."""
+        for rows, columns, inner in wrong.of_b:
+            with self._team.phase("repair") as finding, busy(), limited_threads(self._threads):
+                if self._b_is_parted:
+                    finding.mine = np.arange(len(columns))
+                elif rows.lies_in(self._plan.shares[self._team.rank].rows):
+                    b = self._b[Span(0, self._plan.problem.l)][:, columns.slice]
+                    finding.mine = wrong_columns(self._a[rows], b, self._c[rows][:, columns.slice], inner)
+            of_rows = np.arange(rows.lo, rows.hi)
+            for column in columns.lo + np.unique(np.concatenate([each for each in finding.all if each is not None])):
+                wrong.add(of_rows, Span(int(column), int(column) + 1))
+
+    def _tasks(self, wrong: WrongParts) -> Iterator[_Task]:
+        plan = self._plan
+        widest = _COLUMNS_AT_ONCE if self._sends or self._b_is_parted else plan.problem.m
+        turn = 0
+        for share in plan.shares:
+            members = [share.rank] if plan.has_row_blocks else plan.topology.nodes[share.node]
+            others = [rank for rank in members if rank != share.rank] or [share.rank]
+            for rows, columns in wrong.blocks(share.rows):
+                for some_columns in pieces(columns, widest):
+                    for some_rows in pieces(rows, max(1, _BYTES_AT_ONCE // plan.problem.bytes(1, len(some_columns)))):
+                        yield _Task(some_columns, some_rows, others[turn % len(others)])
+                        turn += 1
+
+    def _columns_of_b(self, columns: Span) -> np.ndarray:
+        """From the ranks that have its rows."""
+        with self._team.phase("repair") as gathering:
+            gathering.mine = np.ascontiguousarray(self._b[self._plan.shares[self._team.rank].b_rows][:, columns.slice])
+        order = sorted(range(self._team.size), key=lambda rank: self._plan.shares[rank].b_rows)
+        return np.concatenate([gathering.all[rank] for rank in order])
+
+    def _together(self, tasks: list[_Task], b: np.ndarray | None) -> list[Recomputed]:
+        """Each rank its tasks. `b`: these columns of B, where they were gathered."""
+        with self._team.phase("repair") as computing, busy(), limited_threads(self._threads):
+            computing.mine = [
+                self._compute(task, b if b is not None else self._b[Span(0, self._plan.problem.l)][:, task.columns.slice])
+                for task in tasks
+                if task.by == self._team.rank
+            ]
+        done = [entry for of_rank in computing.all for entry in of_rank]
+        if self._sends:
+            with self._team.phase("repair"):
+                for recomputed, product in done:
+                    self._write(recomputed.rows, recomputed.columns, product)
+        return [recomputed for recomputed, _ in done]
+
+    def _compute(self, task: _Task, b: np.ndarray) -> tuple[Recomputed, np.ndarray | None]:
+        """A part of C; with the elements, where they are sent."""
+        a, c = self._a[task.rows], self._c[task.rows][:, task.columns.slice]
+        with np.errstate(all="ignore"):  # A and B may hold NaN or infinities
+            product = np.matmul(a, b)
+            change = float(np.abs(np.subtract(product, c)).max(initial=0.0))
+        c[...] = product
+        problem = Problem(len(a), a.shape[1], b.shape[1], self._plan.problem.dtype)
+        alone = make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
+        views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
+        check = verify(Team(), alone, views[0], views[1], views[2], self._threads)
+        return Recomputed(task.rows, task.columns, self._team.rank, change, check), product if self._sends else None
+
+    def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
+        own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))
+        if len(own):
+            self._c[own][:, columns.slice] = product[own.within(rows).slice]

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""Which parts of C are wrong: squares of 64 rows and columns, as coarse as the sums of the check that found them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hybrid.core.spans import Span
+from hybrid.plan.check_layout import GROUP_COLUMNS
+
+_SIDE = GROUP_COLUMNS
+
+
+class WrongParts:
+    """Of a C with so many rows and columns."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._rows, self._columns = rows, columns
+        self._suspected = np.zeros((-(-rows // _SIDE), -(-columns // _SIDE)), bool)  # a sum there looks wrong
+        self._known = np.zeros_like(self._suspected)  # what is wrong there is known, and nothing beside it
+        self._wrong_rows = np.zeros(rows, bool)  # to tell whose they are
+        self.of_b: list[tuple[Span, Span, np.ndarray]] = []
+
+    def suspect(self, rows: np.ndarray, groups: np.ndarray) -> None:
+        """Rows of C, each with a group of 64 columns whose sum looks wrong: elements beside these may be, too."""
+        self._suspected[rows // _SIDE, groups] = True
+
+    def blame(self, rows: np.ndarray | int) -> None:
+        """These rows certainly are wrong."""
+        self._wrong_rows[rows] = True
+
+    def suspect_rows(self, rows: np.ndarray) -> None:
+        """In any of their columns."""
+        self._wrong_rows[rows] = True
+        self._known[rows // _SIDE] = True
+
+    def add(self, rows: np.ndarray, columns: Span) -> None:
+        """These rows are wrong in these columns, and in no others for the same reason."""
+        self._wrong_rows[rows] = True
+        self._known[rows // _SIDE, _squares(columns).slice] = True
+
+    def add_of_b(self, rows: Span, columns: Span, inner: np.ndarray) -> None:
+        """These rows were computed with wrong rows `inner` of these columns of B: which columns that are is to be found out."""
+        self.of_b.append((rows, columns, inner))
+
+    def found(self) -> tuple[np.ndarray, ...]:
+        """What `merge` takes on another rank."""
+        return np.argwhere(self._suspected), np.argwhere(self._known), np.flatnonzero(self._wrong_rows)
+
+    def merge(self, suspected: np.ndarray, known: np.ndarray, rows: np.ndarray) -> None:
+        self._suspected[tuple(suspected.T)] = self._known[tuple(known.T)] = self._wrong_rows[rows] = True
+
+    def in_rows(self, rows: Span) -> bool:
+        return bool(self._wrong_rows[rows.slice].any())
+
+    def blocks(self, rows: Span) -> list[tuple[Span, Span]]:
+        """What is to be computed again of these rows, as spans of rows and columns: also the neighbours of each square in which
+        a sum is wrong, where a fault that reaches over its edge may be too small to be seen."""
+        chosen = self._known | _with_neighbours(self._suspected & ~self._known)
+        found = []
+        for columns, together in _runs(chosen.T):
+            for squares in _spans(together):
+                part = rows.common(Span(squares.lo * _SIDE, squares.hi * _SIDE))
+                if len(part):
+                    found.append((part, Span(columns.lo * _SIDE, min(self._columns, columns.hi * _SIDE))))
+        return found
+
+
+def _squares(span: Span) -> Span:
+    return Span(span.lo // _SIDE, -(-span.hi // _SIDE))
+
+
+def _with_neighbours(mask: np.ndarray) -> np.ndarray:
+    wide = mask.copy()
+    wide[1:] |= mask[:-1]
+    wide[:-1] |= mask[1:]
+    all_sides = wide.copy()
+    all_sides[:, 1:] |= wide[:, :-1]
+    all_sides[:, :-1] |= wide[:, 1:]
+    return all_sides
+
+
+def _runs(masks: np.ndarray) -> Iterator[tuple[Span, np.ndarray]]:
+    """Neighbours with equal masks, of which something is set."""
+    first = 0
+    for end in range(1, len(masks) + 1):
+        if end == len(masks) or (masks[end] != masks[first]).any():
+            if masks[first].any():
+                yield Span(first, end), masks[first]
+            first = end
+
+
+def _spans(mask: np.ndarray) -> Iterator[Span]:
+    ends = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
+    for lo, hi in ends.reshape(-1, 2).tolist():
+        yield Span(lo, hi)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""What `on_fault="repair"` makes of faults that are put into products while they are computed: part of scripts/detection.py.
+
+Faults of the kernel: a bit of an element of C is flipped, or two to four; a tile of 8×8 to 64×64 elements gets noise; the same
+bit of 32 neighbours in a row, as a warp computes them, is flipped; in 128×128 elements, as a thread block computes them, a bit of
+every 32nd column is stuck. And a bit is flipped in what is copied to the device, of A or B, or home from there, of C.
+"""
+
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import hybrid
+from experiments.common import cli, records
+from hybrid.devices.cpu import CpuDevice
+from hybrid.errors import CheckFailed
+
+WARP, BLOCK = 32, 128  # threads of a warp; rows and columns that a thread block computes
+SMALLEST_TILE, LARGEST_TILE = 8, 64
+RIGHT = 3.0  # largest rounding errors of the right product by which elements of a product that counts as right differ from it
+BOUNDS = (3.0, 20.0)
+NAMES = ("below 3", "3 to 20", "above 20")
+OUTCOMES = ("repaired", "unseen", "refused", "wrong")  # unseen: nobody said anything; wrong: though it is said to be repaired
+_WORDS = {4: np.uint32, 8: np.uint64}
+
+Spoil = Callable[[np.ndarray, np.random.Generator, float], tuple[Any, Any]]  # where, and what is there instead
+
+
+def bits_flipped(least: int, most: int) -> Spoil:
+    def spoil(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+        where = tuple(random.integers(c.shape).tolist())
+        return where, (c[where].view(_WORDS[c.itemsize]) ^ _mask(c, random, least, most)).view(c.dtype)
+
+    return spoil
+
+
+def tile_spoiled(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+    """By noise whose largest element is between a tenth and 10,000 rounding errors; of integers, by integers."""
+    side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1))
+    where = tuple(slice(first, first + side) for first in random.integers(np.array(c.shape) - side + 1).tolist())
+    noise = random.standard_normal((side, side))
+    noise *= rounding * 10 ** random.uniform(-1, 4) / np.abs(noise).max()
+    return where, (c[where] + (np.rint(noise) if rounding == 1.0 else noise)).astype(c.dtype)
+
+
+def warp_spoiled(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+    row, first = int(random.integers(len(c))), WARP * int(random.integers(c.shape[1] // WARP))
+    where = (row, slice(first, first + WARP))
+    return where, (np.ascontiguousarray(c[where]).view(_WORDS[c.itemsize]) ^ _mask(c, random, 1, 1)).view(c.dtype)
+
+
+def lane_stuck(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+    rows, columns = (BLOCK * int(random.integers(max(1, size // BLOCK))) for size in c.shape)
+    where = slice(rows, rows + BLOCK), slice(columns + int(random.integers(WARP)), columns + BLOCK, WARP)
+    return where, (np.ascontiguousarray(c[where]).view(_WORDS[c.itemsize]) | _mask(c, random, 1, 1)).view(c.dtype)
+
+
+def _mask(c: np.ndarray, random: np.random.Generator, least: int, most: int) -> Any:
+    word = _WORDS[c.itemsize](0)
+    for bit in random.choice(8 * c.itemsize, random.integers(least, most + 1), replace=False).tolist():
+        word |= word.dtype.type(1 << bit)
+    return word
+
+
+# Of each kind, the device's method that is spoiled, the operand that it writes, and how.
+KINDS: dict[str, tuple[str, str, Spoil]] = {
+    "one bit": ("multiply", "C", bits_flipped(1, 1)),
+    "2 to 4 bits": ("multiply", "C", bits_flipped(2, 4)),
+    "a tile": ("multiply", "C", tile_spoiled),
+    "a warp": ("multiply", "C", warp_spoiled),
+    "a stuck lane": ("multiply", "C", lane_stuck),
+    "A copied": ("copy_in", "A", bits_flipped(1, 1)),
+    "B copied": ("copy_in", "B", bits_flipped(1, 1)),
+    "C copied": ("copy_out", "C", bits_flipped(1, 1)),
+}
+
+
+class Injection:
+    """A fault in the next product of `matrices` (A, B, C), and its size: the largest change of an element of C."""
+
+    def __init__(self, kind: str, matrices: dict[str, np.ndarray], rounding: float, random: np.random.Generator) -> None:
+        self._method, self._operand, self._spoil = KINDS[kind]
+        self._matrices, self._rounding, self._random = matrices, rounding, random
+        self.size = 0.0
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        original = getattr(CpuDevice, self._method)
+
+        def spoiling(device: CpuDevice, *arguments: Any, **more: Any) -> Any:
+            event = original(device, *arguments, **more)
+            into, source = (arguments[2], arguments[2]) if self._method == "multiply" else arguments[:2]
+            in_memory = source if self._method == "copy_in" else into
+            if not self.size and np.may_share_memory(in_memory, self._matrices[self._operand]):
+                self._put_into(into, in_memory)
+            return event
+
+        with mock.patch.object(CpuDevice, self._method, spoiling):
+            yield
+
+    def _put_into(self, into: np.ndarray, in_memory: np.ndarray) -> None:
+        while not self.size:  # a zero whose sign is turned, or a bit that is set already, is no fault
+            where, new = self._spoil(into, self._random, self._rounding)
+            with np.errstate(all="ignore"):
+                change = np.abs(np.asarray(new, np.longdouble) - into[where]).max()
+                change = np.longdouble(np.inf) if np.isnan(change) else change
+                self.size = float(change * self._weight(where, in_memory) / self._rounding)
+        into[where] = new
+
+    def _weight(self, where: Any, in_memory: np.ndarray) -> float:
+        """By how much an element of C changes with the element that is spoiled."""
+        whole = self._matrices[self._operand]
+        first = (in_memory.ctypes.data - whole.ctypes.data) // whole.itemsize
+        if self._operand == "A":
+            return float(np.abs(self._matrices["B"][first % whole.shape[1] + where[1]]).max())
+        if self._operand == "B":
+            return float(np.abs(self._matrices["A"][:, first // whole.shape[1] + where[0]]).max())
+        return 1.0
+
+
+def multiplied(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[str, float]:
+    """ "repaired", "refused" or "" for neither, and the seconds."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", RuntimeWarning)
+        began = time.perf_counter()
+        try:
+            hybrid.multiply(a, b, out=c, on_fault="repair")
+        except CheckFailed:
+            return "refused", time.perf_counter() - began
+        seconds = time.perf_counter() - began
+    return "repaired" if any(str(each.message).startswith("repaired: ") for each in told) else "unseen", seconds
+
+
+def is_right(c: np.ndarray, right: np.ndarray, rounding: float, *, exact: bool) -> bool:
+    with np.errstate(all="ignore"):
+        return bool(np.abs(c - right).max() <= (0.0 if exact else RIGHT * rounding))  # which a NaN is not
+
+
+def measured(made: Any, n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
+    """A line for each kind of fault. `made`: A, B, their right product and its largest rounding error."""
+    a, b, c = made.a, made.b, np.zeros_like(made.c)
+    for kind, (method, _, _) in KINDS.items():
+        counts, times = [[0] * len(OUTCOMES) for _ in NAMES], []
+        with mock.patch.dict(os.environ, {"HYBRID_STAGED": str(int(method != "multiply"))}):
+            multiplied(a, b, c)
+            for _ in cli.shown(range(faults), f"{n} {data} {kind}"):
+                _, right = multiplied(a, b, c)
+                injection = Injection(kind, {"A": a, "B": b, "C": c}, made.rounding, random)
+                with injection.planted():
+                    found, seconds = multiplied(a, b, c)
+                if found == "repaired":
+                    times.append((right, seconds))
+                    found = found if is_right(c, made.c, made.rounding, exact=data == "integers") else "wrong"
+                counts[sum(injection.size >= bound for bound in BOUNDS)][OUTCOMES.index(found)] += 1
+        about = {"n": n, "data": data, "device": "cpu", "kind": kind, "sizes": list(NAMES), "counts": counts}
+        ratio = statistics.median(repaired / right for right, repaired in times) if times else None
+        yield {**about, "part": "repairs", "times_as_long": ratio}
