@@ -53,7 +53,7 @@ def run(share, problem, matrices, device, entering=lambda phase: None):
     return run_share(share, buffers, HostTransport(device, share.rank, matrices), device, entering)
 
 
-@examples(150)
+@examples(75)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, ranks=st.integers(1, 3), staged=st.booleans())
 def test_row_and_column_panels_of_any_size_give_numpys_product(n, l, m, panel_rows, panel_columns, ranks, staged):
     device = CpuDevice(staged=staged)
@@ -72,7 +72,7 @@ def gpu_tiling_of_small_matrices():
     make_plan.cache_clear()
 
 
-@examples(200)
+@examples(100)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
 def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, panel_rows, slab_rows, ranks, seed):
     tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "accumulates": True}
@@ -87,7 +87,7 @@ def test_what_slabs_add_to_is_copied_back_once():
     assert entered.count("multiply") > entered.count("copy out") == 10
 
 
-@examples(200)
+@examples(100)
 @given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, seed=st.integers(0, 2**32))
 def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, memory, slab_rows, seed):
     tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "accumulates": True, "device_memory": memory}
@@ -110,7 +110,7 @@ def test_slabs_need_every_event(kind):
     assert any(not np.array_equal(c, a @ b) for a, b, c in products)
 
 
-@examples(200)
+@examples(100)
 @given(n=sizes, l=sizes, m=st.integers(8, 40), ranks=st.integers(1, 3), seed=st.integers(0, 2**32), adds=st.booleans())
 def test_the_product_is_right_as_a_gpu_cuts_it(gpu_tiling_of_small_matrices, n, l, m, ranks, seed, adds):
     how = {"plan_for": "cuda", "accumulates": adds, "model": gpu_tiling_of_small_matrices}
@@ -125,21 +125,21 @@ def test_buffers_and_product_have_the_problems_type(dtype):
     np.testing.assert_array_equal(c, a @ b)
 
 
-@examples(200)
+@examples(100)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, seed=st.integers(0, 2**32))
 def test_the_product_is_right_in_any_order_the_events_allow(n, l, m, panel_rows, panel_columns, seed):
     a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), panel_rows=panel_rows, panel_columns=panel_columns)
     np.testing.assert_array_equal(c, a @ b)
 
 
-@examples(50)
+@examples(25)
 @given(seed=st.integers(0, 2**32), memory=st.sampled_from([0, 3000]))
 def test_the_product_is_right_in_any_order_of_many_pieces(seed, memory):
     a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), panel_rows=3, panel_columns=4, device_memory=memory)
     np.testing.assert_array_equal(c, a @ b)
 
 
-@examples(200)
+@examples(100)
 @given(n=sizes, l=sizes, m=sizes, memory=st.integers(1, 9000), seed=st.integers(0, 2**32))
 def test_the_product_is_right_in_little_memory_in_any_order_the_events_allow(n, l, m, memory, seed):
     a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), device_memory=memory)

@@ -92,35 +92,35 @@ def assert_right(results):
         assert (check.kind, check.error) == ("exact", 0.0)
 
 
-@examples(80)
+@examples(40)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, ranks=st.integers(1, 3), group=groups, seed=seeds)
 def test_nothing_is_found_in_a_right_product(n, l, m, panel_rows, panel_columns, ranks, group, seed):
     tiling = {"panel_rows": panel_rows, "panel_columns": panel_columns, "ranks": ranks}
     assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, **tiling))
 
 
-@examples(80)
+@examples(40)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), group=groups, seed=seeds)
 def test_nothing_is_found_where_b_comes_in_slabs(n, l, m, panel_rows, slab_rows, ranks, group, seed):
     tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "accumulates": True, "ranks": ranks}
     assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, **tiling))
 
 
-@examples(80)
+@examples(40)
 @given(n=sizes, l=sizes, m=sizes, memory=st.integers(1, 9000), group=groups, at_once=st.sampled_from([1, 8, 4096]), seed=seeds)
 def test_nothing_is_found_in_little_memory(n, l, m, memory, group, at_once, seed):
     with patch.object(device_check, "_ROWS_AT_ONCE", at_once):
         assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, device_memory=memory))
 
 
-@examples(80)
+@examples(40)
 @given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, group=groups, seed=seeds)
 def test_nothing_is_found_where_panels_that_stay_come_in_slabs(n, l, m, memory, slab_rows, group, seed):
     tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "accumulates": True, "device_memory": memory}
     assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, **tiling))
 
 
-@examples(30)
+@examples(15)
 @given(dtype=st.sampled_from(["float32", "float64"]), memory=st.sampled_from([0, 3000]), seed=seeds)
 def test_the_check_takes_no_more_memory_than_the_plan_says(dtype, memory, seed):
     device = ShuffledDevice(seed)

@@ -32,7 +32,7 @@ def by_definition(matrix, first_column):
     return np.array(found, np.uint64)
 
 
-@examples(100)
+@examples(50)
 @given(
     rows=st.integers(0, 20),
     columns=st.integers(0, 40),
@@ -50,7 +50,7 @@ def test_checksums_are_as_defined_wherever_the_matrix_lies(rows, columns, first,
     np.testing.assert_array_equal(checksums(matrix, first), by_definition(matrix, first))
 
 
-@examples(200)
+@examples(100)
 @given(
     columns=st.integers(1, 40),
     first=st.integers(0, 3),

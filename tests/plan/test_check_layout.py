@@ -53,7 +53,7 @@ def plans(draw):
     return plan.with_transport("peers" if peers else "host")
 
 
-@examples(150)
+@examples(75)
 @given(plan=plans())
 def test_pieces_cover_what_arrives_and_each_element_of_c_once(plan):
     for rank, share in enumerate(plan.shares):
@@ -81,7 +81,7 @@ def test_pieces_cover_what_arrives_and_each_element_of_c_once(plan):
             assert [(each.operand, each.rows, each.columns) for each in same] == [(p.operand, p.rows, p.columns) for p in own]
 
 
-@examples(150)
+@examples(75)
 @given(plan=plans())
 def test_every_piece_that_reaches_a_device_is_summed_by_one_rank_of_its_node(plan):
     pieces = [CopiedPieces(check_layout(plan, rank)) for rank in range(plan.topology.size)]
@@ -102,7 +102,7 @@ def test_every_piece_that_reaches_a_device_is_summed_by_one_rank_of_its_node(pla
         assert set(summed) == arriving
 
 
-@examples(100)
+@examples(50)
 @given(plan=plans())
 def test_the_check_takes_no_more_memory_than_is_forecast(plan):
     for rank, share in enumerate(plan.shares):

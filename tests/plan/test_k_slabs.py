@@ -21,7 +21,7 @@ from hybrid.plan.request import RowBlocks
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
 
-quick = examples(200)
+quick = examples(100)
 
 
 @quick

@@ -24,7 +24,7 @@ from hybrid.plan.tiling import choose_tiling
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 PLENTY = 1 << 60
 
-quick = examples(100)
+quick = examples(50)
 sizes = st.integers(0, 60)
 problems = st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "float64"]))
 topologies = st.builds(Topology.of_equal_nodes, st.integers(1, 9), st.integers(1, 9)) | st.builds(

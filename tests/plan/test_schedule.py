@@ -13,7 +13,7 @@ from hybrid.plan.buffer_layout import Tiling
 from hybrid.plan.residency import last_uses
 from hybrid.plan.schedule import arrivals
 
-quick = examples(200)
+quick = examples(100)
 sizes = st.integers(0, 40)
 few = st.integers(1, 12)
 operands = st.sampled_from(["A", "B"])

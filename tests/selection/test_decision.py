@@ -85,7 +85,7 @@ def decided(problem, **how):
     return decide(assumed_machine(asked, 2, gpus_per_node=2), ProductRequest(problem), asked).plan
 
 
-@examples(100)
+@examples(50)
 @given(problem=problems, part=st.floats(0.05, 1.2))
 def test_buffers_and_check_fit_on_the_gpu_together(problem, part):
     uncut = decided(problem, check="on")

@@ -271,7 +271,7 @@ def test_a_refusal_names_the_first_fault_and_counts_the_others():
     assert Check("exact", 3.0, 0.0, False).refusal() == "the product is wrong: error 3.00e+00, tolerance 0.00e+00"
 
 
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n=st.integers(1, 90),
     l=st.integers(0, 90),
@@ -302,7 +302,7 @@ def test_a_right_product_of_any_plan_passes(
 
 
 @pytest.mark.usefixtures("device_checks_any")
-@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n=st.integers(20, 90),
     l=st.integers(1, 90),

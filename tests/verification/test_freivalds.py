@@ -143,7 +143,7 @@ def test_an_element_is_found_in_every_group_of_columns(column):
     assert not checked(a, b, c).ok
 
 
-@examples(60)
+@examples(30)
 @given(n=sizes, l=sizes, m=sizes, dtype=dtypes, seed=seeds, data=st.data())
 def test_a_wrong_integer_is_found_wherever_it_is(n, l, m, dtype, seed, data):
     a, b, c = operands((n, l, m), dtype, seed, whole_up_to(5))
@@ -248,7 +248,7 @@ def test_zeros_times_the_largest_numbers_are_zero():
 # What is right
 
 
-@examples(150)
+@examples(75)
 @given(
     n=sizes,
     l=st.integers(0, 200),
@@ -280,7 +280,7 @@ def test_a_check_far_from_one_neither_cries_nor_looks_away(of_a, of_b):
     assert not checked(a, b, c).ok
 
 
-@examples(100)
+@examples(50)
 @given(n=sizes, l=sizes, m=sizes, dtype=dtypes, seed=seeds)
 def test_rows_and_columns_of_very_different_sizes_pass(n, l, m, dtype, seed):
     random = np.random.default_rng(seed)
@@ -316,7 +316,7 @@ def test_subnormal_numbers_in_float64_pass(scale_a, scale_b):
     assert checked(a, b, product(a, b)).ok
 
 
-@examples(60)
+@examples(30)
 @given(n=sizes, l=sizes, m=sizes, dtype=dtypes, seed=seeds, left=st.floats(0, 1e-3))
 def test_sums_that_cancel_pass(n, l, m, dtype, seed, left):
     half_a, half_b, _ = operands((n, l, m), dtype, seed)

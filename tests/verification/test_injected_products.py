@@ -15,7 +15,7 @@ from hybrid.ranks.team import Team
 from hybrid.verification.freivalds import verify
 
 SIZES = [("float32", 600, 8000, 512), ("float64", 600, 8000, 512), ("float32", 64, 100_000, 64), ("float64", 64, 100_000, 64)]
-TRIALS = 2
+TRIALS = 2  # with few terms; of 100,000 one has to do
 
 
 def check(a, b, c):
@@ -110,7 +110,7 @@ def test_faults_are_found(rng, faults, dtype, n, l, m):
     assert (clean.kind, clean.ok) == ("freivalds", True), clean
     missed = []
     for name, spoil in faults.items():
-        for _ in range(TRIALS):
+        for _ in range(TRIALS if l < 100_000 else 1):
             c = right.copy()
             spoil(rng, a, b, c)
             if check(a, b, c).ok:

@@ -141,6 +141,7 @@ def _strike(job: Job, blow: Blow, dice: random.Random) -> bool:
 
 def _well(blow: Blow, code: int | None, said: Sequence[str], out: str) -> bool:
     """Whether the job succeeded without a word of complaint, or failed by exactly one."""
-    if code in (0, 128 + signal.SIGTERM) and not said and out.strip():
-        return True  # as if nothing had been; or what was finished when it was asked to end
-    return code is not None and (len(said) == 1 or (not said and blow.kills_who_would_speak))
+    as_usual = not said and bool(out.strip())  # or what was finished when it was asked to end
+    if code in (0, 128 + signal.SIGTERM) and as_usual:
+        return True
+    return bool(code) and (len(said) == 1 or (not said and blow.kills_who_would_speak))
