@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Which faults does the check find? python scripts/detection.py [--sizes 512 2000] [--faults 1000] [--json F] [--picture F.svg]
 
-Faults are put into right products of n×n matrices: a bit of an element is flipped, or two to four, or a tile of 8×8 to 64×64
-elements gets noise. The size of a fault is its largest change of an element, in units of the largest rounding error of any
-element of the right product; of integers, whose products have none, it is the change itself. As many right products are checked.
+Faults are put into right products of n×n matrices: a bit of an element is flipped, or two to four; its sign is turned, or it is
+set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of an element, in units of
+the largest rounding error of any element of the right product; of integers, whose products have none, it is the change itself. As
+many right products are checked.
 --repair: the faults are put into products while they are computed, and it is counted what on_fault="repair" makes of them.
 """
 
@@ -12,6 +13,7 @@ import bisect
 import secrets
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +70,20 @@ class Product:
         self.c[self._where] = self._right
 
 
-KINDS = {kind: repairs.KINDS[kind][2] for kind in ("one bit", "2 to 4 bits", "a tile")}
+def sign_turned(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+    where = tuple(random.integers(c.shape).tolist())
+    return where, -c[where]
+
+
+def zeroed(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+    return tuple(random.integers(c.shape).tolist()), c.dtype.type(0)
+
+
+KINDS: dict[str, repairs.Spoil] = {
+    **{kind: repairs.KINDS[kind][2] for kind in ("one bit", "2 to 4 bits", "a tile")},
+    "a sign": sign_turned,
+    "a zero": zeroed,
+}
 
 
 def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
@@ -101,6 +116,7 @@ _ABOUT: schema.Schema = {
     "data": schema.among(*DATA),
     "device": schema.among("cpu"),
 }
+_VIOLET = "#8c6bb1"
 _COUNTS = schema.several(schema.several(schema.whole, 2, 2))
 
 
@@ -151,7 +167,7 @@ class Results(results.Results):
         if self.lines[0]["part"] == "repairs":
             raise UsageError("--repair has no picture")
         faults = [line for line in self.lines if line["part"] == "faults"]
-        kinds = dict(zip(KINDS, (plots.HERE, plots.LECTURE, plots.OTHER), strict=True))
+        kinds = dict(zip(KINDS, (plots.HERE, plots.LECTURE, plots.OTHER, plots.GREY, _VIOLET), strict=True))
         with plots.figure(path, (9.5, 3.2), "Faults that the check finds", self.caption()) as figure:
             panels = figure.subplots(1, len(DATA), squeeze=False, sharey=True)[0]
             for data, panel in zip(DATA, panels, strict=True):

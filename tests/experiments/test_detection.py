@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from support.selection import exhaustive
 
 from experiments import detection
 
@@ -22,6 +23,17 @@ def test_a_run_is_counted_printed_drawn_and_read_again(tmp_path, capsys):
     assert [sum(injected for injected, _ in line["counts"]) for line in faults] == [20] * len(detection.DATA) * len(
         detection.KINDS
     )
+
+
+@pytest.mark.parametrize("faults", exhaustive([40], [40, 2048]))
+@pytest.mark.parametrize("data", ["float32", "float64"])
+def test_no_fault_that_stands_out_of_the_rounding_errors_stays_unseen(rng, data, faults):
+    lines = list(detection.measured(512, data, faults, rng))
+    assert [line["alarms"] for line in lines if line["part"] == "right"] == [0]
+    for line in lines[1:]:
+        *_, large, largest = line["counts"]
+        assert large[0] == large[1], line
+        assert largest[0] == largest[1] > 0, line
 
 
 def test_a_check_that_finds_nothing_fails(monkeypatch, capsys):
