@@ -20,9 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
+    from support import selection  # not there when this file is a program
+
     # Every worker of pytest-xdist deselects the same.
     for item in items:
-        if item.get_closest_marker("exhaustive") and _worker(item.config) in ("", "gw0"):
+        if item.stash.get(selection.LEFT_OUT, False) and _worker(item.config) in ("", "gw0"):
             _add(item.config, item.nodeid, "left out", LEFT_OUT)
 
 

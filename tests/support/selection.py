@@ -22,12 +22,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the cases marked `exhaustive`, too")
 
 
-@pytest.hookimpl(tryfirst=True)
+LEFT_OUT = pytest.StashKey[bool]()  # of a test that only --all runs, and that -k and -m would have chosen
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.all:
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     if left_out:
+        for item in left_out:
+            item.stash[LEFT_OUT] = True
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
