@@ -59,7 +59,8 @@ class Settings:
 
 
 _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fields(Settings))
-_OTHER_VARIABLES = ("HYBRID_DEBUG", "HYBRID_GUARD", "HYBRID_MPI", "HYBRID_PYTHON")
+_OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts/ and slurm/
+_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("DEBUG", "GUARD", *_OF_SCRIPTS))
 _ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "transport": ("auto", "host", "peers", "nccl"),

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.core.settings import Settings, one_of, parse_bytes
+from hybrid.core.settings import Settings, one_of, parse_bytes, refuse_misspelt_variables
 from hybrid.errors import UsageError
 
 
@@ -176,3 +178,12 @@ def test_units_are_powers_of_1024(count, unit, ending):
     power, letter = unit
     if letter or ending != "iB":
         assert parse_bytes(f"{count}{letter}{ending}") == count * 1024**power
+
+
+def test_every_variable_that_a_script_uses_is_known():
+    root = Path(__file__).parents[2]
+    scripts = [*root.glob("slurm/*.s*"), *root.glob("slurm/sites/*.sh"), *root.glob("scripts/*.sh")]
+    used = {variable for script in scripts for variable in re.findall(r"HYBRID_[A-Z_]+", script.read_text())}
+    assert len(used) > 3
+    for variable in used:
+        refuse_misspelt_variables({variable: "x"})
