@@ -163,23 +163,22 @@ class Results(results.Results):
         yield tables.Remarks([f"{alarms} of {products:,} right products were refused, and {noted} passed with a note."])
 
     def draw(self, path: str) -> None:
-        """The share that was found against the size, a panel for each type."""
-        if self.lines[0]["part"] == "repairs":
-            raise UsageError("--repair has no picture")
+        """The share that was found against the size, a panel for each type; of the size with the most faults."""
         faults = [line for line in self.lines if line["part"] == "faults"]
+        if not faults:
+            raise UsageError("--repair has no picture")
+        n = max(faults, key=lambda line: sum(injected for injected, _ in line["counts"]))["n"]
         kinds = dict(zip(KINDS, (plots.HERE, plots.LECTURE, plots.OTHER, plots.GREY, _VIOLET), strict=True))
-        with plots.figure(path, (9.5, 3.2), "Faults that the check finds", self.caption()) as figure:
+        with plots.figure(path, (9.5, 3.2), f"Faults that the check finds, n = {n}", self.caption()) as figure:
             panels = figure.subplots(1, len(DATA), squeeze=False, sharey=True)[0]
             for data, panel in zip(DATA, panels, strict=True):
                 plots.plain(panel, data)
-                for line in (line for line in faults if line["data"] == data):
+                for line in (line for line in faults if (line["data"], line["n"]) == (data, n)):
                     drawn = [(place, 100 * found / of) for place, (of, found) in enumerate(line["counts"]) if of]
-                    style = "-" if line["n"] == min(each["n"] for each in faults) else "--"
-                    label = f"{line['kind']}, n = {line['n']}"
-                    panel.plot(*zip(*drawn, strict=True), style, marker="o", ms=4, color=kinds[line["kind"]], label=label)
+                    panel.plot(*zip(*drawn, strict=True), marker="o", ms=4, color=kinds[line["kind"]], label=line["kind"])
                 panel.set_xticks(range(len(NAMES)), NAMES, rotation=40, fontsize=8)
             panels[0].set_ylabel("found, %")
-            panels[0].legend(fontsize=7, frameon=False)
+            panels[-1].legend(fontsize=8, frameon=False, loc="lower right")  # where all is found the panel is empty below
             panels[1].set_xlabel("size of the fault, in units of the product's largest rounding error")
 
     def exit_code(self) -> int:
