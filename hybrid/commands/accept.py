@@ -35,12 +35,13 @@ is three products, each checked. Every size has one rotation at least, after a w
 columns; with GPUs those in brackets:
 
   level 1  128×256×256 [4096×8192×8192], float64; links of GPUs once; 0 minutes, that is, one rotation
-  level 2  333×501×703 and 512×1024×1024 [1001×2003×4001 and 8192×8192×8192], float32 and float64; links once; 5 minutes
+  level 2  333×501×703 and 1024×1536×1536 [1001×2003×4001 and 8192×8192×8192], float32 and float64; links once; 5 minutes
   level 3  as 2, then square matrices of both types that fill 60 % of the free memory of host and GPUs, or as much as can be
            rotated once in the time that is left; 15 minutes
   level 4  as 3, and links again after every rotation; 30 minutes
 
-A rank or link counts as slow when it takes more than 10 % longer than the median of all; of two, than the other.
+A rank or link counts as slow when it takes more than 10 % longer than the median of all; of two, than the other. Of ranks the
+median of all products of a type counts; multiplications shorter than 5 ms are not compared.
 exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong usage, 143 asked to end (SIGTERM)
 """
 
@@ -56,7 +57,7 @@ def _minutes(text: str) -> float:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings. Products are checked where they are multiplied, and none is repaired, whatever the environment says."""
+    """Options and settings. Whatever the environment says, products are checked where they are multiplied."""
     parser = Parser(
         prog="python -m hybrid.accept", description="Test that all devices of a job are right and equally fast.", epilog=_MORE
     )
@@ -64,7 +65,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     parser.add_argument("--level", type=int, choices=LEVELS, default=2, help="how much is tested, see below (2)")
     parser.add_argument("--device", help="auto, cuda, cpu, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     parser.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
-    parser.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
+    parser.add_argument(
+        "--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)"
+    )
     parser.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
     parser.add_argument("--html", metavar="FILE", help="write the result as a page")
     add_job_options(parser)

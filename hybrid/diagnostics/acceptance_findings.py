@@ -13,7 +13,7 @@ from hybrid.diagnostics import gpu_peers, gpu_watch, host_links
 from hybrid.diagnostics.acceptance import Outcome, WrongProduct
 from hybrid.diagnostics.acceptance_levels import Case
 from hybrid.diagnostics.bandwidth import Measurements
-from hybrid.diagnostics.finding import Finding
+from hybrid.diagnostics.finding import Finding, Unknown
 
 SLOW = 1.1  # times the median of all
 SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
@@ -24,12 +24,11 @@ _GIGA = 1e9
 
 def judge(outcome: Outcome) -> list[Finding]:
     """One line for each product's, rank's, link's or GPU's trouble, one for each subject without any."""
-    gpus = [placement.gpu for placement in outcome.decision.placements]
     return [
         *judge_products(outcome.wrong, outcome.names, outcome.products),
-        *judge_speeds(spreads(outcome), outcome.names),
+        *judge_speeds(outcome.seconds, outcome.names),
         *_of_links(outcome),
-        *gpu_watch.judge(outcome.watched, outcome.names, "" if any(gpus) else f"no GPU is used ({outcome.decision.device_reason})"),
+        *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
     ]
 
 
@@ -56,41 +55,45 @@ def judge_products(wrong: Sequence[WrongProduct], names: Sequence[str], products
     return found
 
 
-def slower(times: Mapping[K, float]) -> dict[K, float]:
-    """What takes more than SLOW of the median of all, with that median; of two, each is compared with the other."""
+def beside(times: Mapping[K, float]) -> dict[K, float]:
+    """What each is compared with: the median of all, but of two the other one."""
     if len(times) == 2:
         (one, first), (other, second) = times.items()
-        beside = {one: second, other: first}
-    else:
-        beside = dict.fromkeys(times, Spread.of(list(times.values())).median if times else 0.0)
-    return {key: beside[key] for key, time in times.items() if time > SLOW * beside[key]}
+        return {one: second, other: first}
+    return dict.fromkeys(times, Spread.of(list(times.values())).median if times else 0.0)
 
 
-def judge_speeds(of_cases: Mapping[Case, Sequence[Spread]], names: Sequence[str]) -> list[Finding]:
-    """One line for each slow rank, with the case in which it is slowest."""
+def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str]) -> list[Finding]:
+    """One line for each slow rank. `seconds[case][rank]`: of its products.
+
+    A rank is slow where it takes more than SLOW of the time it is compared with in half of all its products of a type or more,
+    whatever their size: what disturbs a rank for a moment disturbs one size only.
+    """
     if len(names) == 1:
         return [Finding("speed", "ok", "not compared: there is one rank")]
-    long = {case: ranks for case, ranks in of_cases.items() if max(spread.median for spread in ranks) >= SHORTEST}
-    if not long:
+    ratios: dict[str, list[list[float]]] = {}  # by type and rank
+    for case, of_ranks in seconds.items():
+        medians = {rank: Spread.of(own).median for rank, own in enumerate(of_ranks) if own}
+        if len(medians) == len(names) and max(medians.values()) >= SHORTEST:
+            references = beside(medians)
+            of_type = ratios.setdefault(case.dtype, [[] for _ in names])
+            for rank, own in enumerate(of_ranks):
+                of_type[rank] += [each / references[rank] for each in own]
+    if not ratios:
         text = f"not compared: no multiplication took {1000 * SHORTEST:.0f} ms (a higher --level has longer ones)"
         return [Finding("speed", "note", text)]
-    slow: dict[int, list[tuple[float, Case, float, float]]] = {}
-    for case, ranks in long.items():
-        medians = {rank: spread.median for rank, spread in enumerate(ranks)}
-        for rank, reference in slower(medians).items():
-            slow.setdefault(rank, []).append((medians[rank] / reference, case, medians[rank], reference))
-    than = "the median of all ranks" if len(names) > 2 else "the other rank, with which alone it can be compared"
-    if not slow:
-        text = f"no rank takes more than {100 * (SLOW - 1):.0f} % longer than {than.partition(',')[0]}"
-        return [Finding("speed", "ok", f"{text}, in {counted(len(long), 'size')}")]
-    return [_slow_rank(names[rank], slow[rank], len(long), than) for rank in sorted(slow)]
-
-
-def _slow_rank(name: str, cases: list[tuple[float, Case, float, float]], of: int, than: str) -> Finding:
-    ratio, case, median, reference = max(cases, key=lambda entry: entry[0])
-    text = f"{name}: slow in {len(cases)} of {of} sizes, most with {case}: {median:.4f} s, {100 * (ratio - 1):.0f} % longer than {than}"
-    remedy = "see its clock, temperature and power, its threads and cores, and what else runs there"
-    return Finding("speed", "wrong", f"{text} ({reference:.4f} s)", remedy)
+    than = "the median of all ranks" if len(names) > 2 else "the other rank, the only one to compare it with"
+    found = []
+    for rank, name in enumerate(names):
+        medians_of_types = {dtype: Spread.of(of_type[rank]).median for dtype, of_type in ratios.items()}
+        if slow := {dtype: ratio for dtype, ratio in medians_of_types.items() if ratio > SLOW}:
+            by = ", ".join(f"{100 * (ratio - 1):.0f} % with {dtype}" for dtype, ratio in slow.items())
+            count = sum(len(of_type[rank]) for of_type in ratios.values())
+            text = f"{name}: slow, takes longer than {than}, by {by} (median of {counted(count, 'product')})"
+            remedy = "see its clock, temperature and power, its threads and cores, and what else runs there"
+            found.append(Finding("speed", "wrong", text, remedy))
+    limit = f"no rank takes {100 * (SLOW - 1):.0f} % longer than {than.partition(',')[0]}"
+    return found or [Finding("speed", "ok", f"{limit} ({', '.join(ratios)})")]
 
 
 def _of_links(outcome: Outcome) -> list[Finding]:
@@ -120,9 +123,11 @@ def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
     found = []
     for kind, of_links in rates.items():
         times = {name: 1 / median for name, each in of_links.items() if (median := Spread.of(each).median) > 0}
-        for name, reference in slower(times).items():
-            beside = "the other one" if len(times) == 2 else "the median"
-            text = f"{name}: slow, {1 / times[name] / _GIGA:.1f} GB/s {kind}; {beside} has {1 / reference / _GIGA:.1f} GB/s"
+        for name, reference in beside(times).items():
+            if times[name] <= SLOW * reference:
+                continue
+            which = "the other one" if len(times) == 2 else "the median"
+            text = f"{name}: slow, {1 / times[name] / _GIGA:.1f} GB/s {kind}; {which} has {1 / reference / _GIGA:.1f} GB/s"
             remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
             found.append(Finding("gpu links", "wrong", text, remedy))
     return found
@@ -158,7 +163,7 @@ def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
         "links": [[asdict(link) for link in one.links] for one in outcome.links],
         "peer_copies": [[asdict(copy) for copy in one.peer_copies] for one in outcome.links],
         "watched": [
-            None if each is None else {"why_not": each.reason} if isinstance(each, gpu_watch.Unknown) else asdict(each)
+            None if each is None else {"why_not": each.reason} if isinstance(each, Unknown) else asdict(each)
             for each in outcome.watched
         ],
     }

@@ -7,7 +7,6 @@ this module imports it.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -48,7 +47,7 @@ class Watched:
 def load_nvml() -> Any:
     """NVML's module, initialized; Unknown, with the reason, where there is none."""
     try:
-        nvml = importlib.import_module("pynvml")
+        import pynvml as nvml
     except ImportError:
         return Unknown("nvidia-ml-py is not installed: pip install 'hybrid-runner[watch]'")
     try:
