@@ -60,6 +60,7 @@ class Outcome:
     wrong: list[WrongProduct] = field(default_factory=list)
     products: int = 0
     rotations: int = 0
+    left_out: list[str] = field(default_factory=list)  # types without large products
     links: list[bandwidth.Measurements] = field(default_factory=list)
     isolation: list[bandwidth.Isolation] = field(default_factory=list)
     watched: list[Watched | Unknown | None] = field(default_factory=list)
@@ -109,11 +110,9 @@ class _Acceptance:
         self._pace: Pace | None = None  # of the last round
         with team.phase("agree", timed=False) as drawing:
             drawing.mine = secrets.randbits(48)
-        seed = drawing.all[0]
         decision = self._decide(Problem(team.size, 1, 1, "float64"))
-        self._device = decision.plan.device
-        self._cases = list(level.cases(self._device))
-        self._outcome = Outcome(level, decision, seed)
+        self._cases = level.cases(decision.plan.device)
+        self._outcome = Outcome(level, decision, drawing.all[0])
 
     def run(self) -> Outcome:
         outcome, team = self._outcome, self._team
@@ -165,9 +164,8 @@ class _Acceptance:
         decision = self._decide(problem)
         a = RotatedRows((problem.n, problem.l), seed, shift * case.rows)
         b = GeneratedMatrix((problem.l, problem.m), "normal", seed, "B")
-        repeat = self._level.repeat
         try:
-            result = run_product(self._session, decision, a, b, self._settings, RunOptions(repeat))
+            result = run_product(self._session, decision, a, b, self._settings, RunOptions(self._level.repeat))
         except CheckFailed as failed:
             if not failed.on_all_ranks and team.size > 1:
                 raise
@@ -207,7 +205,7 @@ class _Acceptance:
         return agree(self._session, ProductRequest(problem), self._settings, looking.all)
 
     def _large_cases(self) -> list[Case]:
-        """Square products that fill most of the memory, or take as long as the time left allows."""
+        """Square products that fill most of the memory, or take as long as the time left allows; none smaller than the others."""
         team, gpu = self._team, self._outcome.decision.placements[self._team.rank].gpu
         with team.phase("agree", timed=False) as looking:
             free = free_memory_of(self._session, self._settings, gpu, now=True)
@@ -216,8 +214,10 @@ class _Acceptance:
         seconds = left / (len(ITEM_SIZES) * (team.size + 1))  # of each type a rotation and a warm-up
         assert self._pace is not None
         sizes = [large_size(team.topology, free_of_ranks, dtype, seconds, self._pace) for dtype in ITEM_SIZES]
-        rows_and_types = zip((size // team.size for size in sizes), ITEM_SIZES, strict=True)
-        return [Case(rows, rows * team.size, rows * team.size, dtype) for rows, dtype in rows_and_types]
+        least = max(case.l for case in self._cases)
+        found = [Case.square(size, team.size, dtype) for size, dtype in zip(sizes, ITEM_SIZES, strict=True) if size > least]
+        self._outcome.left_out = [dtype for dtype in ITEM_SIZES if dtype not in [case.dtype for case in found]]
+        return found
 
     def _measure_links(self) -> None:
         team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]

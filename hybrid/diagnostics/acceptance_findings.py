@@ -26,6 +26,7 @@ def judge(outcome: Outcome) -> list[Finding]:
     """One line for each product's, rank's, link's or GPU's trouble, one for each subject without any."""
     return [
         *judge_products(outcome.wrong, outcome.names, outcome.products),
+        *_of_left_out(outcome.left_out),
         *judge_speeds(outcome.seconds, outcome.names),
         *_of_links(outcome),
         *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
@@ -53,6 +54,11 @@ def judge_products(wrong: Sequence[WrongProduct], names: Sequence[str], products
             remedy = "the same rows are wrong on several ranks: look at the host's memory and at the link first"
         found.append(Finding("products", "wrong", f"{who}: {where}; first of {own[0].case}: {own[0].text}", remedy))
     return found
+
+
+def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
+    text = f"no large {' and '.join(dtypes)}: neither time nor memory was left for more than the other sizes: more --minutes"
+    return [Finding("products", "note", text)] if dtypes else []
 
 
 def beside(times: Mapping[K, float]) -> dict[K, float]:
@@ -144,6 +150,7 @@ def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
         "ok": all(finding.verdict != "wrong" for finding in findings),
         "products": outcome.products,
         "rotations": outcome.rotations,
+        "left_out": outcome.left_out,
         "seconds": outcome.elapsed,
         "seed": outcome.seed,
         "findings": [vars(finding) for finding in findings],

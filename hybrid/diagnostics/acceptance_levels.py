@@ -24,6 +24,12 @@ class Case:
     m: int
     dtype: str
 
+    @classmethod
+    def square(cls, size: int, ranks: int, dtype: str) -> Case:
+        """Of square matrices; up to `ranks` - 1 rows and columns fewer, for equal row blocks."""
+        rows = size // ranks
+        return cls(rows, rows * ranks, rows * ranks, dtype)
+
     def problem(self, ranks: int) -> Problem:
         return Problem(ranks * self.rows, self.l, self.m, self.dtype)
 
