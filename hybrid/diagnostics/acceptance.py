@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -213,6 +213,10 @@ class _Acceptance:
         free_of_ranks, left = [each for each, _ in looking.all], looking.all[0][1]
         seconds = left / (len(ITEM_SIZES) * (team.size + 1))  # of each type a rotation and a warm-up
         assert self._pace is not None
+        tiny, nodes = self._outcome.decision.plan, range(len(team.topology.nodes))  # a product of P rows needs what any needs
+        free_of_ranks = [
+            replace(each, host_bytes=each.host_bytes - max(map(tiny.bytes_on_node, nodes))) for each in free_of_ranks
+        ]
         sizes = [large_size(team.topology, free_of_ranks, dtype, seconds, self._pace) for dtype in ITEM_SIZES]
         least = max(case.l for case in self._cases)
         found = [Case.square(size, team.size, dtype) for size, dtype in zip(sizes, ITEM_SIZES, strict=True) if size > least]

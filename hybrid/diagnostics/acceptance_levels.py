@@ -110,7 +110,7 @@ def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, secon
     for each in free:
         if each.gpu_id:  # B, and this rank's rows of A and C
             elements.append(each.gpu_bytes / users.count(each.gpu_id) / ((1 + 2 / ranks) * item))
-    size = int((FILLED * min(elements)) ** 0.5)
+    size = int((FILLED * max(0.0, min(elements))) ** 0.5)
     while size > ranks and pace.seconds(size) > seconds:
         size = size * 31 // 32
     return max(ranks, size)

@@ -156,18 +156,3 @@ def test_the_levels_are_those_that_help_tells_of(capsys):
 def test_an_emulated_gpu_is_tested_as_well():
     done = start(COMMAND, "--level", 1, "--device", "emulate", "--threads", 1)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.exhaustive
-@launcher
-def test_large_products_come_as_far_as_memory_allows(tmp_path):
-    path = tmp_path / "accept.jsonl"
-    run("--level", 4, "--minutes", 0.3, "--host-memory", "200M", "--json", path, ranks=2)
-    (record,) = jsonl.read(str(path))
-    large = [case for case in record["multiply"] if case["l"] > max(sizes[1] for sizes in LEVELS[4].sizes["cpu"])]
-    assert [case["dtype"] for case in large] == ["float32", "float64"]
-    for case, item in zip(large, (4, 8), strict=True):
-        assert case["l"] == case["m"] == 2 * case["rows"]
-        assert 3 * item * case["l"] ** 2 <= 0.6 * 200 * 2**20
-    assert record["left_out"] == []
-    assert not record["wrong"]

@@ -10,13 +10,15 @@ import pytest
 
 from hybrid.arrays.sources import GeneratedMatrix
 from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.core.timeline import Timeline
-from hybrid.diagnostics.acceptance import RotatedRows, WrongProduct, blamed_rank, own_seconds
+from hybrid.diagnostics.acceptance import RotatedRows, WrongProduct, blamed_rank, own_seconds, run
 from hybrid.diagnostics.acceptance_findings import judge_links, judge_products, judge_speeds
-from hybrid.diagnostics.acceptance_levels import FILLED, LEVELS, Case, Pace, large_size
+from hybrid.diagnostics.acceptance_levels import FILLED, LEVELS, Case, Level, Pace, large_size
 from hybrid.diagnostics.bandwidth import Link, Measurements, PeerCopy, Rates
 from hybrid.plan.capacity import FreeMemory
+from hybrid.ranks.team import Team
 from hybrid.reporting.acceptance_page import page
 
 CASE = Case(128, 256, 256, "float64")
@@ -146,6 +148,20 @@ def test_large_products_fill_the_memory_or_the_time():
     size = large_size(topology, free, "float64", slow.seconds(40), slow)
     assert 36 <= size <= 40
     assert large_size(topology, free, "float64", 0.0, slow) == 2  # a row a rank
+
+
+def test_large_products_come_after_the_others_as_far_as_memory_and_time_allow():
+    level, memory, told = Level(4, 0.0, {"cpu": ((8, 16, 16),)}, ("float64",), 1, True, True), 250 << 20, []
+    settings = Settings(device="cpu", threads=1, host_memory=memory)
+    outcome = run(Team(), level, 0.5, settings, told.append)
+    small, *large = outcome.seconds
+    assert (small, [case.dtype for case in large]) == (Case(8, 16, 16, "float64"), ["float32", "float64"])
+    for case, item in zip(large, (4, 8), strict=True):
+        assert 16 < case.l == case.m == case.rows
+        assert 3 * item * case.l**2 <= FILLED * memory
+    assert outcome.rotations >= 1
+    assert told[0] == "float64 8×16×16 a rank: warm-up"
+    assert (outcome.wrong, outcome.left_out, outcome.links) == ([], [], [])
 
 
 def test_every_level_has_sizes_for_every_device():
