@@ -13,9 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from hybrid.arrays.sources import GeneratedMatrix
+from hybrid.arrays.sources import GeneratedMatrix, RotatedRows
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -71,26 +69,6 @@ class Outcome:
     def names(self) -> list[str]:
         """Of the ranks, for messages."""
         return [placement.name for placement in self.decision.placements]
-
-
-class RotatedRows(GeneratedMatrix):
-    """A generated matrix whose row 0 is row `first` of the one that the seed stands for, and so on around."""
-
-    def __init__(self, shape: tuple[int, int], seed: int, first: int) -> None:
-        super().__init__(shape, "normal", seed, "A")
-        self._first = first
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        height, done = self.shape[0], 0
-        while done < len(rows):
-            lo = (rows.lo + done + self._first) % height
-            part = Span(lo, min(height, lo + len(rows) - done))
-
-            def filled(more: int, before: int = done) -> None:
-                progress(before + more)
-
-            super().rows(part, into[done : done + len(part)], threads, filled)
-            done += len(part)
 
 
 def run(team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> Outcome:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 
-from hybrid.arrays.sources import GeneratedMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.core.timeline import Timeline
-from hybrid.diagnostics.acceptance import RotatedRows, WrongProduct, blamed_rank, own_seconds, run
+from hybrid.diagnostics.acceptance import WrongProduct, blamed_rank, own_seconds, run
 from hybrid.diagnostics.acceptance_findings import judge_links, judge_products, judge_speeds
 from hybrid.diagnostics.acceptance_levels import FILLED, LEVELS, Case, Level, Pace, large_size
 from hybrid.diagnostics.bandwidth import Link, Measurements, PeerCopy, Rates
@@ -24,22 +22,6 @@ from hybrid.reporting.acceptance_page import page
 CASE = Case(128, 256, 256, "float64")
 OTHER = Case(128, 256, 256, "float32")
 NAMES = ["rank 0 on a", "rank 1 on a", "rank 2 on b, H200 GPU-2"]
-
-
-def rows_of(source, rows):
-    into, told = np.empty((len(rows), source.shape[1])), []
-    source.rows(rows, into, 1, told.append)
-    return into, told
-
-
-@pytest.mark.parametrize("rows", [Span(0, 6), Span(2, 5), Span(4, 6), Span(3, 3)])
-@pytest.mark.parametrize("first", [0, 2, 5])
-def test_rotated_rows_are_the_same_matrix_from_another_row_on(rows, first):
-    whole, _ = rows_of(GeneratedMatrix((6, 40000), "normal", 7, "A"), Span(0, 6))  # its blocks of random numbers cross rows
-    part, told = rows_of(RotatedRows((6, 40000), 7, first), rows)
-    assert np.array_equal(part, np.roll(whole, -first, axis=0)[rows.slice])
-    assert told == sorted(told)
-    assert not len(rows) or told[-1] == len(rows)
 
 
 @pytest.mark.parametrize(
