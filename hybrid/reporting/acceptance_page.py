@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from hybrid.core.text import counted
+
 # Should a text ever get past the escaping: the browser runs and fetches nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """\
@@ -34,8 +36,8 @@ def page(record: Mapping[str, Any], date: str) -> str:
     """`record`: as `--json` writes it."""
     ranks, devices = record["ranks"], record["device"]
     done = (
-        f"Level {record['level']}, {record['products']} products by {ranks} ranks ({devices}), "
-        f"{record['rotations']} whole rotations, {record['seconds']:.0f} s, {date}."
+        f"Level {record['level']}, {counted(record['products'], 'product')} by {counted(ranks, 'rank')} ({devices}), "
+        f"{counted(record['rotations'], 'whole rotation')}, {record['seconds']:.0f} s, {date}."
     )
     body = [
         f"<h1>Acceptance test: {_verdict(record['ok'])}</h1>",
@@ -70,13 +72,13 @@ def _findings(findings: Sequence[Mapping[str, str]]) -> Iterator[str]:
 def _rank(record: Mapping[str, Any], rank: int) -> Iterator[str]:
     placement, watched = record["placements"][rank], record["watched"][rank]
     wrong = sum(each["rank"] == rank for each in record["wrong"])
-    where = [f"cores {placement['cores']}", f"{placement['threads']} threads"]
+    where = [f"cores {placement['cores']}", counted(placement["threads"], "thread")]
     if placement["gpu"]:
         where.append(f"{placement['gpu']} {placement['uuid']}")
     yield f"<h2>Rank {rank} on {escape(placement['host'])}</h2>"
     yield f'<p class="soft">{escape(", ".join(where))}</p>'
     if wrong:
-        yield f'<p class="wrong">wrong in {wrong} products</p>'
+        yield f'<p class="wrong">{counted(wrong, "wrong product")}</p>'
     yield "<table>\n<thead><tr><th>multiply</th><th class='number'>median s</th><th class='number'>all ranks</th></tr></thead>"
     yield "<tbody>"
     for case in record["multiply"]:

@@ -181,4 +181,4 @@ def test_the_page_escapes_what_it_shows():
     assert "script" not in tags.seen
     assert text.count("&lt;script&gt;") == 11
     assert '<span class="wrong">not accepted</span>' in text
-    assert "wrong in 1 products" in text
+    assert "1 wrong product<" in text
