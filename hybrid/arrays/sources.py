@@ -45,6 +45,26 @@ class GeneratedMatrix:
         return None
 
 
+class RotatedRows(GeneratedMatrix):
+    """A generated matrix whose row 0 is row `first` of the one that the seed stands for, and so on around."""
+
+    def __init__(self, shape: tuple[int, int], seed: int, first: int) -> None:
+        super().__init__(shape, "normal", seed, "A")
+        self._first = first
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        height, done = self.shape[0], 0
+        while done < len(rows):
+            lo = (rows.lo + done + self._first) % height
+            part = Span(lo, min(height, lo + len(rows) - done))
+
+            def filled(more: int, before: int = done) -> None:
+                progress(before + more)
+
+            super().rows(part, into[done : done + len(part)], threads, filled)
+            done += len(part)
+
+
 class FileMatrix:
     """A .npy file. Every rank opens it and reads the rows it needs."""
 

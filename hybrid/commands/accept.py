@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""The command python -m hybrid.accept: does every rank's device multiply right, and as fast as the others?"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.parser import Parser, add_job_options
+from hybrid.core.settings import Settings, parse_bytes
+from hybrid.core.text import counted
+from hybrid.errors import UsageError
+from hybrid.ranks.team import Team
+from hybrid.selection.inventory import wake_gpus
+
+if TYPE_CHECKING:
+    from hybrid.diagnostics.acceptance import Outcome
+
+NAME = "hybrid.accept"
+LEVELS = (1, 2, 3, 4)
+
+_MORE = """\
+examples:
+  mpirun -n 2 python -m hybrid.accept --minutes 0.1
+  srun -N 2 --ntasks-per-node 8 --gres=gpu:8 python -m hybrid.accept --level 3 --html accept.html --json accept.jsonl
+
+Rank i multiplies row block (i + r) mod P in round r, P rounds are a rotation, and each rotation has new random matrices. A round
+is three products, each checked. Every size has one rotation at least, after a warm-up that is not timed, however short
+--minutes is; then all sizes are rotated again until the time is over. On a CPU a rank has these rows of A, and A and B these
+columns; with GPUs those in brackets:
+
+  level 1  128×256×256 [4096×8192×8192], float64; links of GPUs once; 0 minutes, that is, one rotation
+  level 2  333×501×703 and 1024×1536×1536 [1001×2003×4001 and 8192×8192×8192], float32 and float64; links once; 5 minutes
+  level 3  as 2, then square matrices of both types that fill 60 % of the free memory of host and GPUs, or as much as can be
+           rotated once in the time that is left; 15 minutes
+  level 4  as 3, and links again after every rotation; 30 minutes
+
+A rank or link counts as slow when it takes more than 10 % longer than the median of all; of two, than the other. Of ranks the
+median of all products of a type counts; multiplications shorter than 5 ms are not compared.
+exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong usage, 143 asked to end (SIGTERM)
+"""
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number of minutes") from None
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{text} is not a number of minutes: 0 or more")
+    return value
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings. Whatever the environment says, products are checked where they are multiplied."""
+    parser = Parser(
+        prog="python -m hybrid.accept", description="Test that all devices of a job are right and equally fast.", epilog=_MORE
+    )
+    parser.add_argument("--minutes", type=_minutes, metavar="M", help="for how long rotations are repeated (by level)")
+    parser.add_argument("--level", type=int, choices=LEVELS, default=2, help="how much is tested, see below (2)")
+    parser.add_argument("--device", help="auto, cuda, cpu, or emulate: the GPU's kernels on the CPU, slowly (auto)")
+    parser.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
+    parser.add_argument(
+        "--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
+    parser.add_argument("--html", metavar="FILE", help="write the result as a page")
+    add_job_options(parser)
+    options = parser.parse_args(arguments)
+    flags = {name: getattr(options, name) for name in ("device", "threads", "stall", "host_memory", "gpu_memory")}
+    return options, Settings.gather({**flags, "check": "on", "on_fault": "raise"})
+
+
+def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """One rank's part of the command."""
+    from hybrid.selection.inventory import settle_threads
+
+    agree_on_options(team, options, settings)
+    team.pretend_nodes(settings.ranks_per_node)
+    settle_threads(team, settings)
+    # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    from hybrid.diagnostics import acceptance
+    from hybrid.diagnostics.acceptance_findings import as_record, judge
+    from hybrid.diagnostics.acceptance_levels import LEVELS
+
+    with team.phase("agree", timed=False):
+        _refuse_unwritable(options)
+    level = LEVELS[options.level]
+    minutes = level.minutes if options.minutes is None else options.minutes
+    told = _told if team.rank == 0 and sys.stderr.isatty() else (lambda text: None)
+    outcome = acceptance.run(team, level, 60 * minutes, settings, told)
+    findings = judge(outcome)
+    record = as_record(outcome, findings) | {"minutes": minutes, "settings": settings.as_dict()}
+    with team.phase("report", timed=False):
+        if team.rank == 0:
+            _report(options, outcome, record)
+    if not record["ok"]:
+        return 1
+    return 128 + signal.SIGTERM if outcome.asked_to_end else 0
+
+
+def _told(text: str) -> None:
+    print(f"\r\x1b[K{NAME}: {text}", end="", file=sys.stderr, flush=True)
+
+
+def _refuse_unwritable(options: argparse.Namespace) -> None:
+    from hybrid.host.files import refuse_same, refuse_unwritable
+
+    written = {"--html": options.html, "--json": None if options.json == "-" else options.json}
+    for path in filter(None, written.values()):
+        refuse_unwritable(path)
+    refuse_same(written, may_replace={})
+
+
+def _report(options: argparse.Namespace, outcome: Outcome, record: dict[str, object]) -> None:
+    from hybrid.reporting import jsonl
+
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    findings = record["findings"]
+    assert isinstance(findings, list)
+    for finding in findings:
+        verdict = "WRONG" if finding["verdict"] == "wrong" else finding["verdict"]
+        remedy = f" → {finding['remedy']}" if finding["remedy"] else ""
+        print(f"{verdict:<7}  {finding['subject']:<9}  {finding['text']}{remedy}", file=stream)
+    ended = ", asked to end" if outcome.asked_to_end else ""
+    print(
+        f"{'accepted' if record['ok'] else 'not accepted'}: {counted(len(outcome.names), 'rank')}, level {outcome.level.number}, "
+        f"{counted(outcome.rotations, 'rotation')} in {outcome.elapsed:.1f} s{ended}",
+        file=stream,
+    )
+    if options.html:
+        _write_page(options.html, record)
+    if options.json:
+        jsonl.write(record, options.json)
+    sys.stdout.flush()
+
+
+def _write_page(path: str, record: dict[str, object]) -> None:
+    from datetime import datetime, timezone
+
+    from hybrid.host.files import atomic_write
+    from hybrid.reporting.acceptance_page import page
+
+    with atomic_write(path) as temporary:
+        temporary.write_text(page(record, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")), encoding="utf-8")
+
+
+def main() -> int:
+    """The command's entry: exit code for the launcher."""
+    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)

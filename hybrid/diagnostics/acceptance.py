@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: MIT
+"""The acceptance test: every rank's device multiplies every row block in turn, and each product is checked.
+
+In round r of a rotation rank number i has row block (i + r) mod P of the same matrix: a device that is wrong is so with several
+blocks, and a block that is wrong is so on several devices. Every rotation has new matrices.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from hybrid.arrays.sources import GeneratedMatrix, RotatedRows
+from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
+from hybrid.core.timeline import Timeline
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.diagnostics import bandwidth
+from hybrid.diagnostics.acceptance_levels import Case, Level, Pace, large_size
+from hybrid.diagnostics.finding import Unknown
+from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
+from hybrid.errors import CheckFailed
+from hybrid.execution.product import RunOptions, run_product
+from hybrid.ranks.heartbeat import asked_to_end, finish_when_asked
+from hybrid.ranks.team import Team
+from hybrid.selection.agreement import agree
+from hybrid.selection.decision import Decision, ProductRequest
+from hybrid.selection.inventory import free_memory_of, take_inventory
+from hybrid.selection.session import session_of
+
+_OWNER = re.compile(r"\brank (\d+) on ")  # in a check's text: whose device
+_ROW = re.compile(r"^row (\d+) of C\b")
+
+
+@dataclass(frozen=True)
+class WrongProduct:
+    """A product that its check refused. `rank`: whose rows are wrong, None where nobody can tell; `block`: its row block."""
+
+    case: Case
+    rotation: int
+    rank: int | None
+    block: int | None
+    text: str
+
+
+@dataclass
+class Outcome:
+    """What the test came to: the same on every rank. `seconds[case][rank]`: of its own multiplications, without warm-ups."""
+
+    level: Level
+    decision: Decision
+    seed: int
+    seconds: dict[Case, list[list[float]]] = field(default_factory=dict)
+    wrong: list[WrongProduct] = field(default_factory=list)
+    products: int = 0
+    rotations: int = 0
+    left_out: list[str] = field(default_factory=list)  # types without large products
+    links: list[bandwidth.Measurements] = field(default_factory=list)
+    isolation: list[bandwidth.Isolation] = field(default_factory=list)
+    watched: list[Watched | Unknown | None] = field(default_factory=list)
+    elapsed: float = 0.0
+    asked_to_end: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Of the ranks, for messages."""
+        return [placement.name for placement in self.decision.placements]
+
+
+def run(team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> Outcome:
+    """One rotation of every case at least, and further ones until the seconds are over. Every rank calls it.
+
+    `told` gets what is being done. Only a wrong product is recorded; any other failure is raised, on all ranks.
+    """
+    return _Acceptance(team, level, seconds, settings, told).run()
+
+
+class _Acceptance:
+    def __init__(self, team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> None:
+        self._team, self._level, self._limit, self._settings, self._told = team, level, seconds, settings, told
+        self._began = time.monotonic()
+        self._session = session_of(team)
+        self._time_is_up = False
+        self._pace: Pace | None = None  # of the last round
+        with team.phase("agree", timed=False) as drawing:
+            drawing.mine = secrets.randbits(48)
+        decision = self._decide(Problem(team.size, 1, 1, "float64"))
+        self._cases = level.cases(decision.plan.device)
+        self._outcome = Outcome(level, decision, drawing.all[0])
+
+    def run(self) -> Outcome:
+        outcome, team = self._outcome, self._team
+        finish_when_asked()
+        self._measure_links()
+        watch = self._watch()
+        try:
+            self._rotate_all()
+        finally:
+            seen = watch.stop() if watch else None
+        with team.phase("report", timed=False) as reporting:
+            reporting.mine = seen, time.monotonic() - self._began
+        outcome.watched = [each for each, _ in reporting.all]
+        outcome.elapsed = reporting.all[0][1]
+        return outcome
+
+    def _rotate_all(self) -> None:
+        outcome = self._outcome
+        while all(self._rotate(case) for case in self._cases):
+            if not outcome.rotations and self._level.fills_memory:
+                large = self._large_cases()
+                self._cases += large
+                if not all(self._rotate(case) for case in large):
+                    return
+            outcome.rotations += 1
+            if self._level.links_again:
+                self._measure_links()
+            if self._time_is_up:
+                return
+
+    def _rotate(self, case: Case) -> bool:
+        """All ranks multiply all row blocks in turn; False where the test ends within it."""
+        ranks, rotation = self._team.size, self._outcome.rotations
+        seed = self._outcome.seed + (rotation << 8) + self._cases.index(case)
+        if rotation == 0:
+            self._told(f"{case}: warm-up")
+            self._round(case, seed, 0, counted=False)
+        for shift in range(ranks):
+            self._told(f"{case}: rotation {rotation + 1}, round {shift + 1} of {ranks}")
+            if self._outcome.asked_to_end or (self._time_is_up and rotation):
+                return False
+            self._round(case, seed, shift, counted=True)
+        return not self._outcome.asked_to_end
+
+    def _round(self, case: Case, seed: int, shift: int, *, counted: bool) -> None:
+        """One product of all ranks, as often as the level repeats it."""
+        team, outcome, began = self._team, self._outcome, time.monotonic()
+        problem = case.problem(team.size)
+        decision = self._decide(problem)
+        a = RotatedRows((problem.n, problem.l), seed, shift * case.rows)
+        b = GeneratedMatrix((problem.l, problem.m), "normal", seed, "B")
+        try:
+            result = run_product(self._session, decision, a, b, self._settings, RunOptions(self._level.repeat))
+        except CheckFailed as failed:
+            if not failed.on_all_ranks and team.size > 1:
+                raise
+            self._note_wrong(case, decision, shift, (str(failed),))
+            outcome.products += 1
+            mine: list[float] = []
+        else:
+            outcome.products += result.repeats
+            if result.check is not None and not result.check.ok:
+                self._note_wrong(case, decision, shift, result.check.faults or (result.check.refusal(),))
+            mine = own_seconds(team.timeline)
+        now = time.monotonic()
+        with team.phase("agree", timed=False) as asking:
+            asking.mine = mine, asked_to_end(), now - self._began >= self._limit, now - began
+        if counted:
+            of_ranks = outcome.seconds.setdefault(case, [[] for _ in range(team.size)])
+            for own, (more, *_) in zip(of_ranks, asking.all, strict=True):
+                own += more
+        outcome.asked_to_end = any(asked for _, asked, *_ in asking.all)
+        self._time_is_up = asking.all[0][2]
+        multiplied = max(sum(own) for own, *_ in asking.all)
+        self._pace = Pace.of(problem, multiplied, asking.all[0][3])
+
+    def _note_wrong(self, case: Case, decision: Decision, shift: int, faults: tuple[str, ...]) -> None:
+        """Once for each rank that a fault names."""
+        ranks, shares = self._team.size, decision.plan.shares
+        blamed: dict[int | None, str] = {}
+        for fault in faults:
+            blamed.setdefault(blamed_rank(fault, [share.rows for share in shares]), fault)
+        for rank, text in blamed.items():
+            block = None if rank is None else (shares[rank].rows.lo // case.rows + shift) % ranks
+            self._outcome.wrong.append(WrongProduct(case, self._outcome.rotations, rank, block, text))
+
+    def _decide(self, problem: Problem) -> Decision:
+        with self._team.phase("agree", timed=False) as looking:
+            looking.mine = take_inventory(self._session, self._settings)
+        return agree(self._session, ProductRequest(problem), self._settings, looking.all)
+
+    def _large_cases(self) -> list[Case]:
+        """Square products that fill most of the memory, or take as long as the time left allows; none smaller than the others."""
+        team, gpu = self._team, self._outcome.decision.placements[self._team.rank].gpu
+        with team.phase("agree", timed=False) as looking:
+            free = free_memory_of(self._session, self._settings, gpu, now=True)
+            looking.mine = free, self._limit - (time.monotonic() - self._began)
+        free_of_ranks, left = [each for each, _ in looking.all], looking.all[0][1]
+        seconds = left / (len(ITEM_SIZES) * (team.size + 1))  # of each type a rotation and a warm-up
+        assert self._pace is not None
+        tiny, nodes = self._outcome.decision.plan, range(len(team.topology.nodes))  # a product of P rows needs what any needs
+        free_of_ranks = [
+            replace(each, host_bytes=each.host_bytes - max(map(tiny.bytes_on_node, nodes))) for each in free_of_ranks
+        ]
+        sizes = [large_size(team.topology, free_of_ranks, dtype, seconds, self._pace) for dtype in ITEM_SIZES]
+        least = max(case.l for case in self._cases)
+        found = [Case.square(size, team.size, dtype) for size, dtype in zip(sizes, ITEM_SIZES, strict=True) if size > least]
+        self._outcome.left_out = [dtype for dtype in ITEM_SIZES if dtype not in [case.dtype for case in found]]
+        return found
+
+    def _measure_links(self) -> None:
+        team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]
+        if not any(gpus):
+            return
+        self._told("links")
+        with team.phase("isolation", timed=False) as isolating:
+            isolating.mine = bandwidth.isolation(usable_gpus())
+        self._outcome.isolation = isolating.all
+        self._outcome.links.append(bandwidth.measure(team, gpus))
+
+    def _watch(self) -> GpuWatch | None:
+        """Of this rank's GPU, where it is the first rank to use it."""
+        team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]
+        first = {rank for node in bandwidth.first_rank_of_each_gpu(team.topology.nodes, gpus) for rank in node}
+        gpu = gpus[team.rank]
+        with team.phase("prepare", timed=False):
+            watch = GpuWatch(gpu.uuid) if gpu is not None and team.rank in first else None
+            if watch is not None:
+                watch.start()
+        return watch
+
+
+def own_seconds(timeline: Timeline) -> list[float]:
+    """Of each product the seconds in which this rank's device multiplied."""
+    return [seconds for (phase, repeat), seconds in timeline.seconds().items() if phase == "multiply" and repeat is not None]
+
+
+def blamed_rank(fault: str, rows_of_ranks: list[Span]) -> int | None:
+    """The rank whose device or rows a check's text names."""
+    if found := _OWNER.search(fault):
+        return int(found[1])
+    if found := _ROW.search(fault):
+        row = int(found[1])
+        return next((rank for rank, rows in enumerate(rows_of_ranks) if rows.lo <= row < rows.hi), None)
+    return None

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+"""Judges what the acceptance test measured: wrong products, and ranks and links that are slower than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from hybrid.core.text import counted, ranges
+from hybrid.core.timeline import Spread
+from hybrid.diagnostics import gpu_peers, gpu_watch, host_links
+from hybrid.diagnostics.acceptance import Outcome, WrongProduct
+from hybrid.diagnostics.acceptance_levels import Case
+from hybrid.diagnostics.bandwidth import Measurements
+from hybrid.diagnostics.finding import Finding, Unknown
+
+SLOW = 1.1  # times the median of all
+SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
+
+K = TypeVar("K")
+_GIGA = 1e9
+
+
+def judge(outcome: Outcome) -> list[Finding]:
+    """One line for each product's, rank's, link's or GPU's trouble, one for each subject without any."""
+    return [
+        *judge_products(outcome.wrong, outcome.names, outcome.products),
+        *_of_left_out(outcome.left_out),
+        *judge_speeds(outcome.seconds, outcome.names),
+        *_of_links(outcome),
+        *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
+    ]
+
+
+def spreads(outcome: Outcome) -> dict[Case, list[Spread]]:
+    """Each rank's seconds of a multiplication, by case; cases that were not finished are left out."""
+    finished = {case: of_ranks for case, of_ranks in outcome.seconds.items() if all(of_ranks)}
+    return {case: [Spread.of(seconds) for seconds in of_ranks] for case, of_ranks in finished.items()}
+
+
+def judge_products(wrong: Sequence[WrongProduct], names: Sequence[str], products: int) -> list[Finding]:
+    """One line for each rank that was wrong, with the row blocks; of what no rank is to blame for, one line."""
+    if not wrong:
+        return [Finding("products", "ok", f"{counted(products, 'product')} checked, all right")]
+    found = []
+    for rank in sorted({each.rank for each in wrong}, key=lambda rank: -1 if rank is None else rank):
+        own = [each for each in wrong if each.rank == rank]
+        blocks = sorted({each.block for each in own if each.block is not None})
+        where = f"{counted(len(own), 'wrong product')} of {products}" + (f", with row block {ranges(blocks)}" if blocks else "")
+        who = "no single rank" if rank is None else names[rank]
+        remedy = "take its device, or its host's memory, out of use and test again"
+        if rank is None or (len(blocks) == 1 and len({each.rank for each in wrong if each.block in blocks}) > 1):
+            remedy = "the same rows are wrong on several ranks: look at the host's memory and at the link first"
+        found.append(Finding("products", "wrong", f"{who}: {where}; first of {own[0].case}: {own[0].text}", remedy))
+    return found
+
+
+def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
+    text = f"no large {' and '.join(dtypes)}: neither time nor memory was left for more than the other sizes: more --minutes"
+    return [Finding("products", "note", text)] if dtypes else []
+
+
+def beside(times: Mapping[K, float]) -> dict[K, float]:
+    """What each is compared with: the median of all, but of two the other one."""
+    if len(times) == 2:
+        (one, first), (other, second) = times.items()
+        return {one: second, other: first}
+    return dict.fromkeys(times, Spread.of(list(times.values())).median if times else 0.0)
+
+
+def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str]) -> list[Finding]:
+    """One line for each slow rank. `seconds[case][rank]`: of its products.
+
+    A rank is slow where it takes more than SLOW of the time it is compared with in half of all its products of a type or more,
+    whatever their size: what disturbs a rank for a moment disturbs one size only.
+    """
+    if len(names) == 1:
+        return [Finding("speed", "ok", "not compared: there is one rank")]
+    ratios: dict[str, list[list[float]]] = {}  # by type and rank
+    for case, of_ranks in seconds.items():
+        medians = {rank: Spread.of(own).median for rank, own in enumerate(of_ranks) if own}
+        if len(medians) == len(names) and max(medians.values()) >= SHORTEST:
+            references = beside(medians)
+            of_type = ratios.setdefault(case.dtype, [[] for _ in names])
+            for rank, own in enumerate(of_ranks):
+                of_type[rank] += [each / references[rank] for each in own]
+    if not ratios:
+        text = f"not compared: no multiplication took {1000 * SHORTEST:.0f} ms (a higher --level has longer ones)"
+        return [Finding("speed", "note", text)]
+    than = "the median of all ranks" if len(names) > 2 else "the other rank, the only one to compare it with"
+    found = []
+    for rank, name in enumerate(names):
+        medians_of_types = {dtype: Spread.of(of_type[rank]).median for dtype, of_type in ratios.items()}
+        if slow := {dtype: ratio for dtype, ratio in medians_of_types.items() if ratio > SLOW}:
+            by = ", ".join(f"{100 * (ratio - 1):.0f} % with {dtype}" for dtype, ratio in slow.items())
+            count = sum(len(of_type[rank]) for of_type in ratios.values())
+            text = f"{name}: slow, takes longer than {than}, by {by} (median of {counted(count, 'product')})"
+            remedy = "see its clock, temperature and power, its threads and cores, and what else runs there"
+            found.append(Finding("speed", "wrong", text, remedy))
+    limit = f"no rank takes {100 * (SLOW - 1):.0f} % longer than {than.partition(',')[0]}"
+    return found or [Finding("speed", "ok", f"{limit} ({', '.join(ratios)})")]
+
+
+def _of_links(outcome: Outcome) -> list[Finding]:
+    if not outcome.links:
+        return [Finding("gpu links", "note", "not measured: no GPU is used")]
+    gpus = [placement.gpu for placement in outcome.decision.placements]
+    order = ("ok", "note", "unknown", "wrong")
+    judged = [
+        [host_links.judge(one) for one in outcome.links],
+        [gpu_peers.judge(one, gpus, outcome.isolation) for one in outcome.links],
+    ]
+    worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
+    return worst + judge_links(outcome.links)
+
+
+def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
+    """One line for each direction of a link, and for each pair of GPUs, that is slow. Direct copies are compared with such."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for one in measured:
+        for link in one.links:
+            name = f"{link.uuid} of rank {link.rank} on {link.host}"
+            rates.setdefault("host to GPU", {}).setdefault(name, []).append(link.alone.to_gpu)
+            rates.setdefault("GPU to host", {}).setdefault(name, []).append(link.alone.to_host)
+        for copy in one.peer_copies:
+            kind = f"GPU to GPU, {'direct' if copy.direct else 'through host memory'}"
+            rates.setdefault(kind, {}).setdefault(f"{copy.source} to {copy.target}", []).append(copy.rate)
+    found = []
+    for kind, of_links in rates.items():
+        times = {name: 1 / median for name, each in of_links.items() if (median := Spread.of(each).median) > 0}
+        for name, reference in beside(times).items():
+            if times[name] <= SLOW * reference:
+                continue
+            which = "the other one" if len(times) == 2 else "the median"
+            text = f"{name}: slow, {1 / times[name] / _GIGA:.1f} GB/s {kind}; {which} has {1 / reference / _GIGA:.1f} GB/s"
+            remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
+            found.append(Finding("gpu links", "wrong", text, remedy))
+    return found
+
+
+def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
+    """What `--json` writes, and what the page shows."""
+    of_cases = spreads(outcome)
+    return {
+        "command": "accept",
+        "ranks": len(outcome.names),
+        "level": outcome.level.number,
+        "device": outcome.decision.plan.device,
+        "ok": all(finding.verdict != "wrong" for finding in findings),
+        "products": outcome.products,
+        "rotations": outcome.rotations,
+        "left_out": outcome.left_out,
+        "seconds": outcome.elapsed,
+        "seed": outcome.seed,
+        "findings": [vars(finding) for finding in findings],
+        "wrong": [asdict(each) for each in outcome.wrong],
+        "placements": [
+            {
+                "rank": placement.rank,
+                "host": placement.host,
+                "cores": ranges(placement.cores),
+                "threads": placement.threads.count,
+                "gpu": placement.gpu.name if placement.gpu else None,
+                "uuid": placement.gpu.uuid if placement.gpu else None,
+            }
+            for placement in outcome.decision.placements
+        ],
+        "multiply": [{**asdict(case), "ranks": [vars(spread) for spread in ranks]} for case, ranks in of_cases.items()],
+        "links": [[asdict(link) for link in one.links] for one in outcome.links],
+        "peer_copies": [[asdict(copy) for copy in one.peer_copies] for one in outcome.links],
+        "watched": [
+            None if each is None else {"why_not": each.reason} if isinstance(each, Unknown) else asdict(each)
+            for each in outcome.watched
+        ],
+    }

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""What each level of the acceptance test multiplies, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.spans import Topology
+from hybrid.plan.capacity import FreeMemory
+
+FILLED = 0.6  # of the free memory: the plan's buffers, the check and other programs need the rest
+
+Sizes = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Products of one size and type: each rank has `rows` rows of A (columns: `l`); B has `m` columns."""
+
+    rows: int
+    l: int
+    m: int
+    dtype: str
+
+    @classmethod
+    def square(cls, size: int, ranks: int, dtype: str) -> Case:
+        """Of square matrices; up to `ranks` - 1 rows and columns fewer, for equal row blocks."""
+        rows = size // ranks
+        return cls(rows, rows * ranks, rows * ranks, dtype)
+
+    def problem(self, ranks: int) -> Problem:
+        return Problem(ranks * self.rows, self.l, self.m, self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.rows}×{self.l}×{self.m} a rank"
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is multiplied, how often in a round, and for how long unless it is said."""
+
+    number: int
+    minutes: float
+    sizes: dict[str, tuple[Sizes, ...]]  # by device; l and m of the odd ones fit no tile
+    dtypes: tuple[str, ...]
+    repeat: int = 3  # products of a round
+    fills_memory: bool = False
+    links_again: bool = False
+
+    def cases(self, device: str) -> list[Case]:
+        return [Case(*sizes, dtype) for sizes in self.sizes[device] for dtype in self.dtypes]
+
+
+_SMALL: dict[str, tuple[Sizes, ...]] = {
+    "cpu": ((128, 256, 256),),
+    "cuda": ((4096, 8192, 8192),),
+    "emulate": ((16, 32, 32),),
+}
+_SEVERAL: dict[str, tuple[Sizes, ...]] = {
+    "cpu": ((333, 501, 703), (1024, 1536, 1536)),
+    "cuda": ((1001, 2003, 4001), (8192, 8192, 8192)),
+    "emulate": ((17, 33, 35), (32, 64, 64)),
+}
+_BOTH = tuple(ITEM_SIZES)
+LEVELS = {
+    level.number: level
+    for level in (
+        Level(1, 0.0, _SMALL, ("float64",)),
+        Level(2, 5.0, _SEVERAL, _BOTH),
+        Level(3, 15.0, _SEVERAL, _BOTH, fills_memory=True),
+        Level(4, 30.0, _SEVERAL, _BOTH, fills_memory=True, links_again=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Of one round: seconds for each operation of the multiplication, and seconds of all else for each element."""
+
+    operation: float
+    element: float
+
+    @classmethod
+    def of(cls, problem: Problem, multiplied: float, whole: float) -> Pace:
+        """`multiplied`: seconds of the slowest rank, of `whole`."""
+        elements = problem.bytes_of_matrices / problem.item_size
+        return cls(multiplied / problem.operations, max(0.0, whole - multiplied) / elements)
+
+    def seconds(self, size: int) -> float:
+        """Of a round with square matrices."""
+        return self.operation * 2 * size**3 + self.element * 3 * size**2
+
+
+def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, seconds: float, pace: Pace) -> int:
+    """Rows and columns of square matrices that fill FILLED of the memory; fewer where a round would take more than `seconds`.
+
+    `free[rank]`. At least one row a rank.
+    """
+    item, ranks = ITEM_SIZES[dtype], topology.size
+    elements = []
+    hosts = [free[node[0]].host for node in topology.nodes]  # the same several times only where nodes are pretended
+    for node, host in zip(topology.nodes, hosts, strict=True):
+        room = min(free[rank].host_bytes for rank in node)
+        if len(node) > 1:
+            room = min(room, min(free[rank].shared_bytes for rank in node))
+        elements.append(room / hosts.count(host) / (3 * item))  # A, B and C at the root's node
+    users = [each.gpu_id for each in free]
+    for each in free:
+        if each.gpu_id:  # B, and this rank's rows of A and C
+            elements.append(each.gpu_bytes / users.count(each.gpu_id) / ((1 + 2 / ranks) * item))
+    size = int((FILLED * max(0.0, min(elements))) ** 0.5)
+    while size > ranks and pace.seconds(size) > seconds:
+        size = size * 31 // 32
+    return max(ranks, size)

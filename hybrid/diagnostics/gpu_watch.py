@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""Watches a GPU while it works: clock, power, temperature, ECC errors, and what slows its clock down, by NVML.
+
+NVML tells about a GPU and computes nothing with it, so it belongs to the diagnostics. It is optional (extra `watch`), and only
+this module imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+from hybrid.diagnostics.finding import Finding, Unknown
+from hybrid.errors import one_line
+
+PERIOD = 0.5  # seconds between two samples
+_SUBJECT = "gpu watch"
+# Of NVML's reasons for a lower clock those that tell of trouble. A cap of the power is usual under full load.
+_HARMFUL = {
+    0x08: "hardware slowdown",
+    0x20: "too hot (software)",
+    0x40: "too hot (hardware)",
+    0x80: "power brake",
+}
+_POWER_CAP = 0x04
+_CAUSES = "see nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC; cooling and power supply first"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Of one GPU, from start to stop; None and empty is what it does not tell. `samples`: how often it was asked."""
+
+    samples: int
+    clock: tuple[int, int] | None = None  # least and most MHz of the multiprocessors
+    power: float | None = None  # most watts
+    temperature: int | None = None  # highest, in degrees Celsius
+    limit: int | None = None  # degrees from which on the GPU slows down
+    corrected: int | None = None  # ECC errors since the start
+    uncorrected: int | None = None
+    slowed: tuple[str, ...] = ()  # what slowed it down that should not
+    capped: bool = False  # its clock was lowered to keep within its power
+    trouble: str = ""  # why it could not be asked any more
+
+
+def load_nvml() -> Any:
+    """NVML's module, initialized; Unknown, with the reason, where there is none."""
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return Unknown("nvidia-ml-py is not installed: pip install 'hybrid-runner[watch]'")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return Unknown(f"NVML does not start ({one_line(error)})")
+    return nvml
+
+
+class GpuWatch:
+    """Samples one GPU from a thread of its own, from `start` until `stop`."""
+
+    def __init__(self, uuid: str, period: float = PERIOD) -> None:
+        self._uuid, self._period = uuid, period
+        self._why_not, self._trouble = "", ""
+        self._done, self._thread = Event(), Thread(target=self._sample_until_done, daemon=True)
+        self._samples: list[dict[str, int | None]] = []
+        self._nvml: Any = None
+        self._handle: Any = None
+        self._limit: int | None = None
+
+    def start(self) -> None:
+        """Never fails: `stop` tells why nothing could be watched."""
+        nvml = load_nvml()
+        if isinstance(nvml, Unknown):
+            self._why_not = nvml.reason
+            return
+        self._nvml = nvml
+        try:
+            self._handle = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
+            self._limit = self._asked(nvml.nvmlDeviceGetTemperatureThreshold, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+            self._samples.append(self._sample())
+        except nvml.NVMLError as error:
+            self._why_not = f"NVML does not tell about {self._uuid} ({one_line(error)})"
+            return
+        self._thread.start()
+
+    def stop(self) -> Watched | Unknown:
+        """What was seen; Unknown where nothing could be."""
+        if self._why_not:
+            return Unknown(self._why_not)
+        self._done.set()
+        self._thread.join()
+        if not self._trouble:
+            self._take_sample()
+        seen = {name: [each[name] for each in self._samples if each[name] is not None] for name in self._samples[0]}
+        bits = 0
+        for value in seen["reasons"]:
+            bits |= value or 0
+        return Watched(
+            len(self._samples),
+            (_least(seen["clock"]), _most(seen["clock"])) if seen["clock"] else None,
+            _most(seen["power"]) / 1000 if seen["power"] else None,
+            _most(seen["temperature"]) if seen["temperature"] else None,
+            self._limit,
+            _most(seen["corrected"]) - _least(seen["corrected"]) if seen["corrected"] else None,
+            _most(seen["uncorrected"]) - _least(seen["uncorrected"]) if seen["uncorrected"] else None,
+            tuple(name for bit, name in _HARMFUL.items() if bits & bit),
+            bool(bits & _POWER_CAP),
+            self._trouble,
+        )
+
+    def _sample_until_done(self) -> None:
+        while not self._trouble and not self._done.wait(self._period):
+            self._take_sample()
+
+    def _take_sample(self) -> None:
+        try:
+            self._samples.append(self._sample())
+        except self._nvml.NVMLError as error:  # such as a GPU that has fallen off the bus
+            self._trouble = one_line(error)
+
+    def _sample(self) -> dict[str, int | None]:
+        nvml = self._nvml
+        ecc, since_boot = nvml.nvmlDeviceGetTotalEccErrors, nvml.NVML_VOLATILE_ECC
+        return {
+            "clock": self._asked(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            "power": self._asked(nvml.nvmlDeviceGetPowerUsage),
+            "temperature": self._asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            "corrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, since_boot),
+            "uncorrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, since_boot),
+            # By its old name, which drivers before 535 have, too.
+            "reasons": self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+        }
+
+    def _asked(self, question: Callable[..., Any], *what: int) -> int | None:
+        try:
+            return int(question(self._handle, *what))
+        except self._nvml.NVMLError_NotSupported:
+            return None
+
+
+def _least(values: Sequence[int | None]) -> int:
+    return min(value for value in values if value is not None)
+
+
+def _most(values: Sequence[int | None]) -> int:
+    return max(value for value in values if value is not None)
+
+
+def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why_no_gpu: str) -> list[Finding]:
+    """`watched[rank]`: of the rank's GPU, None where another rank watches it or there is none. `names[rank]`: for messages."""
+    found = [_of_gpu(each, name) for each, name in zip(watched, names, strict=True) if each is not None]
+    return found or [Finding(_SUBJECT, "note", f"not watched: {why_no_gpu}")]
+
+
+def _of_gpu(seen: Watched | Unknown, name: str) -> Finding:
+    if isinstance(seen, Unknown):
+        return Finding(_SUBJECT, "unknown", f"{name}: not watched: {seen.reason}")
+    wrong = [f"slowed down: {', '.join(seen.slowed)}"] if seen.slowed else []
+    if seen.temperature is not None and seen.limit is not None and seen.temperature >= seen.limit:
+        wrong.append(f"{seen.temperature} °C, and it slows down from {seen.limit} °C on")
+    if seen.uncorrected:
+        wrong.append(f"{seen.uncorrected} ECC errors that could not be corrected")
+    if seen.trouble:
+        wrong.append(f"it stopped answering: {seen.trouble}")
+    if wrong:
+        return Finding(_SUBJECT, "wrong", f"{name}: {'; '.join(wrong)} ({summary(seen)})", _CAUSES)
+    return Finding(_SUBJECT, "note" if seen.corrected else "ok", f"{name}: {summary(seen)}")
+
+
+def summary(seen: Watched) -> str:
+    """The figures of one GPU in a line."""
+    parts = []
+    if seen.clock:
+        parts.append(f"{seen.clock[0]} to {seen.clock[1]} MHz" + (", lowered to keep within its power" if seen.capped else ""))
+    if seen.power is not None:
+        parts.append(f"up to {seen.power:.0f} W")
+    if seen.temperature is not None:
+        parts.append(f"up to {seen.temperature} °C")
+    if seen.corrected is not None:
+        parts.append(f"{seen.corrected} ECC errors corrected, {seen.uncorrected} not")
+    return "; ".join(parts) or "it tells nothing"

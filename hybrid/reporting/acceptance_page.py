@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""An acceptance test as one HTML page that needs nothing else: every text is escaped, nothing is fetched, no script runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from hybrid.core.text import counted
+
+# Should a text ever get past the escaping: the browser runs and fetches nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE = """\
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #22262a; --soft: #5a626a; --line: #dcdfe2; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #15181b; --ink: #e4e6e8; --soft: #a2aab2; --line: #383e44; --bad: #ff8a80; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; }
+h2 { font-size: 1.15rem; margin: 1.6rem 0 0.3rem; }
+p, ul { margin: 0.4rem 0; }
+ul { padding-left: 1.2rem; }
+table { border-collapse: collapse; width: 100%; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.2rem 0.5rem 0.2rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { color: var(--soft); font-weight: 600; }
+.number { text-align: right; white-space: nowrap; }
+.soft { color: var(--soft); }
+.wrong { color: var(--bad); font-weight: 600; }
+"""
+
+
+def page(record: Mapping[str, Any], date: str) -> str:
+    """`record`: as `--json` writes it."""
+    ranks, devices = record["ranks"], record["device"]
+    done = (
+        f"Level {record['level']}, {counted(record['products'], 'product')} by {counted(ranks, 'rank')} ({devices}), "
+        f"{counted(record['rotations'], 'whole rotation')}, {record['seconds']:.0f} s, {date}."
+    )
+    body = [
+        f"<h1>Acceptance test: {_verdict(record['ok'])}</h1>",
+        f"<p>{escape(done)}</p>",
+        "<h2>Findings</h2>",
+        *_findings(record["findings"]),
+        *(line for rank in range(ranks) for line in _rank(record, rank)),
+    ]
+    head = (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>hybrid.accept</title>\n<style>\n{_STYLE}</style>\n</head>"
+    )
+    return "\n".join([head, "<body>", "<main>", *body, "</main>", "</body>", "</html>", ""])
+
+
+def _verdict(ok: bool) -> str:
+    return "accepted" if ok else '<span class="wrong">not accepted</span>'
+
+
+def _findings(findings: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    yield "<ul>"
+    for finding in findings:
+        remedy = f" → {finding['remedy']}" if finding["remedy"] else ""
+        kind = "wrong" if finding["verdict"] == "wrong" else "soft"
+        text = escape(f"{finding['subject']}: {finding['text']}{remedy}")
+        yield f'<li><span class="{kind}">{escape(finding["verdict"])}</span> {text}</li>'
+    yield "</ul>"
+
+
+def _rank(record: Mapping[str, Any], rank: int) -> Iterator[str]:
+    placement, watched = record["placements"][rank], record["watched"][rank]
+    wrong = sum(each["rank"] == rank for each in record["wrong"])
+    where = [f"cores {placement['cores']}", counted(placement["threads"], "thread")]
+    if placement["gpu"]:
+        where.append(f"{placement['gpu']} {placement['uuid']}")
+    yield f"<h2>Rank {rank} on {escape(placement['host'])}</h2>"
+    yield f'<p class="soft">{escape(", ".join(where))}</p>'
+    if wrong:
+        yield f'<p class="wrong">{counted(wrong, "wrong product")}</p>'
+    yield "<table>\n<thead><tr><th>multiply</th><th class='number'>median s</th><th class='number'>all ranks</th></tr></thead>"
+    yield "<tbody>"
+    for case in record["multiply"]:
+        medians = sorted(spread["median"] for spread in case["ranks"])
+        name = f"{case['dtype']} {case['rows']}×{case['l']}×{case['m']}"
+        cells = f'<td class="number">{case["ranks"][rank]["median"]:.5f}</td>'
+        cells += f'<td class="number">{medians[0]:.5f} to {medians[-1]:.5f}</td>'
+        yield f"<tr><td>{escape(name)}</td>{cells}</tr>"
+    for name, value in (watched or {}).items():
+        if value not in (None, "", []):
+            yield f'<tr><td>GPU: {escape(name)}</td><td colspan="2" class="number">{escape(str(value))}</td></tr>'
+    yield "</tbody></table>"
