@@ -106,7 +106,7 @@ class _Speaker:
         if options.printed:
             self._print_corners(outcome, a, b)
         if outcome.repeats < options.repeat:
-            print(f"asked to end: {outcome.repeats} of {options.repeat} products were finished", file=self._stream)
+            print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished", file=sys.stderr)
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if options.json:
             from hybrid.reporting import jsonl

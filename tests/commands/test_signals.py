@@ -48,7 +48,7 @@ WORKER, SUPERVISOR = 1, 0
 ENDS = [
     (signal.SIGKILL, WORKER, 137, r"was killed by SIGKILL \(out of memory\?\)"),
     (signal.SIGSEGV, WORKER, 139, "was killed by SIGSEGV"),
-    (signal.SIGTERM, SUPERVISOR, 143, "was asked to end"),
+    (signal.SIGTERM, SUPERVISOR, 143, "asked to end"),
     (signal.SIGABRT, SUPERVISOR, 134, "was killed by SIGABRT"),
     (signal.SIGUSR2, SUPERVISOR, 140, "was killed by SIGUSR2"),
     (signal.SIGINT, SUPERVISOR, 1, "interrupted"),
@@ -60,12 +60,23 @@ def test_the_launcher_ends_with_the_code_of_the_rank_that_was_hit(signum, whom, 
     job, processes = started(2, 10**6)
     job.send(signum, [processes[1][whom]])
     got, _, (line,) = ended(job)
-    assert re.search(rf"rank 1 on \S+, .+: {words}", line), line
+    # A request to end that comes after the first product is answered by rank 0, which reports what was finished.
+    assert re.search(rf"(rank 1 on \S+, .+: |^hybrid: (?=asked)).*{words}", line), line
     assert got == code
 
 
+def test_a_job_that_is_asked_to_end_after_its_first_products_reports_them():
+    job, processes = started(2, 10**6)
+    time.sleep(1)
+    job.send(signal.SIGTERM, [processes[0][SUPERVISOR]])
+    code, out, (line,) = ended(job)
+    assert re.fullmatch(r"hybrid: asked to end: [1-9]\d* of 1000000 products were finished", line), line
+    assert "check ok" in out
+    assert code == 143
+
+
 @pytest.mark.parametrize(
-    ("signum", "code", "words"), [(signal.SIGTERM, 143, "was asked to end"), (signal.SIGINT, 1, "interrupted")]
+    ("signum", "code", "words"), [(signal.SIGTERM, 143, "asked to end"), (signal.SIGINT, 1, "interrupted")]
 )
 def test_a_launcher_that_is_asked_to_end_says_so_once(signum, code, words):
     if of_open_mpi():
