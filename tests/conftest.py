@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 def pytest_configure(config: pytest.Config) -> None:
     """Kernels compiled for the emulated GPU are kept from run to run, for all workers and programs that tests start.
 
-    hybrid.emulation names each after everything that it is made from, but for its own way of making it.
+    hybrid.emulation names each after everything that it is made from, but for its own way of making it. And programs that tests
+    start can be interrupted, also where a script has started the tests in the background.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     made_by = hashlib.sha256((ROOT / "hybrid/emulation/build.py").read_bytes()).hexdigest()[:12]
     if os.access(ROOT, os.W_OK):
         os.environ["XDG_CACHE_HOME"] = str(ROOT / ".test_cache" / made_by)

@@ -202,6 +202,7 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
 
 def _fail_before_start(name: str, error: BaseException) -> int:
     """MPI did not start, so the ranks cannot agree on anything. Rank 0 prints first; its end usually ends the job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = getattr(error, "exit_code", 1)
     if heartbeat.interrupted():
         error = KeyboardInterrupt()

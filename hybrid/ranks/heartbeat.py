@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from hybrid.ranks.interrupts import handle
+
 INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
 # The lines that are no phase. The first two are followed by an exit code: with AGREED all ranks end with it, with REPORTED
 # this rank alone does and has printed why. The last is followed by what `pulse` needs.
@@ -120,7 +122,7 @@ def note_interrupts() -> None:
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt)
+        handle(signal.SIGINT, interrupt)
 
 
 def interrupted() -> bool:

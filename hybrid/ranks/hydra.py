@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -13,8 +14,15 @@ _ANSWER = 0.2  # seconds
 
 def descriptor(environment: Mapping[str, str] = os.environ) -> int | None:
     """Where Hydra listens; None under another launcher. Slurm's PMI-2 has PMI_FD as well, but other words."""
+    return None if is_gone(environment) or "PMI_HOSTNAME" not in environment else int(environment["PMI_FD"])
+
+
+def is_gone(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether no socket has the number of PMI_FD: the launcher that set it is not this process's, or its socket was closed."""
     number = environment.get("PMI_FD", "")
-    return int(number) if "PMI_HOSTNAME" in environment and number.isdecimal() else None
+    with suppress(OSError, OverflowError):
+        return not (number.isdecimal() and stat.S_ISSOCK(os.fstat(int(number)).st_mode))
+    return True
 
 
 def abort(code: int) -> bool:

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -62,4 +62,10 @@ def end_when_interrupted(name: str) -> None:
         os.write(2, f"{name}: interrupted\n".encode())
         os._exit(1)
 
-    signal.signal(signal.SIGINT, end)
+    handle(signal.SIGINT, end)
+
+
+def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
+    """Have signals of this kind handled, unless this process was started to ignore them: so do nohup, and `&` in scripts."""
+    if signal.getsignal(signum) is not signal.SIG_IGN:
+        signal.signal(signum, handler)

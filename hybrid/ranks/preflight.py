@@ -10,6 +10,7 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.core.wall import launcher_above
 from hybrid.errors import StartError
+from hybrid.ranks import hydra
 from hybrid.ranks.launcher import Launch, launched
 
 SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
@@ -21,6 +22,15 @@ _LEAST_FILE_SIZE = 6 << 20
 
 def refuse_too_little(launch: Launch) -> None:
     """StartError where MPI could not start for this reason."""
+    if "PMI_FD" in os.environ and hydra.is_gone():
+        error = StartError(
+            f"{_variables(launch)} say that {launch.name} started {launch.size} ranks, but its connection to this process, "
+            f"PMI_FD={os.environ['PMI_FD']}, is not open: the variables are left over from another job, or something in between "
+            "has closed it",
+            "unset them, or start with mpirun",
+        )
+        error.on_all_ranks = True  # nobody waits for this process
+        raise error
     _allow_files()
     where, ranks = f"on {os.uname().nodename}", int(os.environ.get("MPI_LOCALNRANKS", "0"))  # set by MPICH's launcher only
     if ranks < 2:
@@ -74,4 +84,8 @@ def left_over() -> str:
     launch = launched()
     if launch is None or launcher_above() is not False:
         return ""
+    return _variables(launch)
+
+
+def _variables(launch: Launch) -> str:
     return f"{launch.variables[0]}={launch.rank} and {launch.variables[1]}={launch.size}"

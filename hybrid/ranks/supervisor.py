@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
+from hybrid.ranks.interrupts import handle
 from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start
@@ -35,7 +36,7 @@ INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a work
 INTERRUPT_LIMIT = 2.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
 _START = "start"  # the first phase
 _POLL = 0.25  # seconds
-_SUPERVISOR_STOPPED = 2.0  # seconds between two polls that tell that this process was stopped, too
+_SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
 _PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
@@ -95,10 +96,10 @@ class _Watch:
 
     def run(self) -> NoReturn:
         for signum in _PASSED_ON:
-            signal.signal(signum, self._pass_on_deadly)
+            handle(signum, self._pass_on_deadly)
         signal.signal(signal.SIGTERM, self._pass_on)
         # A terminal interrupts the worker as well: the interrupt is passed on only if it lives on.
-        signal.signal(signal.SIGINT, self._note_interrupt)
+        handle(signal.SIGINT, self._note_interrupt)
         self._follow()
         _, status = os.waitpid(self._worker, 0)
         self._conclude(os.waitstatus_to_exitcode(status))
@@ -129,9 +130,10 @@ class _Watch:
     def _follow(self) -> None:
         """Read the worker's lines until it has ended, or has been ended because it is stuck."""
         last_line = polled = time.monotonic()
+        stood_still = min(_SUPERVISOR_STOPPED, max(self._stall, 3 * _POLL))
         while True:
             ready = select.select([self._pipe], [], [], _POLL)[0]
-            if time.monotonic() - polled > _SUPERVISOR_STOPPED:  # with the whole job: silence tells nothing
+            if time.monotonic() - polled > stood_still:  # with the whole job: silence tells nothing
                 last_line = time.monotonic()
                 if self._pulse:
                     self._pulse.forgive()
@@ -204,14 +206,17 @@ class _Watch:
         if not line or agreed:
             self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
-            # One write, so that the lines of several ranks are not mixed.
-            os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
+            with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
+                # One write, so that the lines of several ranks are not mixed.
+                os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code)
         end_job(code, remove_files_of_start if self._phase == _START else None)
 
     def _let_others_speak(self, code: int) -> None:
         """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""
         asked = self._asked_to_end or self._interrupted
+        if launched() is None:
+            return
         if asked:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
         if rank_by_launcher() and (asked or self._waits or (self._phase == _START and code > 0)):

@@ -336,6 +336,17 @@ def test_variables_of_a_launcher_that_is_not_there_are_named(size, rank):
     assert (done.returncode, done.stdout) == (1, "")
 
 
+@launcher
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_variables_of_a_launcher_that_has_ended_are_named(rank):
+    """With those that make MPICH look for a connection, which are not told from the living by a missing one of MPI's ranks."""
+    done = run(8, 8, 8, PMI_SIZE="2", PMI_RANK=rank, PMI_FD="9", PMI_HOSTNAME="here", MPI_LOCALNRANKS="2")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hybrid.matmul: PMI_RANK={rank} and PMI_SIZE=2 say that ")
+    assert "unset them" in line
+    assert (done.returncode, done.stdout) == (1, "")
+
+
 def test_runs_from_any_directory_and_from_the_checkout(tmp_path):
     good(8, 8, 8, cwd=tmp_path)
     good(8, 8, 8, cwd=ROOT)

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -75,9 +78,7 @@ def test_a_job_that_is_asked_to_end_after_its_first_products_reports_them():
     assert code == 143
 
 
-@pytest.mark.parametrize(
-    ("signum", "code", "words"), [(signal.SIGTERM, 143, "asked to end"), (signal.SIGINT, 1, "interrupted")]
-)
+@pytest.mark.parametrize(("signum", "code", "words"), [(signal.SIGTERM, 143, "asked to end"), (signal.SIGINT, 1, "interrupted")])
 def test_a_launcher_that_is_asked_to_end_says_so_once(signum, code, words):
     if of_open_mpi():
         pytest.skip("Open MPI's mpirun says it itself, and ends with 1")
@@ -123,3 +124,25 @@ def test_without_its_launcher_a_job_ends():
     job.send(signal.SIGKILL, [job.launcher])
     assert job.ended(LIMIT)
     assert [left for left in job.remains() if left.startswith("process")] == []
+
+
+def test_what_ignores_interrupts_goes_on_ignoring_them():
+    """As what a shell script runs in the background."""
+    job = Job([*LONG, "100"], 0, {}, {}, ignoring=[signal.SIGINT, signal.SIGHUP])
+    while "C (600×600)" not in job.printed() and not job.ended(0.05):
+        pass
+    job.send(signal.SIGINT, *job.rank_processes().values())
+    job.send(signal.SIGHUP, *job.rank_processes().values())
+    code, out, lines = ended(job)
+    assert (code, lines) == (0, [])
+    assert "check ok" in out
+
+
+def test_where_nothing_can_be_written_a_killed_worker_s_code_stays():
+    command = [sys.executable, *LONG, "1000000"]
+    with open("/dev/full", "w") as full, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True) as process:
+        assert process.stdout is not None
+        assert "C (600×600)" in process.stdout.readline()
+        (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        assert process.wait(LIMIT) == 137

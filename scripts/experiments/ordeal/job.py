@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hybrid.ranks.launcher import mpirun
@@ -20,9 +21,16 @@ _LEAVING = 4.0  # seconds that processes and files of an ended job may take to g
 
 
 class Job:
-    """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…)."""
+    """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…); `ignoring`: signals they ignore."""
 
-    def __init__(self, command: Sequence[str], ranks: int, environment: Mapping[str, str], limits: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        ranks: int,
+        environment: Mapping[str, str],
+        limits: Mapping[str, int],
+        ignoring: Sequence[int] = (),
+    ) -> None:
         self.ranks = ranks
         self._files_before = set(candidates())
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (until the trial is over)
@@ -34,7 +42,7 @@ class Job:
             stderr=self._err,
             env={**os.environ, **environment},
             start_new_session=True,
-            preexec_fn=_limiting(limits) if limits else None,
+            preexec_fn=partial(_prepare, limits, ignoring),
         )
         self._known: set[int] = {self._process.pid}
 
@@ -102,12 +110,13 @@ class Job:
         return texts[0], texts[1]
 
 
-def _limiting(limits: Mapping[str, int]) -> Callable[[], None]:
-    def limit() -> None:
-        for name, most in limits.items():
-            resource.setrlimit(getattr(resource, name), (most, most))
-
-    return limit
+def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
+    """The child. A shell's background jobs ignore interrupts, and so would this."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for signum in ignoring:
+        signal.signal(signum, signal.SIG_IGN)
+    for name, most in limits.items():
+        resource.setrlimit(getattr(resource, name), (most, most))
 
 
 def _parents() -> dict[int, int]:

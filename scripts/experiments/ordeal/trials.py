@@ -134,7 +134,7 @@ def _strike(job: Job, blow: Blow, dice: random.Random) -> bool:
         time.sleep(PAUSE)
         job.send(signal.SIGCONT, everybody)
     young = len(everybody) < 2 * max(1, job.ranks)
-    if young and not job.ranks and blow.signum == signal.SIGSTOP:
+    if young and job.ranks < 2 and blow.signum == signal.SIGSTOP:
         job.send(signal.SIGCONT, targets[blow.whom])  # the only process there is
     return young
 
