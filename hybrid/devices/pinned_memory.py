@@ -11,7 +11,6 @@ because NumPy refuses that for arrays with weak references.
 from __future__ import annotations
 
 import mmap
-import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from functools import cache
 
 import numpy as np
 
+from hybrid.core.caller import warn
 from hybrid.core.text import readable
 from hybrid.errors import one_line
 from hybrid.host.page_memory import LEAST_BYTES, Block
@@ -101,11 +101,9 @@ def pinned_memory() -> PinnedMemory:
             runtime.hostRegister(address, size, portable)
         except runtime.CUDARuntimeError as error:
             if error.status != _ALREADY_REGISTERED:  # by the caller, which serves as well
-                warnings.warn(
+                warn(
                     f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
-                    "of the link's speed or less; python -m hybrid.doctor tells the limit",
-                    RuntimeWarning,
-                    stacklevel=2,
+                    "of the link's speed or less; python -m hybrid.doctor tells the limit"
                 )
             return False
         return True

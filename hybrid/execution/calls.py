@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from hybrid.arrays.interop import as_gpu_matrix, as_rows, await_callers_work, em
 from hybrid.arrays.root_arrays import RootMatrices, can_hold, checked_operands, lie_shared, refuse_shapes
 from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
+from hybrid.core.caller import warn
 from hybrid.core.settings import Settings
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.product import RunOptions, run_product
@@ -43,7 +43,7 @@ def _settle(check: Check | None, *, warns: bool) -> None:
     if not check.ok:
         raise CheckFailed(check.refusal())
     for line in check.repaired if warns else ():
-        warnings.warn(f"repaired: {line}", RuntimeWarning, stacklevel=4)
+        warn(f"repaired: {line}")
 
 
 def multiply_row_blocks(session: Session, a: Any, b: Any, root: int, out: Any, flags: dict[str, Any]) -> RowBlock:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import os
 import time
-import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from hybrid.core.caller import warn
 from hybrid.core.record import record
 from hybrid.errors import RankMissing
 
@@ -80,7 +80,7 @@ class _Wait:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, sorted(missing)))}"
             text = f"{who} did not call {within} of others, as every rank of the communicator must"
         if not self._warned and self._rank == min(here):
-            warnings.warn(f"{text}: still waiting", RuntimeWarning, stacklevel=2)
+            warn(f"{text}: still waiting")
         self._warned = True
         if failed:
             raise RankMissing(text)

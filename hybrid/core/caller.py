@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT
+"""Warnings that point at the line of the user's program which called this package."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
