@@ -32,12 +32,12 @@ __device__ Number sum_over_lanes(Number value)
 
 constexpr int AT_ONCE = 8;  // elements that a lane loads before it adds any of them up
 constexpr int SPAN = 1024;  // columns of a row that one warp adds up
-constexpr int WEIGHTED_ROWS = 8;
+constexpr int WEIGHTED_ROWS = 32;
 
 // One warp for SPAN columns of a row. For each group of GROUP columns the sum of x[j]·m[i,j] and of its squares; with GROUP = 0
 // only the sum of m[i,j]² over all columns is added to squares[i,0]. For the row the largest magnitude, and its checksum, both 0
 // before. That is the sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits: words of 64 bits
-// are added, whatever they hold. In every eighth row each element has a weight, so that exchanged columns are found, too.
+// are added, whatever they hold. In one row of 32 each element has a weight, so that exchanged columns are found, too.
 template <typename T, int GROUP>
 __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const Word> weights, Matrix<double> sums,
                          Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums)

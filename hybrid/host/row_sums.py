@@ -12,7 +12,7 @@ from hybrid.core.spans import Span, pieces
 
 _AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
 NOT_INTEGRAL = 1e300  # as the largest magnitude of a row that holds other numbers than integers
-WEIGHTED_ROWS = 8
+WEIGHTED_ROWS = 32
 _WORDS = {4: np.uint32, 8: np.uint64}
 
 

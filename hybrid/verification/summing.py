@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -19,10 +19,12 @@ from hybrid.host.thread_map import rows_of_about
 from hybrid.plan.check_layout import Piece
 
 # Of one thread's call. The calls are few, because between them a thread needs the GIL, which the thread that submits the copies
-# needs again after each CUDA call. When all copies are submitted they are short: all threads shall sum the last tile together.
-_CALL_BYTES, _LAST_CALL_BYTES = 16 << 20, 2 << 20
+# needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. When the product is complete
+# they are shorter: several threads shall sum the last tile together.
+_CALL_BYTES, _LAST_CALL_BYTES = 16 << 20, 8 << 20
 _BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
-_ROWS_AGAIN = 8 * WEIGHTED_ROWS  # one of so many rows of C is summed again when all copies are complete
+_ROWS_AGAIN = 2 * WEIGHTED_ROWS  # one of so many rows of C is summed again when all copies are complete
+_THREADS_AGAIN = 4  # that sum them: there is little to read, and each call waits for the GIL
 _MOST_DELAY = 0.005  # seconds for which copies are submitted undisturbed
 
 
@@ -95,13 +97,15 @@ class ByThreads:
 
     def _sum_again(self) -> None:
         """Some rows of C, now that all copies are complete: what one tile's copy wrote into another's place is found."""
-        for piece, rows, checksums in self._stored:
-            weights, some = self._weights["C"][piece.columns.slice], rows[::_ROWS_AGAIN]
-            for part in rows_of_about(_LAST_CALL_BYTES, Span(0, len(some)), some.shape[1] * some.itemsize):
-                into = checksums[::_ROWS_AGAIN][part.slice]
-                self._calls.soon(partial(row_checksums, some[part.slice], weights, into, 1))
+        for first in range(_THREADS_AGAIN):
+            self._calls.soon(partial(self._sum_some_again, self._stored[first::_THREADS_AGAIN]))
         self._calls.wait()
         self._stored.clear()
+
+    def _sum_some_again(self, stored: Sequence[tuple[Piece, np.ndarray, np.ndarray]]) -> None:
+        for piece, rows, checksums in stored:
+            weights = self._weights["C"][piece.columns.slice]
+            row_checksums(rows[::_ROWS_AGAIN], weights, checksums[::_ROWS_AGAIN], 1)
 
     def _end_sharing(self) -> None:
         self._waiting = True
