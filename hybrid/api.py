@@ -69,7 +69,8 @@ def multiply(
         ran on a GPU; False does not.
     on_fault
         "raise" refuses a product that fails its check: CheckFailed. "repair" computes again what is wrong of it, on the CPU,
-        checks that, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says whose device was wrong, and where.
+        checks all of C from host memory, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says whose device was
+        wrong, and where. What stays wrong is refused: CheckFailed.
     threads
         CPU threads of each rank.
 

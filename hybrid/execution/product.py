@@ -200,10 +200,8 @@ class _Product:
             return result
         from hybrid.execution.repair import repaired
 
-        again = self._checked_by_host if len(plan.topology.nodes) > 1 else None
-        return repaired(
-            self._session, self._decision, self._settings, run, result, by_host, self._wrong, self._compute_again, again
-        )
+        compute = partial(self._compute_again, self._wrong)
+        return repaired(self._session, self._decision, self._settings, run, result, self._wrong, compute, self._checked_by_host)
 
     def _checked_by_host(self) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")

@@ -7,15 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.execution.rank_run import RankRun
+from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import TOO_OFTEN, Session
 from hybrid.selection.transport import may_leave_out
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, WrongCopy
 from hybrid.verification.recompute import Recomputed
-from hybrid.verification.rounding import THRESHOLD
 from hybrid.verification.wrong_parts import WrongParts
 
 _NOTE = "repaired"
@@ -27,35 +29,25 @@ def repaired(
     settings: Settings,
     run: RankRun,
     failed: Check,
-    by_host: Check | None,
     wrong: WrongParts,
-    compute: Callable[[WrongParts], list[Recomputed]],
-    check_again: Callable[[], Check] | None = None,
+    compute: Callable[[], list[Recomputed]],
+    check: Callable[[], Check],
 ) -> Check:
-    """What is to be said of the product once it is right; `failed` where it cannot be repaired. Every rank calls it.
+    """What is to be said of the product once the check on the host finds all of C right; `failed` where it does not.
 
-    `by_host`: what the check on the host says, which `wrong` is of; None where it need not look. `compute(wrong)` computes
-    again what is wrong, `check_again` checks all of C, where parts of it were sent to other ranks.
+    `wrong`: what the check on the host has found, where it looked. `compute()` computes that again; `check()` is the check on
+    the host, of all of C, and adds to `wrong` what it finds. Every rank calls it.
     """
     plan, copies = decision.plan, run.wrong_copies()
     if any(copy.rank is None for copy, _ in copies):
         return failed  # rows differ between nodes, or were written meanwhile: which values are right, nobody can tell
     blamed = {copy.rank: copy.text for copy, _ in reversed(copies) if copy.rank is not None}
-    for copy, rows in copies:
-        operand, _, columns = copy.place
-        assert copy.rank is not None
-        if operand == "B":
-            wrong.add_of_b(plan.shares[copy.rank].rows, columns, rows)
-        else:
-            wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
+    _add_what_copies_spoilt(wrong, plan, copies)
+    done, checked = _computed_again(wrong, compute, check)
+    if not checked.ok:
+        return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
     blamed |= {share.rank: cause for share in plan.shares if share.rank not in blamed and wrong.in_rows(share.rows)}
-    done = compute(wrong)
-    again = [f"rows {each.rows}, columns {each.columns} of C are wrong again: {each.check.refusal()}" for each in _wrong_of(done)]
-    if not again and check_again is not None and not (checked := check_again()).ok:
-        again = [f"C is still wrong: {checked.refusal()}"]
-    if again or not (done or by_host is None or by_host.ok):
-        return replace(failed, faults=failed.faults + tuple(again), undecided=False)
     session.note_wrong(blamed)
     may = may_leave_out(settings) and not plan.has_row_blocks
     left_out = plan.topology.left_out(session.left_out) if may else frozenset()
@@ -63,13 +55,35 @@ def repaired(
         _line(decision, rank, cause, done) + _consequence(session.times_wrong(rank), leaves=rank in left_out)
         for rank, cause in sorted(blamed.items())
     ] or [f"{fault}; but C passes the check from host memory" for fault in failed.faults]
-    error = max((each.check.error for each in done), default=(by_host or failed).error)
-    kind = "exact" if failed.kind == "exact" else "freivalds"
-    return Check(kind, error, 0.0 if kind == "exact" else THRESHOLD, True, note=_NOTE, repaired=tuple(lines))
+    return replace(checked, note=f"{_NOTE}; {checked.note}" if checked.note else _NOTE, repaired=tuple(lines))
 
 
-def _wrong_of(done: Sequence[Recomputed]) -> list[Recomputed]:
-    return [each for each in done if not each.check.ok]
+def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tuple[WrongCopy, np.ndarray]]) -> None:
+    for copy, rows in copies:
+        operand, _, columns = copy.place
+        assert copy.rank is not None
+        if operand == "B":
+            # All that was computed with it: how much that changed in which column of C, no sample of rows tells, for A may be
+            # sparse, or its rows of different scales.
+            of_rank = plan.shares[copy.rank].rows
+            wrong.add(np.arange(of_rank.lo, of_rank.hi), columns)
+        else:
+            wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
+
+
+def _computed_again(
+    wrong: WrongParts, compute: Callable[[], list[Recomputed]], check: Callable[[], Check]
+) -> tuple[list[Recomputed], Check]:
+    """Until all of C is right, but not for ever: in the last round in all columns."""
+    done: list[Recomputed] = []
+    for last in (False, False, True):  # large errors may hide small ones
+        if last:
+            wrong.in_all_columns()
+        done += compute()
+        checked = check()
+        if checked.ok:
+            break
+    return done, checked
 
 
 def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed]) -> str:

@@ -26,7 +26,6 @@ from hybrid.verification.transfers import verify_gathered
 
 if TYPE_CHECKING:
     from hybrid.verification.recompute import Recomputed
-    from hybrid.verification.wrong_parts import WrongParts
 
 
 def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
@@ -76,23 +75,30 @@ def _checked_by_host(
     needs_host = run.needs_host(check, repairs=wrong is not None)
     if not needs_host and check is not None and (check.ok or wrong is None):
         return check
-    with team.phase("check", timed=False), busy():
-        spans = share.rows, share.b_rows, share.rows
-        a, b, c = (RowView(on_host(array), span) for array, span in zip(matrices, spans, strict=True))
-    by_host = verify(team, plan, a, b, c, threads, wrong) if needs_host else None
-    result = settled(check, by_host)
+
+    def views() -> list[RowView]:
+        with team.phase("check", timed=False), busy():
+            spans = share.rows, share.b_rows, share.rows
+            return [RowView(on_host(array), span) for array, span in zip(matrices, spans, strict=True)]
+
+    def look() -> Check:
+        a, b, c = views()
+        return verify(team, plan, a, b, c, threads, wrong)
+
+    result = settled(check, look() if needs_host else None)
     if result.ok or wrong is None:
         return result
     from hybrid.execution.repair import repaired
     from hybrid.verification.recompute import recompute
 
-    def compute(wrong: WrongParts) -> list[Recomputed]:
+    def compute() -> list[Recomputed]:
+        a, b, c = views()
         done = recompute(team, plan, a, b, c, wrong, threads)
         with team.phase("repair"):
             copy_back(c.array, matrices[2])
         return done
 
-    return repaired(session, decision, settings, run, result, by_host, wrong, compute)
+    return repaired(session, decision, settings, run, result, wrong, compute, look)
 
 
 def _all_of_b(team: Team, plan: Plan, own_b: Any, settings: Settings) -> RowView:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory, and checked again."""
+"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from itertools import groupby
 
 import numpy as np
 
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.spans import Span, pieces
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import Plan, make_plan
-from hybrid.plan.request import PlanRequest
+from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.verification.check import Check
-from hybrid.verification.freivalds import verify
-from hybrid.verification.wrong_columns import wrong_columns
 from hybrid.verification.wrong_parts import WrongParts
 
 _BYTES_AT_ONCE = 32 << 20  # of C
@@ -28,20 +23,18 @@ _COLUMNS_AT_ONCE = 512  # where columns of B, or what was computed, go to other 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A part of C that a rank computed again, and what the check says of it."""
+    """A part of C that a rank computed again. Whether it is right now, the check of all of C tells."""
 
     rows: Span
     columns: Span
     by: int  # rank
     change: float  # the largest, of an element
-    check: Check
 
 
 def recompute(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, wrong: WrongParts, threads: int) -> list[Recomputed]:
     """Compute again what is wrong, in C as `verify` takes it. Every rank calls it with the same `wrong`; the same on all.
 
-    Where ranks of a node share the matrices, not the rank that multiplied it does. What goes to another node is not checked
-    there.
+    Where ranks of a node share the matrices, not the rank that multiplied it does.
     """
     return _Recomputing(team, plan, (a, b, c), threads).run(wrong)
 
@@ -62,8 +55,6 @@ class _Recomputing:
         self._b_is_parted = plan.has_row_blocks or (several_nodes and plan.transport == "nccl")
 
     def run(self, wrong: WrongParts) -> list[Recomputed]:
-        if wrong.of_b:
-            self._find_columns(wrong)
         tasks = sorted(self._tasks(wrong), key=lambda task: (task.columns, task.rows))
         if not (self._sends or self._b_is_parted):
             return self._together(tasks, None)
@@ -71,19 +62,6 @@ class _Recomputing:
         for columns, of_columns in groupby(tasks, key=lambda task: task.columns):
             done += self._together(list(of_columns), self._columns_of_b(columns) if self._b_is_parted else None)
         return done
-
-    def _find_columns(self, wrong: WrongParts) -> None:
-        """Where rows of B were wrong. Where no rank has all of B, all columns that may be are taken for wrong."""
-        for rows, columns, inner in wrong.of_b:
-            with self._team.phase("repair") as finding, busy(), limited_threads(self._threads):
-                if self._b_is_parted:
-                    finding.mine = np.arange(len(columns))
-                elif rows.lies_in(self._plan.shares[self._team.rank].rows):
-                    b = self._b[Span(0, self._plan.problem.l)][:, columns.slice]
-                    finding.mine = wrong_columns(self._a[rows], b, self._c[rows][:, columns.slice], inner)
-            of_rows = np.arange(rows.lo, rows.hi)
-            for column in columns.lo + np.unique(np.concatenate([each for each in finding.all if each is not None])):
-                wrong.add(of_rows, Span(int(column), int(column) + 1))
 
     def _tasks(self, wrong: WrongParts) -> Iterator[_Task]:
         plan = self._plan
@@ -127,11 +105,7 @@ class _Recomputing:
             product = np.matmul(a, b)
             change = float(np.abs(np.subtract(product, c)).max(initial=0.0))
         c[...] = product
-        problem = Problem(len(a), a.shape[1], b.shape[1], self._plan.problem.dtype)
-        alone = make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
-        views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
-        check = verify(Team(), alone, views[0], views[1], views[2], self._threads)
-        return Recomputed(task.rows, task.columns, self._team.rank, change, check), product if self._sends else None
+        return Recomputed(task.rows, task.columns, self._team.rank, change), product if self._sends else None
 
     def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
         own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))

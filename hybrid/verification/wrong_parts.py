@@ -21,7 +21,6 @@ class WrongParts:
         self._suspected = np.zeros((-(-rows // _SIDE), -(-columns // _SIDE)), bool)  # a sum there looks wrong
         self._known = np.zeros_like(self._suspected)  # what is wrong there is known, and nothing beside it
         self._wrong_rows = np.zeros(rows, bool)  # to tell whose they are
-        self.of_b: list[tuple[Span, Span, np.ndarray]] = []
 
     def suspect(self, rows: np.ndarray, groups: np.ndarray) -> None:
         """Rows of C, each with a group of 64 columns whose sum looks wrong: elements beside these may be, too."""
@@ -41,9 +40,9 @@ class WrongParts:
         self._wrong_rows[rows] = True
         self._known[rows // _SIDE, _squares(columns).slice] = True
 
-    def add_of_b(self, rows: Span, columns: Span, inner: np.ndarray) -> None:
-        """These rows were computed with wrong rows `inner` of these columns of B: which columns that are is to be found out."""
-        self.of_b.append((rows, columns, inner))
+    def in_all_columns(self) -> None:
+        """Whatever is wrong or suspected may reach over all columns, and over the neighbouring rows."""
+        self._known |= _with_neighbours(self._known | self._suspected).any(axis=1, keepdims=True)
 
     def found(self) -> tuple[np.ndarray, ...]:
         """What `merge` takes on another rank."""

@@ -50,6 +50,15 @@ def nothing(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
     into[...] = before
 
 
+def rows_wrong(rows: int) -> Spoil:
+    """So many rows, from the seventh on every other one, each in a column of its own, 70 columns further than the last."""
+
+    def spoil(into: np.ndarray, source: np.ndarray, before: np.ndarray) -> None:
+        into[7 + 2 * np.arange(rows), 3 + 70 * np.arange(rows)] *= 1 + 2**16 * np.finfo(into.dtype).eps
+
+    return spoil
+
+
 SPOILS = [
     element,
     lowest_bit,

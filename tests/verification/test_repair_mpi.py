@@ -8,7 +8,8 @@ import warnings
 
 import numpy as np
 import pytest
-from support.faults import OF_PRODUCTS, Planted, columns_exchanged, element, lowest_bit, nothing
+from support import uneven
+from support.faults import OF_PRODUCTS, Planted, columns_exchanged, element, lowest_bit, nothing, rows_wrong
 from support.selection import pairs_first
 
 import hybrid
@@ -57,7 +58,7 @@ def product(comm, a, b, root, kind):
         warnings.simplefilter("always")
         if kind == "row blocks":
             rows, rows_b = (
-                Span(comm.rank * each // comm.size, (comm.rank + 1) * each // comm.size).slice for each in (len(a), L)
+                Span(comm.rank * each // comm.size, (comm.rank + 1) * each // comm.size).slice for each in (len(a), len(b))
             )
             first, second = hybrid.RowBlock(a[rows].copy()), hybrid.RowBlock(b[rows_b].copy())
             c = np.concatenate(comm.allgather(hybrid.multiply(first, second, comm=comm, on_fault="repair").array))
@@ -109,6 +110,21 @@ def test_a_fault_on_one_rank_is_repaired(comm, rng, monkeypatch, method, way, sp
     assert product(comm, a, b, root, kind)[1] == []
 
 
+@pytest.mark.parametrize(("kind", "operands", "wrong"), pairs_first([*KINDS, "nodes"], uneven.KINDS, [9, 20]))
+def test_rows_of_b_that_reached_a_device_wrong(comm, rng, monkeypatch, kind, operands, wrong):
+    use(monkeypatch, "a node a rank" if kind == "nodes" else "host")
+    for name in ("PANEL_ROWS", "PANEL_COLUMNS"):
+        monkeypatch.delenv(f"HYBRID_{name}", raising=False)
+    dtype = ["float32", "float64"][(wrong + uneven.KINDS.index(operands)) % 2]
+    a, b = uneven.operands(rng, operands, dtype, 60 * comm.size, 53, 1350)
+    chosen = 0 if comm.rank == comm.size - 1 else -2
+    planted = Planted(monkeypatch, "copy_in", rows_wrong(wrong), chosen, lambda into, source: source.shape == b.shape)
+    c, lines = product(comm, a, b, 0, kind)
+    assert comm.bcast(planted.done, comm.size - 1)
+    assert [line.split()[2] for line in lines] == [str(comm.size - 1)]
+    assert uneven.worst_element(a, b, c) <= 1
+
+
 @pytest.mark.parametrize("kind", ["root", "shared"])
 def test_where_ranks_share_the_matrices_another_one_computes(comm, rng, monkeypatch, kind):
     Planted(monkeypatch, "multiply", element, 0 if comm.rank == 0 else -2)
@@ -155,15 +171,15 @@ def test_what_cannot_be_repaired_is_refused_on_all_ranks(comm, rng, monkeypatch,
     if "RANKS_PER_NODE" in WAYS[way] and kind == "shared":
         kind = "root"
     use(monkeypatch, way)
-    original = recompute.verify
+    original = np.matmul
 
-    def never_right(*arguments):
-        check = original(*arguments)
-        return type(check)("freivalds", 99.0, 8.0, False, ("row 7 of C",))
+    def never_right(a, b, out=None):
+        product = original(a, b, out=out)
+        return product + 1 if out is None else product  # as repairs call it
 
     a, b = case(comm, rng)
     with monkeypatch.context() as patch:
-        patch.setattr(recompute, "verify", never_right)
+        patch.setattr(recompute.np, "matmul", never_right)
         Planted(patch, "multiply", element, 0 if comm.rank == 0 else -2)
         with pytest.raises(CheckFailed) as refusal:
             product(comm, a, b, 0, kind)

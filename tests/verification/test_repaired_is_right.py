@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""What `on_fault="repair"` returns is right in every element, also where some rows of A tell nothing about others."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from support import uneven
+from support.faults import Planted, element, rows_wrong
+from support.selection import pairs_first
+
+import hybrid
+import hybrid.plan.plan
+from hybrid.plan.plan import make_plan
+
+N, L, M = 80, 53, 1350  # each of 20 wrong columns lies in another group of 64
+
+
+@pytest.fixture(autouse=True)
+def _checked_on_the_device(monkeypatch):
+    """However short memory is."""
+    monkeypatch.setattr(hybrid.plan.plan, "_checks_on_device", lambda *_: True)
+    make_plan.cache_clear()
+    yield
+    make_plan.cache_clear()
+
+
+def repaired(a, b, kind="root"):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", RuntimeWarning)
+        if kind == "row blocks":
+            c = hybrid.multiply(hybrid.RowBlock(a), hybrid.RowBlock(b), on_fault="repair").array
+        else:
+            c = hybrid.multiply(a, b, on_fault="repair")
+    (line,) = [str(each.message) for each in said if str(each.message).startswith("repaired: ")]
+    assert line.startswith("repaired: rank 0 on ")
+    return c
+
+
+@pytest.mark.parametrize(("operands", "wrong", "dtype"), pairs_first(uneven.KINDS, [1, 9, 20], ["float32", "float64"]))
+@pytest.mark.parametrize("kind", ["root", "row blocks"])
+def test_after_rows_of_b_reached_the_device_wrong(rng, monkeypatch, kind, operands, wrong, dtype):
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = uneven.operands(rng, operands, dtype, N, L, M)
+    planted = Planted(monkeypatch, "copy_in", rows_wrong(wrong), 0, lambda _, source: np.shares_memory(source, b))
+    c = repaired(a, b, kind)
+    assert planted.done
+    assert uneven.worst_element(a, b, c) <= 1
+
+
+@pytest.mark.parametrize(("kind", "operands", "check"), pairs_first(["root", "row blocks"], uneven.KINDS, ["on", "host"]))
+def test_after_the_kernel_was_wrong(rng, monkeypatch, kind, operands, check):
+    monkeypatch.setenv("HYBRID_CHECK", check)
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = uneven.operands(rng, operands, "float64", N, L, M)
+
+    def spoil(into, source, before):
+        into[5::20, 3::300] *= 1.4
+        into[N // 2, 0] += 1e9
+
+    planted = Planted(monkeypatch, "multiply", spoil)
+    assert uneven.worst_element(a, b, repaired(a, b, kind)) <= 1
+    assert planted.done
+
+
+def test_after_small_errors_were_hidden_by_large_ones(rng, monkeypatch):
+    a, b = rng.standard_normal((192, 2000)), rng.standard_normal((2000, 192))
+    exact = a.astype(np.longdouble) @ b
+    rounding = float(np.abs(a @ b - exact).max())
+
+    def spoil(into, source, before):
+        into[:40] += 1e-9 * rng.standard_normal((40, 192))  # so the product looks less accurate than it is elsewhere
+        into[180, ::64] += 20 * rounding
+
+    Planted(monkeypatch, "multiply", spoil)
+    assert np.abs(repaired(a, b) - exact).max() <= 4 * rounding
+
+
+def test_all_of_c_is_checked_after_a_repair(rng, monkeypatch):
+    """A repair that writes over what was right does not go unseen."""
+    from hybrid.execution import product
+
+    a, b = rng.standard_normal((200, 30)), rng.standard_normal((30, 200))
+    compute = product._Product._compute_again
+
+    def spoiling(self, wrong):
+        done = compute(self, wrong)
+        if not spoilt:
+            spoilt.append(self._views["C"].array.__setitem__((199, 199), 1e3))
+        return done
+
+    spoilt = []
+    monkeypatch.setattr(product._Product, "_compute_again", spoiling)
+    Planted(monkeypatch, "multiply", lambda into, source, before: element(into[:20, :20], source, before))
+    assert uneven.worst_element(a, b, repaired(a, b)) <= 1
+    assert spoilt
