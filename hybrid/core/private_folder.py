@@ -34,18 +34,22 @@ def cache_folder(name: str) -> Path:
             base = home_folder() / ".cache"
         return private_folder(base / "hybrid-runner", name)
     except OSError as error:
-        return temporary_folder(name, error)
+        folder = temporary_folder(name)
+        say_elsewhere(folder, error)
+        return folder
 
 
-def temporary_folder(name: str, why: OSError) -> Path:
-    """The private folder `name` among the temporary files; a warning says why it is needed. OSError where there is none."""
+def temporary_folder(name: str) -> Path:
+    """The private folder `name` among the temporary files. OSError where there is none."""
     import tempfile  # it loads many modules, and most commands keep nothing
 
-    folder = private_folder(Path(tempfile.gettempdir()) / f"hybrid-runner-{os.geteuid()}", name)
-    warnings.warn(
-        f"compiled kernels are kept in {folder}: {reason(why)}; XDG_CACHE_HOME names a better place", Elsewhere, stacklevel=3
-    )
-    return folder
+    return private_folder(Path(tempfile.gettempdir()) / f"hybrid-runner-{os.geteuid()}", name)
+
+
+def say_elsewhere(folder: Path, why: OSError) -> None:
+    """By a warning: why compiled kernels are not kept in the usual folder."""
+    text = f"compiled kernels are kept in {folder}: {reason(why)}; XDG_CACHE_HOME names a better place"
+    warnings.warn(text, Elsewhere, stacklevel=3)
 
 
 def home_folder() -> Path:

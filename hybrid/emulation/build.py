@@ -174,11 +174,13 @@ def _cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
         full = OSError(error.errno, error.strerror, str(folder))
     where = str(folder)
     try:
-        other = private_folder.temporary_folder("emulation", full)
+        other = private_folder.temporary_folder("emulation")
         where = f"{folder}, nor in {other}" if other != folder else where
-        return _kept(other / name, compile_in)
+        kept = _kept(other / name, compile_in)
     except OSError as error:
         raise _unusable(where, error) from None
+    private_folder.say_elsewhere(other, full)
+    return kept
 
 
 def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:

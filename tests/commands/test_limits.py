@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -107,6 +109,31 @@ def test_a_disk_that_fills_meanwhile_is_named_with_the_file(tmp_path):
     command = [*MEDDLED, "multiply", fill, 150, 150, 150, "--out", tmp_path / "C.npy"]
     line = refusal(in_namespace(f"mount -t tmpfs -o size=300k tmpfs {tmp_path}", *command))
     assert line.endswith("C.npy cannot be written: No space left on device")
+
+
+@pytest.mark.needs("c compiler")
+@pytest.mark.needs("namespaces")
+def test_kernels_that_the_caches_disk_has_no_room_for_are_kept_among_the_temporary_files(tmp_path):
+    cache, temporary = tmp_path / "cache", tmp_path / "temporary"
+    for folder in (cache, temporary):
+        folder.mkdir()
+    command = (*MATMUL, 9, 9, 9, "--device", "cpu", "--kernel", "loops")
+    environment = {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(temporary)}
+    full = f"mount -t tmpfs -o size=8k tmpfs {cache}"
+    done = start(in_namespace(full, *command), **environment)
+    assert done.returncode == 0, done.stderr
+    why = f"{cache}/hybrid-runner/emulation cannot be used (No space left on device)"
+    kept = temporary / f"hybrid-runner-{os.geteuid()}" / "emulation"
+    said = f"hybrid.matmul: compiled kernels are kept in {kept}: {why}; XDG_CACHE_HOME names a better place"
+    assert own_lines(done.stderr) == [said]
+    assert list(kept.glob("*.so"))
+    shutil.rmtree(kept)
+    nowhere = f"{full} && mount -t tmpfs -o size=8k tmpfs {temporary}"
+    line = refusal(in_namespace(nowhere, *command), **environment)
+    assert line.endswith(
+        f"compiled kernels cannot be kept in {cache}/hybrid-runner/emulation, nor in {kept} (No space left on device): "
+        "make room there, or set XDG_CACHE_HOME"
+    )
 
 
 @pytest.mark.needs("namespaces")

@@ -75,9 +75,7 @@ def test_a_job_that_is_asked_to_end_after_its_first_products_reports_them():
     assert code == 143
 
 
-@pytest.mark.parametrize(
-    ("signum", "code", "words"), [(signal.SIGTERM, 143, "asked to end"), (signal.SIGINT, 1, "interrupted")]
-)
+@pytest.mark.parametrize(("signum", "code", "words"), [(signal.SIGTERM, 143, "asked to end"), (signal.SIGINT, 1, "interrupted")])
 def test_a_launcher_that_is_asked_to_end_says_so_once(signum, code, words):
     if of_open_mpi():
         pytest.skip("Open MPI's mpirun says it itself, and ends with 1")
