@@ -14,6 +14,7 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.memory import shared_bytes
+from hybrid.host.process_space import process_space
 
 
 @contextmanager
@@ -54,11 +55,13 @@ def largest_file() -> int | None:
 def temporary_name(path: str) -> Path:
     """A new name in the folder of the file that `path` leads to, through symbolic links."""
     target = Path(os.path.realpath(path))
-    here = f".{target.name}.{os.uname().nodename}-"
-    for stale in target.parent.glob(f"{glob.escape(here)}*.part"):  # of a job on this machine that was killed
+    here = f".{target.name}.{process_space()}-"
+    for stale in target.parent.glob(f"{glob.escape(here)}*.part"):
         process = stale.name.removeprefix(here).partition("-")[0]
+        # Of a job that was killed here. Whether one of another machine, or in another container, is running cannot be seen.
         if process.isdecimal() and not _is_alive(int(process)):
-            discard(stale)
+            with suppress(PermissionError):  # another user's
+                discard(stale)
     return target.with_name(f"{here}{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
