@@ -47,7 +47,7 @@ def _usual_folder() -> Path:
     if not folder.is_absolute():
         raise NotPrivate(0, f"{folder} depends on the current folder")
     if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # by now another rank may have made it
     return _usable(folder.resolve())
 
 
