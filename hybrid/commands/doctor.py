@@ -57,18 +57,19 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 def _clean(team: Team) -> int:
     """Each node's first rank removes, rank 0 reports."""
     from hybrid.core.text import readable
-    from hybrid.ranks.leftovers import Leftover, find_leftovers
+    from hybrid.ranks.leftovers import Leftover, remove_leftovers
 
     with team.phase("clean", timed=False) as cleaning:
-        cleaning.mine = [leftover for leftover in find_leftovers() if leftover.remove()] if team.leads_node else []
+        cleaning.mine = remove_leftovers() if team.leads_node else []
     if team.rank == 0:
         for node in team.topology.nodes:
-            removed: list[Leftover] = cleaning.all[node[0]]
-            for leftover in removed:
-                print(f"removed {leftover.path} ({readable(leftover.bytes)})")
-        everything = [leftover for removed in cleaning.all for leftover in removed]
-        print(f"{len(everything)} files of ended jobs removed, {readable(sum(each.bytes for each in everything))}")
-    return 0
+            found: list[Leftover] = cleaning.all[node[0]]
+            for leftover in found:
+                what = f"{leftover.path} ({readable(leftover.bytes)})"
+                print(f"kept {what}: {leftover.kept}" if leftover.kept else f"removed {what}")
+        removed = [leftover for found in cleaning.all for leftover in found if not leftover.kept]
+        print(f"{len(removed)} files of ended jobs removed, {readable(sum(each.bytes for each in removed))}")
+    return int(any(leftover.kept for found in cleaning.all for leftover in found))
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:

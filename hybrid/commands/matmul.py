@@ -171,7 +171,7 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
     written = {"--out": options.out, "--trace": options.trace, "--json": None if options.json == "-" else options.json}
     for path in filter(None, written.values()):
-        refuse_unwritable(path)
+        refuse_unwritable(path, 0 if path == options.out else None)  # C's size is not known yet
     refuse_same({**written, "--a": options.a, "--b": options.b}, may_replace={"--out": ("--a", "--b")})
 
 

@@ -85,7 +85,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData,
     if options.out:
         refuse_ending(options.out)
     for path in filter(None, (options.out, json)):
-        refuse_unwritable(path)
+        refuse_unwritable(path, 0 if path == options.out else None)  # its size is not known yet
     files = {"GRAPH": None if options.graph in EXAMPLES else options.graph, "--out": options.out, "--json": json}
     refuse_same(files, may_replace={})
     graph = read_graph(

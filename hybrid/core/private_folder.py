@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Folders for compiled code, which this user alone may write to: what lies there is loaded into this process."""
+"""Folders for compiled code, which this user alone may write to: what lies there is loaded into this process.
+
+They are made so, or used as they are. What lies there already, and its permissions, may be somebody's own: nothing is changed.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import warnings
@@ -16,7 +20,7 @@ class Elsewhere(RuntimeWarning):
 
 
 class NotPrivate(OSError):
-    """A folder belongs to another user."""
+    """A folder that others may write to, or that belongs to another user."""
 
 
 def cache_folder(name: str) -> Path:
@@ -24,63 +28,85 @@ def cache_folder(name: str) -> Path:
 
     Where nothing can be kept there, it is in the folder for temporary files, and a warning says so.
     """
-    import tempfile  # it and shutil load many modules, and most commands keep nothing
-
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     try:
-        return private_folder(Path(base) / "hybrid-runner", name)
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        if not base.is_absolute():  # its specification wants a relative one to be ignored
+            base = home_folder() / ".cache"
+        return private_folder(base / "hybrid-runner", name)
     except OSError as error:
-        folder = private_folder(Path(tempfile.gettempdir()) / f"hybrid-runner-{os.geteuid()}", name)
-        why = f"{base} cannot be used ({error.strerror or error})"
-        warnings.warn(
-            f"compiled kernels are kept in {folder}: {why}; XDG_CACHE_HOME names a better place", Elsewhere, stacklevel=2
-        )
+        folder = temporary_folder(name)
+        say_elsewhere(folder, error)
         return folder
 
 
+def temporary_folder(name: str) -> Path:
+    """The private folder `name` among the temporary files. OSError where there is none."""
+    import tempfile  # it loads many modules, and most commands keep nothing
+
+    return private_folder(Path(tempfile.gettempdir()) / f"hybrid-runner-{os.geteuid()}", name)
+
+
+def say_elsewhere(folder: Path, why: OSError) -> None:
+    """By a warning: why compiled kernels are not kept in the usual folder."""
+    text = f"compiled kernels are kept in {folder}: {reason(why)}; XDG_CACHE_HOME names a better place"
+    warnings.warn(text, Elsewhere, stacklevel=3)
+
+
+def home_folder() -> Path:
+    """FileNotFoundError where there is none. Where HOME is not set to one, it is the one of the list of users."""
+    home = os.environ.get("HOME", "")
+    if not os.path.isabs(home):
+        import pwd
+
+        try:
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:
+            home = ""
+    if not os.path.isabs(home):
+        raise FileNotFoundError(errno.ENOENT, "this user has no home folder (HOME)")
+    return Path(home)
+
+
 def private_folder(parent: Path, name: str) -> Path:
-    """`parent`/`name`, made where it is missing. OSError where that fails, NotPrivate where one of them is another user's."""
+    """`parent`/`name`, made where it is missing. OSError where that fails, NotPrivate where one is not this user's alone."""
     import tempfile
 
-    parent.parent.mkdir(parents=True, exist_ok=True)
-    for folder in (parent, parent / name):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        make_private(folder)
-    with tempfile.TemporaryFile(dir=parent / name):
-        return parent / name  # files can be made there
+    folder = parent / name
+    try:
+        parent.parent.mkdir(parents=True, exist_ok=True)
+        for private in (parent, folder):
+            private.mkdir(mode=0o700, exist_ok=True)
+            refuse_unless_private(private)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return folder  # files can be made there
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
-def make_private(folder: Path) -> None:
-    """Let nobody else in. Where others could write, what is not certainly this user's is removed.
-
-    NotPrivate for a link to a folder, or one of another user.
-    """
+def refuse_unless_private(folder: Path) -> None:
+    """NotPrivate unless it is a folder of this user to which nobody else may write. A link to one is none."""
     status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise NotPrivate(0, f"{folder} is a link, or belongs to another user")
-    if stat.S_IMODE(status.st_mode) != 0o700:
-        folder.chmod(0o700)  # before its contents are looked at: nobody can add anything now
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotPrivate(0, f"{folder} is {'a link' if stat.S_ISLNK(status.st_mode) else 'no folder'}")
+    if status.st_uid != os.geteuid():
+        raise NotPrivate(0, f"{folder} belongs to another user")
     if status.st_mode & _OTHERS_MAY_WRITE:
-        for path in folder.iterdir():
-            if not is_own(path):
-                discard(path)
+        raise NotPrivate(0, f"others may write to {folder} (chmod go-w)")
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file, or a folder and all in it, is there, is this user's, and nobody else may write to it. No link is."""
+    """Whether a file is there, is this user's, and nobody else may write to it. No link is."""
     try:
         status = path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_MAY_WRITE:
-        return False
-    return stat.S_ISREG(status.st_mode) or (stat.S_ISDIR(status.st_mode) and all(map(is_own, path.iterdir())))
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
 
 
-def discard(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        import shutil
-
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def reason(error: OSError) -> str:
+    """Why a folder cannot be used, which is named."""
+    text = error.strerror or str(error)
+    return f"{error.filename} cannot be used ({text})" if error.filename else text

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import re
@@ -43,15 +44,10 @@ class Settings:
         """Flags that are not None win over the environment, which wins over the defaults. UsageError for wrong values."""
         chosen: dict[str, Any] = {}
         for variable, setting in _VARIABLES:
-            text = environment.get(variable, "")
-            if text:
-                chosen[setting.name] = _parse(variable, text, type(setting.default))
             if flags.get(setting.name) is not None:
-                chosen[setting.name] = as_int(flags[setting.name])
-            if setting.name in chosen and setting.name != "check":
-                _validate(setting, chosen[setting.name])
-        if "check" in chosen:
-            chosen["check"] = one_of("check", _as_check(chosen["check"]), ("on", "host", "off"))
+                chosen[setting.name] = _validated(setting, _plain(flags[setting.name]))
+            elif text := environment.get(variable, ""):
+                chosen[setting.name] = _parse(variable, text, setting)
         return cls(**chosen)
 
     def as_dict(self) -> dict[str, object]:
@@ -66,19 +62,22 @@ _ALLOWED = {
     "transport": ("auto", "host", "peers", "nccl"),
     "on_fault": ("raise", "repair"),
 }
+_BOOL_NAMES = ("bool", "bool_")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _as_check(value: object) -> str:
     """`check` may be given as a truth value, too."""
+    if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
+        raise UsageError(f"check must be on, host, off, True or False, not {value!r}")
     text = str(value).strip().lower()
-    return "on" if text in _YES else "off" if text in _NO else text
+    return one_of("check", "on" if text in _YES else "off" if text in _NO else text, ("on", "host", "off"))
 
 
 def as_int(value: Any) -> Any:
     """A whole number of any library, such as NumPy's, as an int; anything else, and True and False, as it is."""
-    if type(value).__name__ in ("bool", "bool_"):  # NumPy's, too, which some of its versions take as an index
+    if type(value).__name__ in _BOOL_NAMES:  # NumPy's, too, which some of its versions take as an index
         return value
     try:
         return operator.index(value)
@@ -86,17 +85,29 @@ def as_int(value: Any) -> Any:
         return value
 
 
-def _validate(setting: Field[Any], value: Any) -> None:
+def _plain(value: Any) -> Any:
+    """As `as_int`; and a text or a number of a class of its own, such as NumPy's, as a str or a float."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return float(value) if isinstance(value, float) else as_int(value)
+
+
+def _validated(setting: Field[Any], value: Any) -> Any:
+    if setting.name == "check":
+        return _as_check(value)
     kind = type(setting.default)
     accepted = (float, int) if kind is float else (kind,)
     if type(value) not in accepted:
         raise UsageError(f"{setting.name} must be {_TYPE_NAMES[kind]}, not {value!r}")
-    if kind in (int, float) and not value >= 0:
+    if kind in (int, float) and value < 0:
         raise UsageError(f"{setting.name} must not be negative, not {value}")
+    if kind is float and not math.isfinite(value):
+        raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never")
     if setting.name in _ALLOWED:
         one_of(setting.name, value, _ALLOWED[setting.name])
     if setting.name == "message_bytes" and value == 0:
         raise UsageError("message_bytes must be at least 1")
+    return value
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
@@ -132,13 +143,19 @@ def parse_bytes(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _parse(variable: str, text: str, kind: type) -> object:
+def _parse(variable: str, text: str, setting: Field[Any]) -> Any:
+    """The setting's value. UsageError that names the variable."""
+    kind: Any = type(setting.default)
     lowered = text.strip().lower()
     if kind is bool:
         if lowered in _YES + _NO:
             return lowered in _YES
         raise UsageError(f"{variable}={text!r} is neither 1 nor 0")
     try:
-        return parse_bytes(text) if variable.endswith(("_BYTES", "_MEMORY")) else kind(text)
+        value = parse_bytes(text) if variable.endswith(("_BYTES", "_MEMORY")) else kind(text)
     except ValueError:
         raise UsageError(f"{variable}={text!r} is not a number") from None
+    try:
+        return _validated(setting, value)
+    except UsageError as error:
+        raise UsageError(f"{variable}={text!r}: {error}") from None

@@ -16,7 +16,7 @@ from hybrid.devices.base import Event, Timings
 from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_events import OpenedEvent, OperationEnd
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.devices.cuda_kernels import CompiledKernel, multiplication, trust_own_cache_only
+from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 from hybrid.devices.pinned_memory import pinned_memory
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
@@ -37,7 +37,6 @@ class CudaDevice:
     def __init__(self, gpu: Gpu) -> None:
         import cupy
 
-        trust_own_cache_only()
         self.gpu = gpu
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         self._device = cupy.cuda.Device(gpu.index)

@@ -33,6 +33,9 @@ def usable_gpus() -> list[Gpu]:
         _load_driver()
     except OSError:
         raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) on this machine") from None
+    from hybrid.devices.kernel_cache import trust_own_cache_only
+
+    trust_own_cache_only()
     try:
         import cupy
     except ImportError as error:

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybrid.core.private_folder import Elsewhere, make_private
 from hybrid.core.problem import copy_width
-from hybrid.errors import one_line
+from hybrid.devices.kernel_cache import trust_own_cache_only
 from hybrid.kernels.catalogue import Kernel, Launch, launch_of
 from hybrid.kernels.sources import KERNELS
 
@@ -78,29 +74,13 @@ class CompiledKernel:
 
 def compiled_functions(source: str, expressions: Sequence[str]) -> dict[str, Any]:
     """Instances of templates in one of the kernels' sources, as CuPy functions for the current GPU."""
+    trust_own_cache_only()
     import cupy
 
-    trust_own_cache_only()
     module = cupy.RawModule(
         code=(KERNELS / source).read_text(), options=compile_options(KERNELS), name_expressions=tuple(expressions)
     )
     return {expression: module.get_function(expression) for expression in expressions}
-
-
-@cache
-def trust_own_cache_only() -> None:
-    """Before CuPy reads compiled kernels from its cache: one that others can write to is made private, or left alone."""
-    folder = Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache"))
-    try:
-        if folder.exists():
-            make_private(folder.resolve())
-        else:
-            folder.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
-        warnings.warn(
-            f"GPU kernels are compiled anew: {one_line(error)}; CUPY_CACHE_DIR names a better place", Elsewhere, stacklevel=2
-        )
 
 
 def compile_options(folder: Path) -> tuple[str, ...]:

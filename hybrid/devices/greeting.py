@@ -40,7 +40,7 @@ class GpuGreeter:
     def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
         import cupy
 
-        from hybrid.devices.cuda_kernels import compile_options, trust_own_cache_only
+        from hybrid.devices.cuda_kernels import compile_options
         from hybrid.kernels.sources import KERNELS
 
         self._shape = ((blocks,), (threads,))
@@ -51,7 +51,6 @@ class GpuGreeter:
         # The limit cannot be changed once a kernel that prints is loaded.
         runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_DEFAULT_FIFO_BYTES, blocks * threads * _BYTES_PER_LINE))
         source = (KERNELS / SOURCE).read_text(encoding="utf-8")
-        trust_own_cache_only()
         module = cupy.RawModule(code=source, options=compile_options(KERNELS), name_expressions=(KERNEL,))
         self._kernel = module.get_function(KERNEL)
 

@@ -13,6 +13,7 @@ from importlib import util
 from pathlib import Path
 
 from hybrid.core.text import ranges
+from hybrid.devices.kernel_cache import trust_own_cache_only
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
 from hybrid.emulation.build import cache_folder, compiler
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
@@ -30,7 +31,7 @@ class Tools:
     compiler_trouble: str  # what is wrong with it
     compiler_absent: bool
     caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there
-    elsewhere: str = ""  # why the first is not the usual one
+    elsewhere: str = ""  # why one is not the usual one
 
 
 def inspect() -> Tools | Unknown:
@@ -47,11 +48,12 @@ def _inspect() -> Tools:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         caches = [_try_emulation_cache()]
+        cupy = util.find_spec("cupy")
+        if cupy is not None and cupy.origin:  # a package, not just a folder of that name
+            trust_own_cache_only()
+            if os.environ.get("CUPY_CACHE_IN_MEMORY") != "1":
+                caches.append((os.environ["CUPY_CACHE_DIR"], ""))
     elsewhere = "; ".join(str(each.message) for each in said)
-    cupy = util.find_spec("cupy")
-    if cupy is not None and cupy.origin:  # a package, not just a folder of that name
-        folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
-        caches.append((folder, _try_folder(Path(folder), "CUPY_CACHE_DIR")))
     return Tools(path, trouble, absent, tuple(caches), elsewhere)
 
 
@@ -76,16 +78,15 @@ def _try_emulation_cache() -> tuple[str, str]:
         folder = cache_folder()
     except HybridError as error:
         return "", str(error)
-    return str(folder), _try_folder(folder, "XDG_CACHE_HOME")
+    return str(folder), _try_folder(folder)
 
 
-def _try_folder(folder: Path, variable: str) -> str:
+def _try_folder(folder: Path) -> str:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x" * 4096)
     except OSError as error:
-        return f"compiled kernels cannot be written to {folder} ({one_line(error)}): set {variable}"
+        return f"compiled kernels cannot be written to {folder} ({one_line(error)}): set XDG_CACHE_HOME"
     return ""
 
 

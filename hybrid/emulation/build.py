@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from hybrid.core import private_folder
@@ -41,6 +41,7 @@ _LINK = {
     "threads": ("-fsanitize=thread",),
 }
 CHECKS = tuple(_KERNEL)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk, a full quota
 
 
 def compiler() -> str:
@@ -91,90 +92,105 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
     program = compiler()
     key = _cache_key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
-    library = cache_folder() / f"{name}-{key}.so"
-    if not _kept(library):
-        with _beside(library) as folder:
-            text = folder / f"{source.stem}.cpp"
-            # The anonymous namespace keeps symbols of several loaded libraries apart.
-            text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
-            short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
-            include = [
-                "-include",
-                str(HERE / "cuda_on_cpu.h"),
-                "-iquote",
-                str(source.parent),
-                "-I",
-                str(HERE),
-                "-I",
-                str(KERNELS),
-            ]
-            _compile(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], library)
-            first, last, *others = _runtime(program, checks)
-            objects = [first, folder / "kernel.o", last, *others]  # their order in .bss, which runtime.cpp relies on
-            link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
-            _compile(program, source.name, link, library)
-            _keep(folder / "library.so", library)
-    return library
+
+    def compile_in(folder: Path, log: Path) -> Path:
+        text = folder / f"{source.stem}.cpp"
+        # The anonymous namespace keeps symbols of several loaded libraries apart.
+        text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
+        short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
+        include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
+        _compile(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], log)
+        first, last, *others = _runtime(program, checks)
+        objects = [first, folder / "kernel.o", last, *others]  # their order in .bss, which runtime.cpp relies on
+        link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
+        _compile(program, source.name, link, log)
+        return folder / "library.so"
+
+    return _cached(f"{name}-{key}.so", compile_in)
 
 
 def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
     """A shared library of one ordinary C file, by this compiler. EmulationError of kind "build" if it fails."""
     flags = (*flags, "-fPIC", "-shared", *_native())
-    library = cache_folder() / f"{source.stem}-{_cache_key(program, flags, source)}.so"
-    if not _kept(library):
-        with _beside(library) as folder:
-            _compile(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], library)
-            _keep(folder / "library.so", library)
-    return library
+
+    def compile_in(folder: Path, log: Path) -> Path:
+        _compile(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], log)
+        return folder / "library.so"
+
+    return _cached(f"{source.stem}-{_cache_key(program, flags, source)}.so", compile_in)
 
 
 def _runtime(program: str, checks: str) -> list[Path]:
     """The object files that are linked to every kernel, compiled once."""
     flags = (*_COMMON, "-O2", *_RUNTIME.get(checks, ()))
-    sources = [*sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp"))]
-    cached = cache_folder() / f"runtime-{_cache_key(program, flags, checks, *sources)}"
-    names = ["runtime", "loads"] if checks == "loads" else ["runtime"]
-    if not _kept(cached):
-        with _beside(cached) as folder:
-            for edge in ("first", "last"):
-                (folder / f"{edge}.cpp").write_text(f'extern "C" {{ alignas(128) char shared_{edge}[128]; }}\n', encoding="utf-8")
-                _compile(program, edge, [*flags, "-c", str(folder / f"{edge}.cpp"), "-o", str(folder / f"{edge}.o")], cached)
-            for name in names:
-                runtime = ["-c", str(HERE / f"{name}.cpp"), "-o", str(folder / f"{name}.o")]
-                _compile(program, f"{name}.cpp", [*flags, *runtime], cached)
-            try:
-                (folder / "done").mkdir(mode=0o700)
-                for name in ("first", "last", *names):
-                    _keep(folder / f"{name}.o", folder / "done" / f"{name}.o")
-                os.rename(folder / "done", cached)
-            except OSError:
-                if not cached.is_dir():  # else another process put the same there first
-                    raise
-    return [cached / f"{name}.o" for name in ("first", "last", *names)]
+    key = _cache_key(program, flags, checks, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+
+    def compile_in(folder: Path, log: Path, name: str) -> Path:
+        source = HERE / f"{name}.cpp"
+        if name in ("first", "last"):
+            source = folder / f"{name}.cpp"
+            source.write_text(f'extern "C" {{ alignas(128) char shared_{name}[128]; }}\n', encoding="utf-8")
+        _compile(program, source.name, [*flags, "-c", str(source), "-o", str(folder / f"{name}.o")], log)
+        return folder / f"{name}.o"
+
+    names = ("first", "last", "runtime", *(["loads"] if checks == "loads" else []))
+    return [_cached(f"{name}-{key}.o", partial(compile_in, name=name)) for name in names]
 
 
-def _compile(program: str, what: str, arguments: Sequence[str], target: Path) -> None:
-    """Run the compiler. If it fails, all of its output is written beside `target`, with suffix .log."""
+def _compile(program: str, what: str, arguments: Sequence[str], log: Path) -> None:
+    """Run the compiler; the last argument is the file that it makes. OSError where there is no room for that.
+
+    If it fails otherwise, all of its output is written to `log`.
+    """
+    folder = os.path.dirname(arguments[-1])  # where there must be room for its temporary files, too
+    environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}  # C: its words for a full disk are known
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace")  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            [program, *arguments], capture_output=True, text=True, errors="replace", env=environment
+        )
     except OSError as error:
         raise EmulationError("build", f"the compiler {program} cannot be run: {one_line(error)}") from None
-    if done.returncode:
-        log = target.with_suffix(".log")
-        log.write_text(f"{program} {' '.join(arguments)}\n{done.stdout}{done.stderr}", encoding="utf-8")
-        lines = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines() or ["no message"]
-        raise EmulationError("build", f"{what} does not compile for the CPU: {lines[0].strip()} (all of it: {log})")
+    if not done.returncode:
+        return
+    for code in _NO_ROOM:
+        if os.strerror(code) in done.stderr:
+            raise OSError(code, os.strerror(code), folder)
+    log.write_text(f"{program} {' '.join(arguments)}\n{done.stdout}{done.stderr}", encoding="utf-8")
+    lines = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines() or ["no message"]
+    raise EmulationError("build", f"{what} does not compile for the CPU: {lines[0].strip()} (all of it: {log})")
 
 
-@contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A temporary folder, from which a finished file is moved to `target` atomically: ranks may build the same at once."""
+def _cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
+    """The file `name` of the cache: as this user has compiled it, else as `compile_in` a temporary folder makes it.
+
+    Where the cache has no room for it, it is kept among the temporary files. DeviceUnavailable if that fails, too.
+    """
+    folder = cache_folder()
     try:
-        folder = tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent)
+        return _kept(folder / name, compile_in)
     except OSError as error:
-        raise _unusable(target.parent, error) from None
-    with folder as path:
-        yield Path(path)
+        if error.errno not in _NO_ROOM:
+            raise _unusable(str(folder), error) from None
+        full = OSError(error.errno, error.strerror, str(folder))
+    where = str(folder)
+    try:
+        other = private_folder.temporary_folder("emulation")
+        where = f"{folder}, nor in {other}" if other != folder else where
+        kept = _kept(other / name, compile_in)
+    except OSError as error:
+        raise _unusable(where, error) from None
+    private_folder.say_elsewhere(other, full)
+    return kept
+
+
+def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
+    """Moved there atomically: ranks may compile the same at once. What others could have put there is replaced."""
+    if not private_folder.is_own(path):
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as folder:
+            file = compile_in(Path(folder), path.with_suffix(".log"))
+            file.chmod(0o700)
+            os.replace(file, path)
+    return path
 
 
 def cache_folder() -> Path:
@@ -185,23 +201,10 @@ def cache_folder() -> Path:
         raise _unusable("the cache, nor in the folder for temporary files", error) from None
 
 
-def _unusable(where: Path | str, error: OSError) -> DeviceUnavailable:
-    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({one_line(error)}): set XDG_CACHE_HOME")
-
-
-def _kept(path: Path) -> bool:
-    """Whether it has been compiled by this user. What is there by that name and is not certainly so is removed."""
-    if not os.path.lexists(path):
-        return False  # and what another process puts there now stays
-    if not private_folder.is_own(path):
-        private_folder.discard(path)
-        return False
-    return True
-
-
-def _keep(file: Path, target: Path) -> None:
-    file.chmod(0o700)
-    os.replace(file, target)
+def _unusable(where: str, error: OSError) -> DeviceUnavailable:
+    why = error.strerror or one_line(error)
+    room = "make room there, or " if error.errno in _NO_ROOM else ""
+    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set XDG_CACHE_HOME")
 
 
 def _cache_key(program: str, *parts: object) -> str:

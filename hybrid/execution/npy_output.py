@@ -20,8 +20,11 @@ _BYTES_AT_ONCE = 32 << 20
 
 def refuse_unwritable_product(team: Team, problem: Problem, path: str) -> None:
     """As `refuse_unwritable`, with the size of the file, of which the root has the word."""
-    size = len(_header((problem.n, problem.m), np.dtype(problem.dtype))) + problem.n * problem.m * problem.item_size
-    refuse_unwritable(path, size if team.rank == 0 else 0)
+    refuse_unwritable(path, _file_size(problem) if team.rank == 0 else 0)
+
+
+def _file_size(problem: Problem) -> int:
+    return len(_header((problem.n, problem.m), np.dtype(problem.dtype))) + problem.n * problem.m * problem.item_size
 
 
 def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
@@ -37,10 +40,10 @@ def write_product(team: Team, plan: Plan, c: np.ndarray, path: str) -> None:
         naming.mine = temporary_name(path) if team.rank == plan.root else None
     beside: Path = naming.all[plan.root]
     try:
-        with team.phase("write", timed=False), written_to(path):
+        with team.phase("write", timed=False), written_to(path, beside, _file_size(plan.problem)):
             if team.node == plan.root_node:
                 _write_rows(team, beside, c, plan.c_rows_at_the_end(team.rank))
-        with team.phase("write", timed=False), written_to(path):
+        with team.phase("write", timed=False), written_to(path, beside, _file_size(plan.problem)):
             if team.rank == plan.root:
                 publish(beside, path)
     except BaseException:

@@ -14,13 +14,14 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.memory import shared_bytes
+from hybrid.host.process_space import process_space
 
 
 @contextmanager
 def atomic_write(path: str) -> Iterator[Path]:
     """A temporary path to write to: renamed to `path` at the end of the body, removed if the body raises."""
     temporary = temporary_name(path)
-    with written_to(path):
+    with written_to(path, temporary):
         try:
             yield temporary
             publish(temporary, path)
@@ -30,8 +31,11 @@ def atomic_write(path: str) -> Iterator[Path]:
 
 
 @contextmanager
-def written_to(path: str) -> Iterator[None]:
-    """What the system refuses in this context is a HybridError that names the file that was meant."""
+def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Iterator[None]:
+    """What the system refuses in this context is a HybridError that names the file that was meant.
+
+    On a full disk it tells the file's `size`, if that is known, and what is free, with what is in `temporary` by then.
+    """
     try:
         yield
     except OSError as error:
@@ -42,7 +46,18 @@ def written_to(path: str) -> Iterator[None]:
             why = f"files may have {readable(limit)} at most (ulimit -f)"
         else:
             why = error.strerror or one_line(error)
+            if error.errno == errno.ENOSPC:
+                takes = f"it takes {readable(size)}, " if size else ""
+                why += f": {takes}{readable(shared_bytes(parent) + _allocated(temporary))} are free in {parent}"
         raise HybridError(f"{path} cannot be written: {why}") from error
+
+
+def _allocated(path: Path | None) -> int:
+    """Bytes of the disk that the file has; 0 where there is none."""
+    try:
+        return 512 * path.lstat().st_blocks if path else 0
+    except FileNotFoundError:
+        return 0
 
 
 def largest_file() -> int | None:
@@ -54,11 +69,13 @@ def largest_file() -> int | None:
 def temporary_name(path: str) -> Path:
     """A new name in the folder of the file that `path` leads to, through symbolic links."""
     target = Path(os.path.realpath(path))
-    here = f".{target.name}.{os.uname().nodename}-"
-    for stale in target.parent.glob(f"{glob.escape(here)}*.part"):  # of a job on this machine that was killed
+    here = f".{target.name}.{process_space()}-"
+    for stale in target.parent.glob(f"{glob.escape(here)}*.part"):
         process = stale.name.removeprefix(here).partition("-")[0]
+        # Of a job that was killed here. Whether one of another machine, or in another container, is running cannot be seen.
         if process.isdecimal() and not _is_alive(int(process)):
-            discard(stale)
+            with suppress(PermissionError):  # another user's
+                discard(stale)
     return target.with_name(f"{here}{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
@@ -84,8 +101,11 @@ def discard(temporary: Path) -> None:
         temporary.unlink()
 
 
-def refuse_unwritable(path: str, size: int = 1) -> None:
-    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: found before the work, not after."""
+def refuse_unwritable(path: str, size: int | None = None) -> None:
+    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: found before the work, not after.
+
+    None: of a few bytes, how many is not known.
+    """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise UsageError(f"{path} is not a regular file")
@@ -94,6 +114,10 @@ def refuse_unwritable(path: str, size: int = 1) -> None:
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}")
     free, limit = shared_bytes(target.parent), largest_file()
+    if size is None:
+        if not free:
+            raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}")
+        size = 0
     if size > free:
         raise DoesNotFit(
             f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing"

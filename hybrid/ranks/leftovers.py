@@ -7,8 +7,11 @@ these end by a signal.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
+import signal
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -16,17 +19,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from hybrid.core.record import record
+from hybrid.errors import one_line
+from hybrid.host.process_space import kernel
 from hybrid.ranks import hydra
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
-_OURS = r"hybrid-\d+-[0-9a-f]{16}"  # where shared memory must have a name
+_OURS = r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}"  # where shared memory must have a name
 _OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
 _OF_MPI = re.compile(rf"{_OF_MPICH.pattern}|(vader|sm)_segment\..+")  # or Open MPI's, which its ranks may open later
 _IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OURS}")
 _IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
 _STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
+_READ = 86400.0  # seconds after which each rank has read what Hydra wrote: at its MPI_Init, before which a program may do much
 
 
 def unname_files(team: Team) -> None:
@@ -76,50 +82,63 @@ def _remove(paths: Iterable[str]) -> None:
 
 @record
 class Leftover:
-    """A file of a job that has ended."""
+    """A file of a job that has ended. `kept`: why it could not be removed; "" if it was."""
 
     path: Path
     bytes: int
-
-    def remove(self) -> bool:
-        """Whether it was still there."""
-        try:
-            self.path.unlink()
-        except FileNotFoundError:
-            return False
-        return True
+    kept: str
 
 
-def find_leftovers() -> list[Leftover]:
-    """This user's files of ended jobs on this machine: none of the user's processes has them open, and they are a minute old."""
-    used = {path for process in os.listdir("/proc") if process.isdigit() for path in _used_by(process)}
-    latest = time.time() - _STARTED
+def remove_leftovers() -> list[Leftover]:
+    """Remove this user's files of ended jobs: no process has them open, and they are so old that none needs their names."""
     found = []
-    for path in candidates():
-        with suppress(FileNotFoundError):
+    for path in sorted(candidates()):
+        with suppress(FileNotFoundError):  # gone by now
             status = path.lstat()
-            if status.st_uid == os.geteuid() and status.st_mtime < latest and str(path) not in used:
-                found.append(Leftover(path, status.st_size))
-    return sorted(found, key=lambda leftover: leftover.path)
+            needed = _READ if path.name.startswith("hydra") else _STARTED
+            if status.st_uid == os.geteuid() and status.st_mtime < time.time() - needed:
+                kept = _removed(path)
+                if kept is not None:
+                    found.append(Leftover(path, status.st_size, kept))
+    return found
+
+
+def _removed(path: Path) -> str | None:
+    """Remove the file, unless a process has it open or mapped: "", else why it could not be; None if it is used.
+
+    What /proc shows does not tell, because /dev/shm may be shared with containers whose processes are not seen from here. The
+    kernel knows: it gives a lease to write to a process that alone has the file open.
+    """
+    made_by = re.fullmatch(_OURS, path.name)
+    if made_by and made_by[1] != kernel():
+        return "it was made on another machine, or before this one was last started"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now must not end this process, as SIGIO would
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            path.unlink()
+        finally:
+            os.close(descriptor)  # and gives the lease back
+    except FileNotFoundError:
+        raise
+    except BlockingIOError:
+        return None
+    except (OSError, AttributeError) as error:  # AttributeError: not Linux
+        if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            return error.strerror
+        return f"whether a process uses it cannot be seen here ({one_line(error)})"
+    return ""
 
 
 def candidates() -> Iterator[Path]:
     """Files that are named as those of jobs are, whoever they belong to."""
     folders = {Path(_SHARED_MEMORY): _IN_SHARED_MEMORY, Path("/tmp"): _IN_TEMPORARY_FOLDER}  # noqa: S108 (Hydra's)
-    folders.setdefault(Path(tempfile.gettempdir()), _IN_TEMPORARY_FOLDER)
+    with suppress(FileNotFoundError):  # there is none that can be written to
+        folders.setdefault(Path(tempfile.gettempdir()), _IN_TEMPORARY_FOLDER)
     for folder, names in folders.items():
-        with os.scandir(folder) as entries:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             yield from (Path(entry) for entry in entries if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False))
-
-
-def _used_by(process: str) -> set[str]:
-    """Files that it has mapped or open; none where it has ended, or belongs to another user."""
-    used: set[str] = set()
-    with suppress(OSError):
-        used |= _mapped(process)
-        for descriptor in os.listdir(f"/proc/{process}/fd"):
-            used.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
-    return used
 
 
 def _mapped(process: int | str) -> set[str]:

@@ -23,6 +23,7 @@ from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
 from hybrid.host.memory import shared_bytes
+from hybrid.host.process_space import process_space
 from hybrid.host.row_view import RowView
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.preflight import SHARED
@@ -81,7 +82,7 @@ class _File:
     def make(cls, folder: Path, *, named: bool) -> _File | None:
         """None where a file without a name cannot be made, or other processes could not open it."""
         if named:
-            path = str(folder / f"hybrid-{os.getpid()}-{os.urandom(8).hex()}")
+            path = str(folder / f"hybrid-{process_space()}-{os.getpid()}-{os.urandom(8).hex()}")
             return cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), named)
         descriptor = -1
         with suppress(OSError, AttributeError):  # AttributeError: not Linux

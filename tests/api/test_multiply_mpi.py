@@ -112,8 +112,8 @@ def test_a_result_outlives_later_products(comm):
 def test_no_names_stay_in_shared_memory(comm):
     hybrid.multiply(*at(comm, 0, np.ones((5, 5)), np.ones((5, 5))), comm=comm)
     comm.Barrier()
-    ours = tuple(f"hybrid-{pid}-" for pid in comm.allgather(os.getpid()))
-    assert not [name for name in os.listdir(shared_memory_folder()) if name.startswith(ours)]
+    for process in comm.allgather(os.getpid()):
+        assert not list(shared_memory_folder().glob(f"hybrid-*-{process}-*"))
 
 
 def test_messages_of_the_program_are_left_alone(comm):

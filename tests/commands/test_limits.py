@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -99,6 +101,9 @@ def test_a_full_disk_is_known_before_anything_is_computed(tmp_path):
     mount = f"mount -t tmpfs -o size=128k tmpfs {tmp_path}"
     line = refusal(in_namespace(mount, *MATMUL, 200, 200, 200, "--out", tmp_path / "C.npy"))
     assert line.endswith(f"C.npy takes 312.6 KiB, 128.0 KiB are free in {tmp_path}: 184.6 KiB are missing")
+    fill = f"{mount} && {{ cat /dev/zero >{tmp_path}/other 2>{tmp_path}/said || true; }}"
+    line = refusal(in_namespace(fill, *MATMUL, 200, 200, 200, "--out", tmp_path / "C.npy"))
+    assert line.endswith(f"C.npy takes 312.6 KiB, 0 B are free in {tmp_path}: 312.6 KiB are missing")
 
 
 @pytest.mark.needs("namespaces")
@@ -106,7 +111,33 @@ def test_a_disk_that_fills_meanwhile_is_named_with_the_file(tmp_path):
     fill = f"open('{tmp_path}/other', 'wb').write(bytes(200 << 10))"
     command = [*MEDDLED, "multiply", fill, 150, 150, 150, "--out", tmp_path / "C.npy"]
     line = refusal(in_namespace(f"mount -t tmpfs -o size=300k tmpfs {tmp_path}", *command))
-    assert line.endswith("C.npy cannot be written: No space left on device")
+    wanted = rf"C\.npy cannot be written: No space left on device: it takes 175\.9 KiB, \d+\.0 KiB are free in {tmp_path}$"
+    assert re.search(wanted, line)
+
+
+@pytest.mark.needs("c compiler")
+@pytest.mark.needs("namespaces")
+def test_kernels_that_the_caches_disk_has_no_room_for_are_kept_among_the_temporary_files(tmp_path):
+    cache, temporary = tmp_path / "cache", tmp_path / "temporary"
+    for folder in (cache, temporary):
+        folder.mkdir()
+    command = (*MATMUL, 9, 9, 9, "--device", "cpu", "--kernel", "loops")
+    environment = {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(temporary)}
+    full = f"mount -t tmpfs -o size=8k tmpfs {cache}"
+    done = start(in_namespace(full, *command), **environment)
+    assert done.returncode == 0, done.stderr
+    why = f"{cache}/hybrid-runner/emulation cannot be used (No space left on device)"
+    kept = temporary / f"hybrid-runner-{os.geteuid()}" / "emulation"
+    said = f"hybrid.matmul: compiled kernels are kept in {kept}: {why}; XDG_CACHE_HOME names a better place"
+    assert own_lines(done.stderr) == [said]
+    assert list(kept.glob("*.so"))
+    shutil.rmtree(kept)
+    nowhere = f"{full} && mount -t tmpfs -o size=8k tmpfs {temporary}"
+    line = refusal(in_namespace(nowhere, *command), **environment)
+    assert line.endswith(
+        f"compiled kernels cannot be kept in {cache}/hybrid-runner/emulation, nor in {kept} (No space left on device): "
+        "make room there, or set XDG_CACHE_HOME"
+    )
 
 
 @pytest.mark.needs("namespaces")

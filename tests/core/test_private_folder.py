@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import tempfile
 
@@ -34,24 +35,40 @@ def test_a_new_folder_is_private_whatever_the_umask(home, umask):
     assert mode(folder) == mode(home) == 0o700
 
 
-def test_an_old_folder_becomes_private_and_keeps_what_is_the_users(home):
+def everything_below(folder):
+    """Names, permissions and contents."""
+    paths = sorted(folder.rglob("*"))
+    return [(str(path), path.lstat().st_mode, path.read_text() if path.is_file() else "") for path in paths]
+
+
+def test_a_folder_that_others_may_only_read_is_used_as_it_is(home):
     (home / "emulation").mkdir(parents=True)
-    (home / "emulation").chmod(0o755)
+    for folder in (home, home / "emulation"):
+        folder.chmod(0o755)
     (home / "emulation" / "kernel.so").write_text("mine")
-    assert mode(folders.cache_folder("emulation")) == 0o700
-    assert (home / "emulation" / "kernel.so").read_text() == "mine"
+    before = everything_below(home)
+    assert folders.cache_folder("emulation") == home / "emulation"
+    assert everything_below(home) == before
 
 
-def test_where_others_could_write_only_what_is_certainly_the_users_stays(home):
-    folder = home / "emulation"
-    (folder / "runtime").mkdir(parents=True)
-    for name in ("mine.so", "open.so", "runtime/open.o"):
-        (folder / name).write_text("")
-        (folder / name).chmod(0o700 if "mine" in name else 0o722)
-    (folder / "link.so").symlink_to("mine.so")
-    folder.chmod(0o775)
-    assert folders.cache_folder("emulation") == folder
-    assert [path.name for path in folder.iterdir()] == ["mine.so"]
+@pytest.mark.parametrize("open_one", ["hybrid-runner", "hybrid-runner/emulation"])
+def test_in_a_folder_that_others_may_write_to_nothing_is_changed_and_another_is_used(home, tmp_path, open_one):
+    thesis = home / "emulation" / "thesis"
+    thesis.mkdir(parents=True)
+    (thesis / "chapter.tex").write_text("years of work")
+    (thesis / "chapter.tex").chmod(0o664)
+    (home / "emulation" / "shared.csv").write_text("1,2")
+    (home / "emulation" / "shared.csv").chmod(0o666)
+    (home / "emulation" / "link").symlink_to("thesis")
+    home.chmod(0o755)
+    (home / "emulation").chmod(0o755)
+    opened = home.parent / open_one
+    opened.chmod(0o775)
+    before = everything_below(home.parent)
+    with pytest.warns(folders.Elsewhere, match=rf"kept in \S+/emulation: others may write to {opened} \(chmod go-w\)"):
+        folder = folders.cache_folder("emulation")
+    assert folder == tmp_path / f"hybrid-runner-{os.geteuid()}" / "emulation"
+    assert everything_below(home.parent) == before
 
 
 @pytest.mark.parametrize("planted", ["link", "file", "another user's"])
@@ -68,11 +85,49 @@ def test_what_is_not_the_users_folder_is_not_used(home, tmp_path, planted, monke
         with pytest.raises(folders.NotPrivate, match="belongs to another user"):
             folders.private_folder(home, "emulation")
         return
-    with pytest.warns(folders.Elsewhere, match=r"kept in \S+hybrid-runner-\d+/emulation: \S+/cache cannot be used"):
+    said = {"link": f"{home} is a link", "file": rf"{home} cannot be used \(Not a directory\)"}[planted]
+    with pytest.warns(folders.Elsewhere, match=rf"kept in \S+hybrid-runner-\d+/emulation: {said}; XDG_CACHE_HOME"):
         folder = folders.cache_folder("emulation")
     assert folder == tmp_path / f"hybrid-runner-{os.geteuid()}" / "emulation"
     assert mode(folder) == mode(folder.parent) == 0o700
     assert not list((tmp_path / "other").iterdir())
+
+
+@pytest.mark.parametrize("given", ["", "relative", "./here"])
+def test_a_cache_that_is_no_absolute_path_is_ignored(tmp_path, given, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", given)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert folders.cache_folder("emulation") == tmp_path / "home" / ".cache" / "hybrid-runner" / "emulation"
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+@pytest.mark.parametrize("home_variable", [None, "", "relative"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_without_home_the_list_of_users_is_asked(tmp_path, home_variable, listed, monkeypatch):
+    class Entry:
+        pw_dir = str(tmp_path / "listed")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    if home_variable is not None:
+        monkeypatch.setenv("HOME", home_variable)
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: {os.geteuid(): Entry}[user if listed else -1])
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    if listed:
+        assert folders.cache_folder("emulation").is_relative_to(tmp_path / "listed")
+    else:
+        with pytest.warns(folders.Elsewhere, match=r"kept in \S+/emulation: this user has no home folder \(HOME\); XDG"):
+            assert folders.cache_folder("emulation").parent == tmp_path / f"hybrid-runner-{os.geteuid()}"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_cache_that_is_no_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    with pytest.warns(folders.Elsewhere, match=r"kept in \S+: /dev/null cannot be used \(Not a directory\); XDG_CACHE_HOME"):
+        folders.cache_folder("emulation")
 
 
 def test_own_is_what_nobody_else_can_write_to(tmp_path):
@@ -93,5 +148,5 @@ def test_a_file_of_another_user_is_not_own(tmp_path):
     os.chown(tmp_path / "file", 12345, -1)
     assert not folders.is_own(tmp_path / "file")
     os.chown(tmp_path, 12345, -1)
-    with pytest.raises(folders.NotPrivate):
-        folders.make_private(tmp_path)
+    with pytest.raises(folders.NotPrivate, match="belongs to another user"):
+        folders.refuse_unless_private(tmp_path)

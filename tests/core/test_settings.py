@@ -89,10 +89,25 @@ def test_the_check_is_asked_for_by_name_or_by_truth_value(given, check):
     assert Settings.gather({}, {"HYBRID_CHECK": str(given)}).check == check
 
 
-@pytest.mark.parametrize("given", ["", "hosts", 2, 0.5, ["on"]])
+@pytest.mark.parametrize("given", ["", "hosts", 2])
 def test_another_check_is_refused_by_name(given):
-    with pytest.raises(UsageError, match="unknown check"):
+    with pytest.raises(
+        UsageError, match=f"unknown check '{given}': one of on, host, off|unknown check 'hosts': did you mean 'host'"
+    ):
         Settings.gather({"check": given}, {})
+
+
+@pytest.mark.parametrize(("given", "said"), [(0.0, "0.0"), (np.float32(1), "1.0"), (["on"], r"\['on'\]"), (b"on", "b'on'")])
+def test_what_is_neither_a_name_nor_a_truth_value_is_no_check(given, said):
+    with pytest.raises(UsageError, match=rf"check must be on, host, off, True or False, not (np\.float32\()?{said}\)?$"):
+        Settings.gather({"check": given}, {})
+
+
+@pytest.mark.parametrize(("name", "given"), [("device", "cpu"), ("kernel", "blas"), ("check", "host"), ("on_fault", "repair")])
+def test_a_text_of_numpy_is_a_name(name, given):
+    chosen = getattr(Settings.gather({name: np.str_(given)}, {}), name)
+    assert chosen == given
+    assert type(chosen) is str
 
 
 @pytest.mark.parametrize(
@@ -102,10 +117,12 @@ def test_another_check_is_refused_by_name(given):
         ({"HYBRID_CHECK": "maybe"}, "unknown check 'maybe': one of on, host, off"),
         ({"HYBRID_THREADS": "two"}, "HYBRID_THREADS='two' is not a number"),
         ({"HYBRID_STALL": "long"}, "HYBRID_STALL='long' is not a number"),
-        ({"HYBRID_STALL": "-1"}, "stall must not be negative, not -1"),
-        ({"HYBRID_THREADS": "-1"}, "threads must not be negative, not -1"),
-        ({"HYBRID_MESSAGE_BYTES": "0"}, "message_bytes must be at least 1"),
-        ({"HYBRID_DEVICE": "gpu"}, "unknown device 'gpu'"),
+        ({"HYBRID_STALL": "-1"}, "HYBRID_STALL='-1': stall must not be negative, not -1"),
+        ({"HYBRID_STALL": "nan"}, "HYBRID_STALL='nan': stall must be finite, not nan; 0 means never"),
+        ({"HYBRID_STALL": "inf"}, "HYBRID_STALL='inf': stall must be finite, not inf; 0 means never"),
+        ({"HYBRID_THREADS": "-1"}, "HYBRID_THREADS='-1': threads must not be negative, not -1"),
+        ({"HYBRID_MESSAGE_BYTES": "0"}, "HYBRID_MESSAGE_BYTES='0': message_bytes must be at least 1"),
+        ({"HYBRID_DEVICE": "gpu"}, "HYBRID_DEVICE='gpu': unknown device 'gpu'"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(environment, message):
@@ -121,8 +138,10 @@ def test_a_whole_number_of_numpy_is_one_and_a_truth_value_is_none():
 
 
 def test_a_stall_that_is_no_number_is_refused():
-    with pytest.raises(UsageError, match="stall"):
-        Settings.gather({}, {"HYBRID_STALL": "nan"})
+    for wrong in (float("nan"), np.float64("inf")):
+        with pytest.raises(UsageError, match=r"^stall must be finite, not (nan|inf); 0 means never"):
+            Settings.gather({"stall": wrong}, {})
+    assert type(Settings.gather({"stall": np.float64(2)}, {}).stall) is float
 
 
 @pytest.mark.parametrize(

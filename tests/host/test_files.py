@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.host import files
 from hybrid.host.files import atomic_write, discard, publish, refuse_unwritable, temporary_name
+from hybrid.host.process_space import process_space
 
 
 @pytest.fixture
@@ -119,17 +122,24 @@ def test_a_file_that_does_not_fit_is_refused_with_what_is_missing(folder, monkey
     refuse_unwritable(str(folder / "new"), 1024)
     with pytest.raises(DoesNotFit, match=rf"new takes 3\.0 KiB, 1\.0 KiB are free in {folder}: 2\.0 KiB are missing"):
         refuse_unwritable(str(folder / "new"), 3072)
+    monkeypatch.setattr(files, "shared_bytes", lambda folder: 0)
+    refuse_unwritable(str(folder / "new"), 0)
+    with pytest.raises(DoesNotFit, match=f"there is no room for {folder}/new: 0 B are free in {folder}"):
+        refuse_unwritable(str(folder / "new"))
+    monkeypatch.setattr(files, "shared_bytes", lambda folder: 1024)
     monkeypatch.setattr(files, "largest_file", lambda: 1000)
     with pytest.raises(DoesNotFit, match="new takes 1001 B, files may have 1000 B at most: ulimit -f unlimited"):
         refuse_unwritable(str(folder / "new"), 1001)
 
 
 @pytest.mark.parametrize(("trouble", "said"), [
-    (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    (OSError(errno.ENOSPC, "No space left on device"), r"No space left on device: 7\.0 KiB are free in \S+/there"),
     (OSError(errno.EFBIG, "File too large"), r"files may have 1000 B at most \(ulimit -f\)"),
 ])  # fmt: skip
 def test_what_the_system_refuses_is_said_of_the_file_that_was_meant(folder, monkeypatch, trouble, said):
     monkeypatch.setattr(files, "largest_file", lambda: 1000)
+    monkeypatch.setattr(files, "shared_bytes", lambda folder: 3072)
+    monkeypatch.setattr(files, "_allocated", lambda path: 4096)  # by the half that is written
     with pytest.raises(HybridError, match=f"{folder}/result cannot be written: {said}$"):
         fail_half_way(folder / "result", trouble)
     assert names(folder) == []
@@ -141,3 +151,30 @@ def test_a_plain_name_is_made_in_the_current_folder(folder, monkeypatch):
     with atomic_write("new") as beside:
         beside.write_text("whole")
     assert names(folder) == ["new"]
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_what_a_job_left_that_was_killed_is_removed_by_the_next_one_for_the_same_file(folder):
+    left = folder / f".result.{process_space()}-{ended_process()}-00.part"
+    running, of_another = temporary_name(str(folder / "result")), temporary_name(str(folder / "other"))
+    elsewhere = folder / f".result.{'0' * 16}-{ended_process()}-00.part"  # of another machine, or of another container
+    by_host = folder / f".result.{os.uname().nodename}-{ended_process()}-00.part"
+    for path in (left, running, of_another, elsewhere, by_host):
+        path.write_text("half")
+    temporary_name(str(folder / "result"))
+    assert names(folder) == sorted(path.name for path in (running, of_another, elsewhere, by_host))
+
+
+@pytest.mark.needs("namespaces")
+def test_what_a_process_writes_that_cannot_be_seen_from_here_stays(folder):
+    """In a PID namespace, as a container's, the numbers of this process and of others mean nothing."""
+    with atomic_write(str(folder / "result")) as beside:
+        beside.write_text("half")
+        look = f"from hybrid.host.files import temporary_name; temporary_name({str(folder / 'result')!r})"
+        subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", look], check=True)
+        assert beside.exists()

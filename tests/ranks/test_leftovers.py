@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 from support.commands import start, successful
 
-from hybrid.ranks import hydra
-from hybrid.ranks.leftovers import find_leftovers
+from hybrid.host.process_space import process_space
+from hybrid.ranks import hydra, leftovers
+from hybrid.ranks.leftovers import remove_leftovers
 from hybrid.ranks.shared_memory import shared_memory_folder
 
 pytestmark = pytest.mark.needs("shared memory")
@@ -43,12 +45,13 @@ def number() -> str:
     return secrets.token_hex(4)
 
 
-def found() -> set[Path]:
-    return {leftover.path for leftover in find_leftovers()}
+def own_name(kernel: str = "") -> str:
+    """As shared memory of a process here is named, or of one of another kernel."""
+    return f"hybrid-{kernel or process_space()[:8]}{process_space()[8:]}-1234-{number()}{number()}"
 
 
-def test_old_files_that_nobody_uses_are_found_and_nothing_else(make):
-    gone = {make(f"mpich_shm_{number()}_0"), make(f"hybrid-1234-{number()}{number()}"), make(f"sm_segment.node.0.{number()}.1")}
+def test_old_files_that_nobody_uses_are_removed_and_nothing_else(make):
+    gone = {make(f"mpich_shm_{number()}_0"), make(own_name()), make(f"sm_segment.node.0.{number()}.1")}
     young, mine = make(f"mpich_shm_{number()}_0", age=5), make(f"hybrid-results-{number()}")
     used = make(f"mpich_shm_{number()}_1")
     link = shared_memory_folder() / f"mpich_shm_{number()}_7"
@@ -56,7 +59,60 @@ def test_old_files_that_nobody_uses_are_found_and_nothing_else(make):
         stack.enter_context(used.open("rb"))
         link.symlink_to(mine)
         stack.callback(link.unlink)
-        assert found() & {*gone, young, mine, used, link} == gone
+        found = {leftover.path: leftover.kept for leftover in remove_leftovers()}
+        assert found.items() >= dict.fromkeys(gone, "").items()
+        assert not found.keys() & {young, mine, used, link}
+        assert {path for path in (*gone, young, mine, used, link) if os.path.lexists(path)} == {young, mine, used, link}
+
+
+def test_a_file_that_only_another_machine_can_know_of_is_kept_and_said(make):
+    path = make(own_name("0" * 8))
+    (leftover,) = [leftover for leftover in remove_leftovers() if leftover.path == path]
+    assert leftover.kept.startswith("it was made on another machine")
+    assert path.exists()
+
+
+def test_where_nobody_knows_whether_a_file_is_used_it_is_kept_and_said(make, monkeypatch):
+    monkeypatch.delattr(leftovers.fcntl, "F_SETLEASE")
+    path = make(own_name())
+    (leftover,) = [leftover for leftover in remove_leftovers() if leftover.path == path]
+    assert leftover.kept.startswith("whether a process uses it cannot be seen here")
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("hours", "stays"), [(23, True), (25, False)])
+def test_what_hydra_wrote_for_ranks_that_may_start_mpi_late_stays_for_a_day(hours, stays):
+    path = Path("/tmp") / f"hydra_hwloc_xmlfile_{secrets.token_hex(3)}"
+    path.write_text("")
+    os.utime(path, (time.time() - hours * 3600,) * 2)
+    remove_leftovers()
+    assert path.exists() == stays
+    path.unlink(missing_ok=True)
+
+
+MAPPING = """\
+import mmap, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR)
+mapped = mmap.mmap(descriptor, 0)
+os.close(descriptor)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.needs("namespaces")
+def test_what_a_process_of_another_container_has_mapped_stays(make):
+    """From a PID namespace of its own the process that uses it cannot be seen."""
+    used, gone = make(f"sm_segment.node.0.{number()}.1"), make(f"sm_segment.node.0.{number()}.2")
+    command = [sys.executable, "-c", MAPPING, used]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "mapped\n"
+        contained = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "hybrid.doctor", "--clean"]
+        said = successful(start(contained)).stdout
+        assert f"removed {gone}" in said
+        assert str(used) not in said
+        assert used.exists()
+        process.stdin.close()
 
 
 def test_the_doctor_removes_and_names_them(make):
@@ -66,6 +122,26 @@ def test_the_doctor_removes_and_names_them(make):
     assert not old.exists()
     assert young.exists()
     assert "0 files of ended jobs removed, 0 B" in successful(start_doctor("--clean")).stdout
+
+
+@pytest.mark.needs("namespaces")
+def test_what_the_doctor_cannot_remove_is_said_and_a_failure(make):
+    old = make(f"mpich_shm_{number()}_0")
+    mount = "mount --bind /dev/shm /dev/shm && mount -o remount,bind,ro /dev/shm"
+    command = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-m", "hybrid.doctor", "--clean"]
+    done = start(command)
+    assert done.returncode == 1
+    assert f"kept {old} (4.0 KiB): Read-only file system\n" in done.stdout
+    assert done.stdout.endswith("0 files of ended jobs removed, 0 B\n")
+    assert done.stderr == ""
+
+
+def test_without_shared_memory_there_is_nothing_to_remove(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "_SHARED_MEMORY", str(tmp_path / "missing"))
+    (tmp_path / "file").write_text("")
+    assert not [leftover for leftover in remove_leftovers() if leftover.path.is_relative_to(tmp_path)]
+    monkeypatch.setattr(leftovers, "_SHARED_MEMORY", str(tmp_path / "file"))
+    assert not [leftover for leftover in remove_leftovers() if leftover.path.is_relative_to(tmp_path)]
 
 
 def start_doctor(*arguments):

@@ -12,6 +12,7 @@ import pytest
 
 from hybrid.core.spans import Span
 from hybrid.errors import RankFailed
+from hybrid.host.process_space import process_space
 from hybrid.ranks import shared_memory
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
@@ -110,7 +111,9 @@ def test_no_other_user_can_open_it_or_guess_its_name(tmp_path, umask, with_name)
         assert stat.S_IMODE(status.st_mode) == 0o600
         assert status.st_nlink == with_name
     if with_name:
-        first, second = (re.fullmatch(r"hybrid-\d+-([0-9a-f]{16})", os.path.basename(file.path))[1] for file in files)
+        first, second = (
+            re.fullmatch(r"hybrid-[0-9a-f]{16}-\d+-([0-9a-f]{16})", os.path.basename(file.path))[1] for file in files
+        )
         assert first != second
     for file in files:
         file.remove()
@@ -119,7 +122,7 @@ def test_no_other_user_can_open_it_or_guess_its_name(tmp_path, umask, with_name)
 
 def test_a_name_that_is_taken_is_not_opened(tmp_path, monkeypatch):
     (tmp_path / "other").write_text("precious")
-    (tmp_path / f"hybrid-{os.getpid()}-{'00' * 8}").symlink_to("other")
+    (tmp_path / f"hybrid-{process_space()}-{os.getpid()}-{'00' * 8}").symlink_to("other")
     monkeypatch.setattr(shared_memory.os, "urandom", bytes)
     with pytest.raises(FileExistsError):
         shared_memory._File.make(tmp_path, named=True)
@@ -143,7 +146,7 @@ def test_a_link_that_was_put_in_its_place_is_not_followed(monkeypatch, team):
     with pytest.raises(RankFailed, match="Too many levels of symbolic links"):
         make_shared_matrices(team, {"C": Span(0, ROWS)}, {"C": COLUMNS}, "float64")
     if team.leads_node:
-        for path in shared_memory.shared_memory_folder().glob(f"hybrid-{os.getpid()}-*-moved"):
+        for path in shared_memory.shared_memory_folder().glob(f"hybrid-*-{os.getpid()}-*-moved"):
             path.unlink()
 
 

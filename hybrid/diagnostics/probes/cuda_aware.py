@@ -46,6 +46,9 @@ def send_to_self(make_buffers: Callable[[Any], tuple[Any, Any, Callable[[], Any]
 
 
 def _on_gpu(index: int, pattern: Any) -> tuple[Any, Any, Callable[[], Any]]:
+    from hybrid.devices.kernel_cache import trust_own_cache_only
+
+    trust_own_cache_only()
     import cupy
 
     cupy.cuda.Device(index).use()

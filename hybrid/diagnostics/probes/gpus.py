@@ -8,6 +8,7 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
+from hybrid.devices.kernel_cache import trust_own_cache_only
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -25,6 +26,7 @@ def main() -> None:
     status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     report(status=status, status_name=_name(driver, status), visible=count.value)
     report(packages=sorted(_cupy_packages()))
+    trust_own_cache_only()
     try:
         import cupy
 

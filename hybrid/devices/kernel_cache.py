@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Where CuPy keeps compiled kernels: in a folder that this user alone may write to, or in memory only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+
+from hybrid.core.private_folder import Elsewhere, NotPrivate, cache_folder, home_folder, is_own, reason, refuse_unless_private
+
+_ROOM = 1 << 20  # bytes; a compiled kernel takes less
+
+
+@cache
+def trust_own_cache_only() -> None:
+    """Before CuPy is imported: its cache is a folder of which nobody else can have made a part, else it has one of ours.
+
+    A folder that the user named, and CuPy's own, are left as they are. A program of the user's may have imported CuPy already,
+    which looks for its folder then: where that is not used, kernels are kept in memory.
+    """
+    if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
+        if not os.path.isdir(os.environ.get("CUPY_CACHE_DIR", "")):
+            os.environ["CUPY_CACHE_DIR"] = os.sep  # which CuPy does not use, but would make
+        return
+    try:
+        os.environ["CUPY_CACHE_DIR"] = str(_usual_folder())
+    except OSError as error:
+        try:
+            if "cupy" in sys.modules:
+                raise
+            folder = _usable(cache_folder("cupy"))
+        except OSError:
+            os.environ.update(CUPY_CACHE_IN_MEMORY="1", CUPY_CACHE_DIR=os.sep)
+            where = "compiled anew"
+        else:
+            os.environ["CUPY_CACHE_DIR"] = str(folder)
+            where = f"kept in {folder}"
+        warnings.warn(f"GPU kernels are {where}: {reason(error)}; CUPY_CACHE_DIR names a better place", Elsewhere, stacklevel=2)
+
+
+def _usual_folder() -> Path:
+    """CuPy's, made where it is missing. OSError where it cannot be used."""
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or home_folder() / ".cupy/kernel_cache")
+    if not folder.is_absolute():
+        raise NotPrivate(0, f"{folder} depends on the current folder")
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # by now another rank may have made it
+    return _usable(folder.resolve())
+
+
+def _usable(folder: Path) -> Path:
+    """OSError where others could have put a kernel there, or none can be written there."""
+    refuse_unless_private(folder)
+    for path in folder.iterdir():
+        if path.suffix in (".cubin", ".ltoir") and not is_own(path):
+            raise NotPrivate(0, f"{path} is not your file alone")
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(bytes(_ROOM))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
+    return folder
