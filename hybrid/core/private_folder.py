@@ -12,8 +12,6 @@ import stat
 import warnings
 from pathlib import Path
 
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
 
 class Elsewhere(RuntimeWarning):
     """Compiled code is kept in another folder than usual."""
@@ -93,7 +91,7 @@ def refuse_unless_private(folder: Path) -> None:
         raise NotPrivate(0, f"{folder} is {'a link' if stat.S_ISLNK(status.st_mode) else 'no folder'}")
     if status.st_uid != os.geteuid():
         raise NotPrivate(0, f"{folder} belongs to another user")
-    if status.st_mode & _OTHERS_MAY_WRITE:
+    if _others_may_write(status):
         raise NotPrivate(0, f"others may write to {folder} (chmod go-w)")
 
 
@@ -103,7 +101,21 @@ def is_own(path: Path) -> bool:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not _others_may_write(status)
+
+
+def _others_may_write(status: os.stat_result) -> bool:
+    """A group of which this user is the only member does not count: many systems give each user one, and the umask 002."""
+    if not status.st_mode & stat.S_IWGRP or status.st_mode & stat.S_IWOTH:
+        return bool(status.st_mode & stat.S_IWOTH)
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return True
+    return (user.pw_gid, user.pw_name) != (group.gr_gid, group.gr_name) or not {user.pw_name}.issuperset(group.gr_mem)
 
 
 def reason(error: OSError) -> str:

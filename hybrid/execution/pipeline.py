@@ -48,18 +48,13 @@ def run_share(
     device: Device,
     entering: Entering,
     check: DeviceCheck | None = None,
-    submitted: Callable[[], None] = lambda: None,
 ) -> Timings:
-    """Multiply the rank's row block by B in the device's buffers. Returns what `Device.finish` does.
-
-    `submitted` is called when all copies and multiplications are enqueued.
-    """
+    """Multiply the rank's row block by B in the device's buffers. Returns what `Device.finish` does."""
     transport.begin()
     if check is not None:
         check.begin()
     run = _Run(share, buffers, transport, device, entering, check)
     run.submit()
-    submitted()
     run.submit_checks()
     if check is not None:
         check.finish()

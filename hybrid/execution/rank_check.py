@@ -60,11 +60,6 @@ class RankCheck:
         if self.copies is not None:
             self.copies.begin()
 
-    def submitted(self) -> None:
-        """This rank's copies and multiplications are enqueued."""
-        if self.copies is not None:
-            self.copies.submitted()
-
     def abandon(self) -> None:
         """The product failed. When this returns, no matrix is read any more."""
         if self.copies is not None:

@@ -132,8 +132,7 @@ class RankRun:
         if self._staged:
             if self._check is None:
                 return run_share(self._share, self._buffers, self._transport, device, self._entering)
-            check, submitted = self._check.device, self._check.submitted
-            return run_share(self._share, self._buffers, self._transport, device, self._entering, check, submitted)
+            return run_share(self._share, self._buffers, self._transport, device, self._entering, self._check.device)
         assert self._matrices is not None
         return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream)
 

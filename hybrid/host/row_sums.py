@@ -37,10 +37,13 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted_rows: int = WEIGHTED_ROWS) -> None:
+_EVERY = slice(None, None, WEIGHTED_ROWS)
+
+
+def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice = _EVERY) -> None:
     """For each row the sum of its elements' bits, modulo 2^64, where a float32 in an odd column is shifted by 32 bits.
 
-    In every `weighted_rows`-th row each element is multiplied by its column's weight: NumPy adds faster than it does that."""
+    In the `weighted` rows each element is multiplied by its column's weight: NumPy adds faster than it does that."""
     rows, columns = matrix.shape
     words, pairs = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
     starts_a_pair = columns and int(weights[0]) & 1
@@ -48,12 +51,12 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, wei
         words, weights = words.view(np.uint64), weights[::pairs]
     if words.dtype == np.uint64:
         np.add.reduce(words, axis=1, out=into)
-        np.einsum("ij,j->i", words[::weighted_rows], weights, out=into[::weighted_rows])
+        np.einsum("ij,j->i", words[weighted], weights, out=into[weighted])
         return
     unweighted = np.where(weights & np.uint64(1), np.uint64(1), np.uint64(1) << np.uint64(32))
     for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, 8 * columns))):
         np.einsum("ij,j->i", words[part.slice].astype(np.uint64), unweighted, out=into[part.slice])
-    np.einsum("ij,j->i", words[::weighted_rows].astype(np.uint64), weights, out=into[::weighted_rows])
+    np.einsum("ij,j->i", words[weighted].astype(np.uint64), weights, out=into[weighted])
 
 
 def row_sums(matrix: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, squares: np.ndarray, largest: np.ndarray) -> None:

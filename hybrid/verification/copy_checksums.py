@@ -62,11 +62,6 @@ class CopyChecksums:
         for each in self._summing.values():
             each.begin()
 
-    def submitted(self) -> None:
-        """This rank's copies are enqueued, but for those that wait for other ranks."""
-        for each in self._summing.values():
-            each.submitted()
-
     def abandon(self) -> None:
         """The product has failed. When this returns, no matrix is read any more."""
         self._complete = False

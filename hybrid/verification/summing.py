@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -19,13 +20,11 @@ from hybrid.host.thread_map import rows_of_about
 from hybrid.plan.check_layout import Piece
 
 # Of one thread's call. The calls are few, because between them a thread needs the GIL, which the thread that submits the copies
-# needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. When the product is complete
-# they are shorter: several threads shall sum the last tile together.
-_CALL_BYTES, _LAST_CALL_BYTES = 16 << 20, 8 << 20
+# needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those of C are shorter: several
+# threads shall sum the last tile together.
+_CALL_BYTES = {"A": 32 << 20, "B": 32 << 20, "C": 16 << 20}
 _BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
-_ROWS_AGAIN = 2 * WEIGHTED_ROWS  # one of so many rows of C is summed again when all copies are complete
-_THREADS_AGAIN = 4  # that sum them: there is little to read, and each call waits for the GIL
-_MOST_DELAY = 0.005  # seconds for which copies are submitted undisturbed
+_ROWS_AGAIN = 256  # one of so many rows of C is summed again when all copies are complete: of each tile some, of most
 
 
 class Summing(Protocol):
@@ -33,9 +32,6 @@ class Summing(Protocol):
 
     def begin(self) -> None:
         """A product begins."""
-
-    def submitted(self) -> None:
-        """This rank's copies are enqueued: now threads may be busy."""
 
     def abandon(self) -> None:
         """It has failed: sum nothing more. When this returns, no matrix is read."""
@@ -58,22 +54,18 @@ class ByThreads:
         self._asked: SimpleQueue[tuple[Piece, np.ndarray, np.ndarray, Event | None] | None] = SimpleQueue()
         self._calls = Calls(self._threads)
         self._stored: list[tuple[Piece, np.ndarray, np.ndarray]] = []  # the pieces of C in this product
-        self._submitted, self._waiting = threading.Event(), False
         self._abandoned = False
         self._failure: BaseException | None = None  # of the thread that shares the work out
-        self._sharing: threading.Thread | None = None
+        self._shared_out = threading.Event()
+        self._shared_out.set()
 
     def begin(self) -> None:
         self.abandon()
         self._asked, self._calls = SimpleQueue(), Calls(self._threads)
         self._stored.clear()
-        self._submitted, self._waiting = threading.Event(), False
         self._abandoned, self._failure = False, None
-        self._sharing = threading.Thread(target=self._share_out, name="hybrid-checksums", daemon=True)
-        self._sharing.start()
-
-    def submitted(self) -> None:
-        self._submitted.set()
+        self._shared_out.clear()
+        _thread.start_new_thread(self._share_out, ())  # unlike Thread.start, it does not wait until the thread runs
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -97,41 +89,33 @@ class ByThreads:
 
     def _sum_again(self) -> None:
         """Some rows of C, now that all copies are complete: what one tile's copy wrote into another's place is found."""
-        for first in range(_THREADS_AGAIN):
-            self._calls.soon(partial(self._sum_some_again, self._stored[first::_THREADS_AGAIN]))
-        self._calls.wait()
+        for piece, rows, checksums in self._stored:
+            weights, some = self._weights["C"][piece.columns.slice], slice(min(1, len(rows) - 1), None, _ROWS_AGAIN)
+            # The second row of a piece, unlike the first, has no weights, which would take longer than all the rest.
+            row_checksums(rows[some], weights, checksums[some], slice(int(len(rows) == 1)))
         self._stored.clear()
 
-    def _sum_some_again(self, stored: Sequence[tuple[Piece, np.ndarray, np.ndarray]]) -> None:
-        for piece, rows, checksums in stored:
-            weights = self._weights["C"][piece.columns.slice]
-            row_checksums(rows[::_ROWS_AGAIN], weights, checksums[::_ROWS_AGAIN], 1)
-
     def _end_sharing(self) -> None:
-        self._waiting = True
-        self._submitted.set()
         self._asked.put(None)
-        if self._sharing is not None:
-            self._sharing.join()
-            self._sharing = None
+        self._shared_out.wait()
 
     def _share_out(self) -> None:
         """In a thread of its own, which waits for one event after the other."""
-        self._submitted.wait(_MOST_DELAY)
         try:
             while (entry := self._asked.get()) is not None:
                 if not self._abandoned:
                     self._share_out_piece(*entry)
         except BaseException as error:  # raised by `wait`
             self._failure = error
+        finally:
+            self._shared_out.set()
 
     def _share_out_piece(self, piece: Piece, rows: np.ndarray, checksums: np.ndarray, event: Event | None) -> None:
         if event is not None:
             self._device.wait(event)
         weights = self._weights[piece.operand][piece.columns.slice]
-        at_once = _LAST_CALL_BYTES if self._waiting else _CALL_BYTES
         together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
-        for part in rows_of_about(at_once, Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
+        for part in rows_of_about(_CALL_BYTES[piece.operand], Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
             some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
             self._calls.soon(partial(row_checksums, rows[some], weights, checksums[some]))
 
@@ -157,9 +141,6 @@ class ByDevice:
 
     def begin(self) -> None:
         self._clear([])
-
-    def submitted(self) -> None:
-        pass
 
     def abandon(self) -> None:
         pass

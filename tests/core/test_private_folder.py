@@ -7,6 +7,7 @@ import os
 import pwd
 import stat
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_in_a_folder_that_others_may_write_to_nothing_is_changed_and_another_is_
     home.chmod(0o755)
     (home / "emulation").chmod(0o755)
     opened = home.parent / open_one
-    opened.chmod(0o775)
+    opened.chmod(0o777)
     before = everything_below(home.parent)
     with pytest.warns(folders.Elsewhere, match=rf"kept in \S+/emulation: others may write to {opened} \(chmod go-w\)"):
         folder = folders.cache_folder("emulation")
@@ -138,7 +139,7 @@ def test_own_is_what_nobody_else_can_write_to(tmp_path):
     assert not folders.is_own(tmp_path / "missing")
     os.mkfifo(tmp_path / "pipe")
     assert not folders.is_own(tmp_path / "pipe")
-    (tmp_path / "file").chmod(0o620)
+    (tmp_path / "file").chmod(0o622)
     assert not folders.is_own(tmp_path / "file")
 
 
@@ -150,3 +151,18 @@ def test_a_file_of_another_user_is_not_own(tmp_path):
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(folders.NotPrivate, match="belongs to another user"):
         folders.refuse_unless_private(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "private"), [("me", [], True), ("me", ["me"], True), ("me", ["me", "eve"], False), ("staff", [], False)]
+)
+def test_a_group_of_one_s_own_may_write(monkeypatch, tmp_path, name, members, private):
+    """As many systems give each user, with the umask 002."""
+    monkeypatch.setattr("pwd.getpwuid", lambda number: SimpleNamespace(pw_name="me", pw_gid=os.getegid()))
+    monkeypatch.setattr("grp.getgrgid", lambda number: SimpleNamespace(gr_name=name, gr_gid=number, gr_mem=members))
+    tmp_path.chmod(0o775)
+    if private:
+        folders.refuse_unless_private(tmp_path)
+    else:
+        with pytest.raises(folders.NotPrivate, match="others may write"):
+            folders.refuse_unless_private(tmp_path)
