@@ -46,10 +46,10 @@ run_alone() {
         ${COVERAGE[@]+"${COVERAGE[@]}"}
 }
 
-# The cores that this process may use, but not all of a large machine's.
+# Half as many again as cores that this process may use, since many tests wait; but not all of a large machine's.
 workers() {
     "$PYTHON" -c 'import sys; from hybrid.host.threads import core_quota, usable_cores
-print(max(1, min(int(sys.argv[1]), len(usable_cores()), int(core_quota() or sys.maxsize))))' "$MOST_WORKERS"
+print(max(1, min(int(sys.argv[1]), 3 * min(len(usable_cores()), int(core_quota() or sys.maxsize)) // 2)))' "$MOST_WORKERS"
 }
 
 run_cluster_tests() {

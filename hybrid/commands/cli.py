@@ -17,7 +17,7 @@ from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.interrupts import ERROR_TIME
+from hybrid.ranks.interrupts import wait_for_turn
 from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
@@ -182,8 +182,7 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
     exec("")  # noqa: S102
     if heartbeat.interrupted() or isinstance(error, KeyboardInterrupt):
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
-        if team.rank:  # a terminal interrupts all ranks: rank 0 says so, and ends the job
-            time.sleep(ERROR_TIME)
+        wait_for_turn(team.rank)  # a terminal interrupts all ranks: one says so, and ends the job
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
@@ -206,8 +205,7 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     code = getattr(error, "exit_code", 1)
     if heartbeat.interrupted():
         error = KeyboardInterrupt()
-    if rank_by_launcher() != 0:
-        time.sleep(ERROR_TIME)
+    wait_for_turn(rank_by_launcher())
     if not isinstance(error, HybridError):
         error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
     _print_error(name, error)

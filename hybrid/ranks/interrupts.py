@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from hybrid.ranks.launcher import rank_by_launcher
 
-ERROR_TIME = 1.0  # seconds that rank 0 gets to print an error which all ranks have, before the others print theirs
+_FIRST_TURN, _NEXT_TURN = 2.0, 0.5  # seconds that rank 0, and each of the ranks 1 to 3, gets to print an error and end the job
 _PATIENCE = 1.0  # seconds that an interrupt waits for the other ranks
 
 _came = 0.0  # when an interrupt did that waits; 0: none
@@ -57,12 +57,17 @@ def end_when_interrupted(name: str) -> None:
     """From now on an interrupt ends this process with one line: a command that is starting, and has told nobody of itself."""
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
-        if rank_by_launcher() != 0:
-            time.sleep(ERROR_TIME)
+        wait_for_turn(rank_by_launcher())
         os.write(2, f"{name}: interrupted\n".encode())
         os._exit(1)
 
     handle(signal.SIGINT, end)
+
+
+def wait_for_turn(rank: int) -> None:
+    """Before a rank prints an error that others may have, too: the first to print it usually ends the job."""
+    if rank:
+        time.sleep(_FIRST_TURN + _NEXT_TURN * min(rank - 1, 3))
 
 
 def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:

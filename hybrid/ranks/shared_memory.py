@@ -160,6 +160,6 @@ def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
         folder = shared_memory_folder()
         free = shared_bytes(folder)
         raise DoesNotFit(
-            f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them {readable(free)} are "
-            f"free: {readable(max(0, len(reserved) - free))} are missing ({error.strerror})"
+            f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them too little was free "
+            f"({error.strerror}; {readable(free)} are now): delete what ended programs left there, or enlarge it"
         ) from None

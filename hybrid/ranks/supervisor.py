@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
-from hybrid.ranks.interrupts import handle
+from hybrid.ranks.interrupts import handle, wait_for_turn
 from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from hybrid.ranks.pulse import Pulse
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
-TURN = 1.0  # seconds that rank 0 gets to say that the job was asked to end, and to end it, before the others say so
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
-INTERRUPT_LIMIT = 2.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
+INTERRUPT_LIMIT = 3.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
 _START = "start"  # the first phase
 _POLL = 0.25  # seconds
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
@@ -219,8 +218,8 @@ class _Watch:
             return
         if asked:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
-        if rank_by_launcher() and (asked or self._waits or (self._phase == _START and code > 0)):
-            time.sleep(TURN)
+        if asked or self._waits or (self._phase == _START and code > 0):
+            wait_for_turn(rank_by_launcher())
 
     def _exit_code(self, code: int) -> int:
         if self._asked_to_end:

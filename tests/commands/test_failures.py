@@ -134,6 +134,7 @@ def test_nothing_stays_behind_in_shared_memory():
     assert not [path for path, status in left().items() if status.st_size == 8 * size**2]
 
 
+@pytest.mark.exhaustive
 def test_a_long_multiplication_is_no_standstill(tmp_path):
     program = tmp_path / "slow.py"
     program.write_text(

@@ -91,7 +91,7 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments, said):
 
 
 @launcher
-@pytest.mark.parametrize("rank", ["SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"])
+@pytest.mark.parametrize("rank", exhaustive(["PMI_RANK"], ["SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"]))
 def test_a_launcher_of_another_mpi_is_a_finding_and_what_fits_is_said(rank, tmp_path):
     """Or MPI does not even start with what such a launcher leaves in the environment, and ends the process."""
     size = {"SLURM_PROCID": "SLURM_STEP_NUM_TASKS", "PMI_RANK": "PMI_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE"}[rank]

@@ -190,6 +190,7 @@ def test_the_same_lines_make_the_same_page(page, lines_file):
     assert page.read_bytes() == before
 
 
+@pytest.mark.exhaustive
 def test_without_a_gpu_every_section_is_there_too(tmp_path):
     out = tmp_path / "report.html"
     assert cli.main([all_lines(tmp_path / "l.jsonl", gpu=None), "--out", str(out)]) == 0

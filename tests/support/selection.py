@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from hybrid.ranks.launcher import launched
+
 _all = False  # whether --all is given
+_FEW_RANKS = 2  # which run all cases by default: more ranks than cores take much longer, and test the same with other rows
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,12 +32,23 @@ LEFT_OUT = pytest.StashKey[bool]()  # of a test that only --all runs, and that -
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.all:
         return
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    left_out = {item for item in items if item.get_closest_marker("exhaustive")}
+    launch = launched()
+    if launch is not None and launch.size > _FEW_RANKS:
+        left_out |= _most_cases([item for item in items if item not in left_out])
     if left_out:
         for item in left_out:
             item.stash[LEFT_OUT] = True
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _most_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Of each test two cases of three."""
+    of_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return {item for cases in of_test.values() for number, item in enumerate(cases) if number % 3}
 
 
 def examples(number: int, **more: Any) -> settings:

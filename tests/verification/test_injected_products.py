@@ -101,7 +101,7 @@ OF_UNIFORM = {"10 % off": one_off(0.1), "columns swapped": columns_swapped, "the
 
 
 @pytest.mark.parametrize(("dtype", "n", "l", "m"), exhaustive(SIZES[:2], SIZES))
-@pytest.mark.parametrize("faults", [OF_NORMAL, OF_UNIFORM], ids=["normal", "uniform"])
+@pytest.mark.parametrize("faults", [OF_NORMAL, pytest.param(OF_UNIFORM, marks=pytest.mark.exhaustive)], ids=["normal", "uniform"])
 def test_faults_are_found(rng, faults, dtype, n, l, m):
     draw = rng.standard_normal if faults is OF_NORMAL else rng.random
     a, b = draw((n, l), dtype), draw((l, m), dtype)
