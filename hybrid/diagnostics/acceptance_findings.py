@@ -14,6 +14,7 @@ from hybrid.diagnostics.acceptance import Outcome, WrongProduct
 from hybrid.diagnostics.acceptance_levels import Case
 from hybrid.diagnostics.bandwidth import Measurements
 from hybrid.diagnostics.finding import Finding, Unknown
+from hybrid.reporting.run_report import placement_record
 
 SLOW = 1.1  # times the median of all
 SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
@@ -155,17 +156,7 @@ def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
         "seed": outcome.seed,
         "findings": [vars(finding) for finding in findings],
         "wrong": [asdict(each) for each in outcome.wrong],
-        "placements": [
-            {
-                "rank": placement.rank,
-                "host": placement.host,
-                "cores": ranges(placement.cores),
-                "threads": placement.threads.count,
-                "gpu": placement.gpu.name if placement.gpu else None,
-                "uuid": placement.gpu.uuid if placement.gpu else None,
-            }
-            for placement in outcome.decision.placements
-        ],
+        "placements": [placement_record(placement) for placement in outcome.decision.placements],
         "multiply": [{**asdict(case), "ranks": [vars(spread) for spread in ranks]} for case, ranks in of_cases.items()],
         "links": [[asdict(link) for link in one.links] for one in outcome.links],
         "peer_copies": [[asdict(copy) for copy in one.peer_copies] for one in outcome.links],

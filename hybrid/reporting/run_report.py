@@ -150,15 +150,18 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
         "settings": settings,
         "placements": [
-            {
-                "rank": placement.rank,
-                "host": placement.host,
-                "cores": ranges(placement.cores),
-                "threads": placement.threads.count,
-                "gpu": placement.gpu.name if placement.gpu else None,
-                "uuid": placement.gpu.uuid if placement.gpu else None,
-                "rows": str(plan.shares[placement.rank].rows),
-            }
-            for placement in decision.placements
+            {**placement_record(placement), "rows": str(plan.shares[placement.rank].rows)} for placement in decision.placements
         ],
+    }
+
+
+def placement_record(placement: RankPlacement) -> dict[str, Any]:
+    """For a JSON line: where a rank runs."""
+    return {
+        "rank": placement.rank,
+        "host": placement.host,
+        "cores": ranges(placement.cores),
+        "threads": placement.threads.count,
+        "gpu": placement.gpu.name if placement.gpu else None,
+        "uuid": placement.gpu.uuid if placement.gpu else None,
     }

@@ -19,11 +19,9 @@ from support.selection import examples, pairs_first
 import hybrid
 import hybrid.execution.product
 import hybrid.execution.rank_check
-import hybrid.plan.plan
 import hybrid.verification.check
 from hybrid.core.problem import Problem
 from hybrid.errors import CheckFailed, DoesNotFit
-from hybrid.plan.plan import make_plan
 from hybrid.verification.check import Check
 
 PLANS = {
@@ -149,16 +147,7 @@ def test_a_wrong_multiplication_is_found_in_its_row_and_columns(rng, monkeypatch
     assert wrong.any()
 
 
-@pytest.fixture
-def device_checks_any(monkeypatch):
-    """Also where memory is so short that the host would check instead: a CPU has room for the sums."""
-    monkeypatch.setattr(hybrid.plan.plan, "_checks_on_device", lambda *_: True)
-    make_plan.cache_clear()
-    yield
-    make_plan.cache_clear()
-
-
-@pytest.mark.usefixtures("device_checks_any")
+@pytest.mark.usefixtures("checked_on_the_device")
 @pytest.mark.parametrize(
     ("operand", "plan", "spoil", "dtype", "which"),
     pairs_first(["A", "B", "C"], list(OUT_OF_CORE), SPOILS, DTYPES, [0, 1, -1]),
@@ -169,7 +158,7 @@ def test_where_panels_come_and_go_the_wrong_copy_is_named(rng, monkeypatch, chec
     find_wrong_copy(monkeypatch, checks, a, b, c, operand, spoil, which)
 
 
-@pytest.mark.usefixtures("device_checks_any")
+@pytest.mark.usefixtures("checked_on_the_device")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("plan", OUT_OF_CORE)
 @pytest.mark.parametrize("spoil", OF_PRODUCTS)
@@ -301,7 +290,7 @@ def test_a_right_product_of_any_plan_passes(
     assert check.kind == "exact" or not integers
 
 
-@pytest.mark.usefixtures("device_checks_any")
+@pytest.mark.usefixtures("checked_on_the_device")
 @examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n=st.integers(20, 90),

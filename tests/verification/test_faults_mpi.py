@@ -13,11 +13,9 @@ from support.selection import pairs_first
 
 import hybrid
 import hybrid.execution.scatter_gather
-import hybrid.plan.plan
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, RankFailed
 from hybrid.execution.rank_check import RankCheck
-from hybrid.plan.plan import make_plan
 
 pytestmark = pytest.mark.mpi(min_size=2)
 L, M = 71, 149
@@ -35,13 +33,9 @@ WAYS = {
 
 
 @pytest.fixture(autouse=True)
-def _staged(monkeypatch):
+def _staged(monkeypatch, checked_on_the_device):
     monkeypatch.setenv("HYBRID_STAGED", "1")
     monkeypatch.setenv("HYBRID_POISON", "1")
-    monkeypatch.setattr(hybrid.plan.plan, "_checks_on_device", lambda *_: True)  # however short memory is
-    make_plan.cache_clear()
-    yield
-    make_plan.cache_clear()
 
 
 @pytest.fixture

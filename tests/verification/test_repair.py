@@ -16,10 +16,8 @@ from support.selection import pairs_first
 
 import hybrid
 import hybrid.execution.rank_run
-import hybrid.plan.plan
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.plan.plan import make_plan
 from hybrid.plan.request import PlanRequest
 from hybrid.verification import recompute
 from hybrid.verification.wrong_parts import WrongParts
@@ -27,6 +25,8 @@ from hybrid.verification.wrong_parts import WrongParts
 N, L, M = 261, 71, 149
 DATA = ["float64", "float32", "integers"]
 FAULTS = [element, lowest_bit, rows_exchanged, columns_exchanged, nothing]
+pytestmark = pytest.mark.usefixtures("checked_on_the_device")
+
 PLANS = {
     "in place": {},
     "in one piece": {"STAGED": "1"},
@@ -35,15 +35,6 @@ PLANS = {
     "checked by the host": {"STAGED": "1", "PANEL_ROWS": "33", "CHECK": "host"},
     "out of core": {"STAGED": "1", "GPU_MEMORY": "200k", "PANEL_ROWS": "33", "PANEL_COLUMNS": "70"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _checked_on_the_device(monkeypatch):
-    """However short memory is."""
-    monkeypatch.setattr(hybrid.plan.plan, "_checks_on_device", lambda *_: True)
-    make_plan.cache_clear()
-    yield
-    make_plan.cache_clear()
 
 
 def using(monkeypatch, plan):

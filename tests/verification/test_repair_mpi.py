@@ -14,10 +14,8 @@ from support.selection import pairs_first
 
 import hybrid
 import hybrid.execution.product
-import hybrid.plan.plan
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed
-from hybrid.plan.plan import make_plan
 from hybrid.ranks.world import team_of
 from hybrid.selection.session import session_of
 from hybrid.verification import recompute
@@ -37,15 +35,12 @@ KINDS = ["root", "shared", "row blocks"]
 
 
 @pytest.fixture(autouse=True)
-def session(comm, monkeypatch):
+def session(comm, checked_on_the_device):
     """Of the communicator, in which no device was wrong."""
-    monkeypatch.setattr(hybrid.plan.plan, "_checks_on_device", lambda *_: True)
-    make_plan.cache_clear()
     session = session_of(team_of(comm))
     session._times_wrong.clear()
     yield session
     session._times_wrong.clear()
-    make_plan.cache_clear()
 
 
 def case(comm, rng):

@@ -12,19 +12,10 @@ from support.faults import Planted, element, rows_wrong
 from support.selection import pairs_first
 
 import hybrid
-import hybrid.plan.plan
-from hybrid.plan.plan import make_plan
+
+pytestmark = pytest.mark.usefixtures("checked_on_the_device")
 
 N, L, M = 80, 53, 1350  # each of 20 wrong columns lies in another group of 64
-
-
-@pytest.fixture(autouse=True)
-def _checked_on_the_device(monkeypatch):
-    """However short memory is."""
-    monkeypatch.setattr(hybrid.plan.plan, "_checks_on_device", lambda *_: True)
-    make_plan.cache_clear()
-    yield
-    make_plan.cache_clear()
 
 
 def repaired(a, b, kind="root"):
