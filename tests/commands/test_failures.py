@@ -38,10 +38,12 @@ RANKS = [0, 1]
 
 
 def failures():
-    """All with --all; by default any two of phase, way of failing and rank come together, and the kinds of a way in turn."""
+    """With --all every kind in every phase; by default any two of phase, way of failing and rank come together, and the kinds
+    of a way in turn."""
     turns = {way: itertools.cycle(way) for way in WAYS}
     chosen = [(phase, next(turns[way]), rank) for phase, way, rank in pairwise(PHASES, WAYS, RANKS)]
-    return exhaustive(chosen, itertools.product(PHASES, SAID, RANKS))
+    of_each = [(phase, kind, RANKS[number % 2]) for number, (phase, kind) in enumerate(itertools.product(PHASES, SAID))]
+    return exhaustive(chosen, dict.fromkeys([*chosen, *of_each]))
 
 
 def run(ranks: int, command: list[str], limit: float = LIMIT, **environment: str) -> subprocess.CompletedProcess[str]:

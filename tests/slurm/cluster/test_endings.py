@@ -42,7 +42,7 @@ def test_a_job_that_is_asked_to_end_reports_what_it_has_finished(endless):
     endless.cancel("--signal=TERM")
     matrices(endless, "FAILED")
     assert endless.exit_codes() == ["143:0"]  # 128 + SIGTERM
-    assert re.search(r"^asked to end: \d+ of 1000000000 products", endless.output(), re.MULTILINE)
+    assert re.search(r"^hybrid: asked to end: \d+ of 1000000000 products", endless.output(), re.MULTILINE)
     assert re.search(r"^total .* check ok \(exact", endless.output(), re.MULTILINE)
     (result,) = endless.results()
     assert 0 < result["repeat"] < 10**9
