@@ -8,7 +8,8 @@ For each number of GPUs these are started, round by round and each round in anot
   library      hybrid.multiply with rank 0's private arrays: with its check, and without it, with and without out=
   cublasxt     cuBLASXt's own call of one process, the best of several block sizes (experiments/hosts/programs/cublasxt.py)
   larger       ours with a third of the matrices' bytes as --gpu-memory, on one GPU
-  wall         the whole command with default flags, from the second start on (fewest and most GPUs), and mpirun alone
+  wall         the whole command with default flags, from the second start on (fewest and most GPUs); beside it mpirun alone,
+               and a program that only loads mpi4py, NumPy and CuPy and makes its GPU ready
 and after these, once:
   resident     hybrid.multiply of row blocks that lie on the GPUs, and stay there
   small        the same of small host arrays on one GPU, in turns with the same copies and cuBLAS

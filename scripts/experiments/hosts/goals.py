@@ -17,6 +17,7 @@ SAID = {  # in what unit, and how many of it a second is
     "resident": ("row blocks", "ms", 1e3),
     "wall": ("whole command", "s", 1.0),
 }
+MORE_THAN_IMPORTS = {(8000, 1): 0.35, (8000, 2): 0.35}  # seconds, of the whole command
 LARGER_RATE, SMALL_MORE_MS = 0.85, 1.0
 TIMES_CUBLASXT, CUBLASXT_FROM = {"cublasxt, page-locked": 1.8, "cublasxt, pageable": 8.0}, 8000  # as fast, from this size on
 SLOWER_AT_MOST, SLOWER_FROM = 1.03, 4000  # of each doubling of the GPUs, for matrices from this size on
@@ -45,6 +46,10 @@ def _of_cell(cell: Cell, results: Results) -> Iterator[Verdict]:
     if (most := MOST_SECONDS.get((cell.part, *where))) is not None:
         what, unit, times = SAID[cell.part]
         yield _verdict(f"{what} at {at}", times * cell.seconds, times * most, unit, cell.repeats)
+    imports = results.of("imports", cell.gpus, cell.n, cell.run)
+    if cell.part == "wall" and where in MORE_THAN_IMPORTS and imports:
+        what, more = f"whole command at {at}, beyond loading MPI, NumPy and CuPy", cell.seconds - imports.seconds
+        yield _verdict(what, more, MORE_THAN_IMPORTS[where], "s", min(cell.repeats, imports.repeats))
     if cell.part == "larger" and (rate := results.ratio(cell, "ours")) is not None:
         yield _verdict(f"3 × the allowed memory at {at}", rate, LARGER_RATE, "× in memory", cell.repeats, at_least=True)
     if cell.part == "small" and (plain := results.of("small, plain", cell.gpus, cell.n, cell.run)):

@@ -26,7 +26,7 @@ NAMES = {  # of what is in the table, in its order
     "resident": "ours, row blocks that stay on the GPUs",
 }
 IN_BLOCKS = tuple(part for part in NAMES if part.startswith("cublasxt"))  # measured with several block sizes: the best counts
-BESIDE = ("larger", "wall", "launcher", "small", "small, plain")  # the table
+BESIDE = ("larger", "wall", "launcher", "imports", "small", "small, plain")  # the table
 DRAWN = {  # name, colour, how the line is drawn
     "handwritten": ("written by hand", plots.LECTURE, "-"),
     "jax": ("JAX", "#937860", "-"),
@@ -181,6 +181,8 @@ class Results(results.MachineResults):
                 times = f"{cell.seconds:.2f} s ({cell.least:.2f} to {cell.most:.2f})"
                 launcher = self.of("launcher", cell.gpus, cell.n, cell.run)
                 alone = f"; `mpirun -n {cell.gpus} true` takes {launcher.seconds:.2f} s" if launcher else ""
+                if imports := self.of("imports", cell.gpus, cell.n, cell.run):
+                    alone += f", and to load mpi4py, NumPy and CuPy and make the GPU ready {imports.seconds:.2f} s"
                 command = f"mpirun -n {cell.gpus} python -m hybrid.matmul {cell.n} {cell.n} {cell.n}"
                 yield f"Whole command, `{command}`: {times}{alone}."
             elif cell.part == "small" and (plain := self.of("small, plain", cell.gpus, cell.n, cell.run)):

@@ -29,7 +29,8 @@ MODULES = {"handwritten": "handwritten", "cublasxt": "cublasxt", "jax": "sharded
 SMALL_SIZES, SMALL_REPEATS = (128, 256, 512), 5  # the latter for each repeat of the others
 RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
 TIMES_LARGER = 3  # than the memory that it is allowed
-OF_THE_WHOLE = ("wall", "launcher")  # what is timed is the program, from its start to its end
+BESIDE_WALL = ("launcher", "imports")  # programs that record nothing
+OF_THE_WHOLE = ("wall", *BESIDE_WALL)  # what is timed is the program, from its start to its end
 GRACE = 5.0  # seconds a program may take to end when it is told to
 
 
@@ -114,7 +115,10 @@ def _in_round(part: str, options: Namespace, gpus: int, number: int, times: int 
         n, device = options.wall_size, [] if options.device == "cuda" else ["--device", options.device]
         command = [*python, "hybrid.matmul", *[str(n)] * 3, *device]
         for index in range(options.repeat + (number == 0) if gpus in (options.gpus[0], options.gpus[-1]) else 0):
-            yield Start(part, gpus, number, [*on_ranks, "true"], gives="launcher", n=n)  # which takes no notice of arguments
+            # Both take no notice of further arguments.
+            yield Start(part, gpus, number, [*on_ranks, "true"], gives="launcher", n=n)
+            imports = [*python, "experiments.hosts.programs.imports", options.device]
+            yield Start(part, gpus, number, imports, gives="imports", n=n, wanted=number > 0 or index > 0)
             yield Start(part, gpus, number, command, gives=part, n=n, wanted=number > 0 or index > 0)
     else:
         warmed = ["--fill", "uniform", "--device", options.device, "--repeat", str(options.repeat), "--warmup", "1"]
@@ -158,9 +162,8 @@ def run(start: Start, limit: float) -> Outcome:
         if start.gives not in OF_THE_WHOLE:
             outcome.lines = [_as_ours(line, start) for line in _read(path)]
         elif not (outcome.failure or outcome.interrupted):
-            # A launcher that starts nothing of ours records nothing.
             nothing = {"part": start.gives, "gpus": start.gpus, "n": start.n, "round": start.round}
-            about = [nothing] if start.gives == "launcher" else [_as_ours(line, start) for line in _read(path)]
+            about = [nothing] if start.gives in BESIDE_WALL else [_as_ours(line, start) for line in _read(path)]
             outcome.lines = [{**line, "seconds": spread([seconds]), "repeat": 1} for line in about]
         return outcome
 
