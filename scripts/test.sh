@@ -19,7 +19,6 @@ unset PYTHONDONTWRITEBYTECODE
 RANKS=(0 2 4)
 CHOSEN=0    # by the caller's arguments: then a step may be left without tests
 MARKED=''   # the caller's -m narrows those of the steps
-COVERAGE=() # --cov…: of the tests without mpirun
 ARGUMENTS=(-p no:cacheprovider --color=no)
 PASSED=0 FAILED=0 SKIPPED=0
 SUMMARY=$(printf '%-5s %7s  %s' ranks seconds result)
@@ -42,8 +41,7 @@ main() {
 }
 
 run_alone() {
-    run_tests 0 "$SECONDS_ALONE" "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED" \
-        ${COVERAGE[@]+"${COVERAGE[@]}"}
+    run_tests 0 "$SECONDS_ALONE" "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED"
 }
 
 # Half as many again as cores that this process may use, since many tests wait; but not all of a large machine's.
@@ -67,7 +65,6 @@ read_arguments() {
         case $1 in
             --all) RANKS=(0 1 2 3 4 slurm) ARGUMENTS+=(--all) && shift ;;
             --ranks) read -ra RANKS <<<"${2-}" && shift $(($# > 1 ? 2 : 1)) ;;
-            --cov*) COVERAGE+=("$1") && shift ;;
             -m) CHOSEN=1 MARKED=" and (${2-})" && shift $(($# > 1 ? 2 : 1)) ;;
             *) CHOSEN=1 ARGUMENTS+=("$1") && shift ;;
         esac

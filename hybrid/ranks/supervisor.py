@@ -202,7 +202,7 @@ class _Watch:
             other_code = self._start_failed(self._how_it_ended(code))
             if other_code is not None:
                 _exit(other_code)
-        if not line or agreed:
+        if not line or (agreed and not (self._interrupted or self._asked_to_end)):  # else the worker has said so
             self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
