@@ -87,7 +87,7 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
         host=session.team.host,
         host_bytes=settings.host_memory or available_host_bytes(now=now),
         shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
-        gpu_bytes=on_gpu if gpu else 0,
+        gpu_bytes=on_gpu if gpu or not now else 0,  # of a first product nobody knows which GPU it will be on
         gpu_id=gpu.uuid if gpu else "",
         gpu_reserved=reserved,
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,

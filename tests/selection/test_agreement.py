@@ -15,10 +15,11 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DoesNotFit
+from hybrid.plan.plan import make_plan
 from hybrid.plan.request import OperandLocation, RowBlocks
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import team_of
-from hybrid.selection import agreement, inventory
+from hybrid.selection import agreement, decision, inventory
 from hybrid.selection.agreement import agree
 from hybrid.selection.decision import ProductRequest, Unknown
 from hybrid.selection.inventory import SPARE_GPU_BYTES, free_memory_of, take_inventory
@@ -73,6 +74,14 @@ def test_a_product_like_the_one_before_asks_no_gpu(machine):
     assert machine.plan(LARGE) == first
     assert machine.plan(SMALL).shares[0].holds_all
     assert machine.asked == 1
+
+
+def test_no_plan_is_made_for_less_memory_than_there_is(machine, monkeypatch):
+    """Nor before anybody knows how much there is: the search for a plan out of core takes as long as many a product."""
+    planned = []
+    monkeypatch.setattr(decision, "make_plan", lambda asked: planned.append(asked) or make_plan(asked))
+    machine.plan(LARGE)
+    assert [asked.device_memory for asked in planned] == [0] * len(planned) != []
 
 
 def test_what_is_held_for_the_check_is_used_by_the_next_check(machine):
