@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hybrid.core.record import record
@@ -113,13 +113,8 @@ def _removed(path: Path) -> str | None:
     if made_by and made_by[1] != kernel():
         return "it was made on another machine, or before this one was last started"
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now must not end this process, as SIGIO would
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        with _leased(path):
             path.unlink()
-        finally:
-            os.close(descriptor)  # and gives the lease back
     except FileNotFoundError:
         raise
     except BlockingIOError:
@@ -144,3 +139,26 @@ def candidates() -> Iterator[Path]:
 def _mapped(process: int | str) -> set[str]:
     with open(f"/proc/{process}/maps", errors="replace") as maps:
         return {parts[5].rstrip("\n") for line in maps if len(parts := line.split(maxsplit=5)) == 6}
+
+
+def is_used(path: Path) -> bool:
+    """Whether the kernel says that a process has the file open or mapped."""
+    try:
+        with _leased(path):
+            return False
+    except BlockingIOError:
+        return True
+    except (OSError, AttributeError):  # nobody can tell
+        return False
+
+
+@contextmanager
+def _leased(path: Path) -> Iterator[None]:
+    """BlockingIOError where a process has it open or mapped; AttributeError elsewhere than on Linux."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now must not end this process, as SIGIO would
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield
+    finally:
+        os.close(descriptor)  # and gives the lease back

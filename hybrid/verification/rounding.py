@@ -35,11 +35,20 @@ _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every inte
 
 
 def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> np.ndarray:
-    """For column panels that are so wide, whose columns are summed in groups of so many."""
-    sizes = np.resize(np.arange(SMALLEST_X, LARGEST_X + 1), group)
-    parts = [random.permutation(sizes)[: width - first] for width in widths for first in range(0, width, group)]
-    x = np.concatenate([*parts, np.empty(0)])
-    return x * random.choice([-1.0, 1.0], size=len(x))
+    """For column panels that are so wide, whose columns are summed in groups of so many.
+
+    In each group the sum is as far from 0 as that of random signs usually is, by turning some: an error that is the same in all
+    columns would not show where the sum happens to be small.
+    """
+    lengths = np.array([min(group, width - first) for width in widths for first in range(0, width, group)], np.intp)
+    there = np.arange(group) < lengths[:, None]
+    sizes = np.tile(np.resize(np.arange(SMALLEST_X, LARGEST_X + 1), group), (len(lengths), 1))
+    x = random.permuted(sizes, axis=1) * random.choice([-1.0, 1.0], size=there.shape) * there
+    total, usual = x.sum(axis=1), np.sqrt(np.square(x).sum(axis=1))
+    against = x * np.where(total < 0, -1.0, 1.0)[:, None] < 0
+    gained = np.cumsum(2 * np.abs(x) * against, axis=1) - 2 * np.abs(x) * against  # by turning those before
+    turned = against & (np.abs(total)[:, None] + gained < usual[:, None])
+    return np.where(turned, -x, x)[there]
 
 
 def of_product(problem: Problem, group: int) -> np.ndarray:

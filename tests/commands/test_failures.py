@@ -38,12 +38,14 @@ RANKS = [0, 1]
 
 
 def failures():
-    """With --all every kind in every phase; by default any two of phase, way of failing and rank come together, and the kinds
-    of a way in turn."""
+    """With --all every kind in every phase, and any two of phase, way of failing and rank come together; by default every
+    phase and every kind comes twice."""
     turns = {way: itertools.cycle(way) for way in WAYS}
-    chosen = [(phase, next(turns[way]), rank) for phase, way, rank in pairwise(PHASES, WAYS, RANKS)]
+    pairs = [(phase, next(turns[way]), rank) for phase, way, rank in pairwise(PHASES, WAYS, RANKS)]
     of_each = [(phase, kind, RANKS[number % 2]) for number, (phase, kind) in enumerate(itertools.product(PHASES, SAID))]
-    return exhaustive(chosen, dict.fromkeys([*chosen, *of_each]))
+    kinds = itertools.cycle(SAID)
+    chosen = [(phase, next(kinds), rank) for rank in RANKS for phase in PHASES]
+    return exhaustive(chosen, dict.fromkeys([*chosen, *pairs, *of_each]))
 
 
 def run(ranks: int, command: list[str], limit: float = LIMIT, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ def test_a_run_is_counted_printed_drawn_and_read_again(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("faults", exhaustive([40], [40, 300]))
-@pytest.mark.parametrize("data", ["float32", "float64"])
+@pytest.mark.parametrize("data", exhaustive(["float32"], ["float32", "float64"]))
 def test_no_fault_that_stands_out_of_the_rounding_errors_stays_unseen(rng, data, faults):
     lines = list(detection.measured(512, data, faults, rng))
     assert [line["alarms"] for line in lines if line["part"] == "right"] == [0]

@@ -348,6 +348,7 @@ def test_everything_runs_without_a_gpu(bench, capsys):
     assert "the goals do not apply" in out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.launcher
 def test_the_transport_between_peers(bench):
     parts = ("--only", "ours", "library", "wall", "resident")

@@ -13,7 +13,8 @@ from hypothesis import settings
 from hybrid.ranks.launcher import launched
 
 _all = False  # whether --all is given
-_FEW_RANKS = 2  # which run all cases by default: more ranks than cores take much longer, and test the same with other rows
+_FEW_RANKS = 3
+_CASES_OF_FEW, _CASES_OF_MANY = 3, 6  # of so many cases of a test, several ranks run one by default; more ranks take longer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,8 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     left_out = {item for item in items if item.get_closest_marker("exhaustive")}
     launch = launched()
-    if launch is not None and launch.size > _FEW_RANKS:
-        left_out |= _most_cases([item for item in items if item not in left_out])
+    if launch is not None and launch.size > 1:
+        one_of = _CASES_OF_FEW if launch.size <= _FEW_RANKS else _CASES_OF_MANY
+        left_out |= _others([item for item in items if item not in left_out], one_of)
     if left_out:
         for item in left_out:
             item.stash[LEFT_OUT] = True
@@ -43,12 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
-def _most_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Of each test two cases of three."""
+def _others(items: Iterable[pytest.Item], one_of: int) -> set[pytest.Item]:
+    """Of each test all but one of so many cases."""
     of_test: dict[str, list[pytest.Item]] = {}
     for item in items:
         of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return {item for cases in of_test.values() for number, item in enumerate(cases) if number % 3}
+    return {item for cases in of_test.values() for number, item in enumerate(cases) if number % one_of}
 
 
 def examples(number: int, **more: Any) -> settings:

@@ -129,3 +129,16 @@ def test_x_are_integers_that_differ_within_64_columns(widths, group, seed):
 )
 def test_exact_is_what_rounds_neither_in_the_product_nor_in_the_check(dtype, inner, largest_a, largest_b, exact):
     assert is_exact(Problem(3, inner, 3, dtype), GROUP, largest_a, largest_b) == exact
+
+
+@pytest.mark.parametrize(("widths", "group"), [([64], 64), ([5, 64, 200, 1], 64), ([1000], 32)])
+def test_an_error_that_is_the_same_in_all_columns_shows(widths, group):
+    for seed in range(50):
+        x, first = random_x(np.random.default_rng(seed), widths, group), 0
+        assert len(x) == sum(widths)
+        for width in widths:
+            for _ in range(0, width, group):
+                last = min(first + group, sum(widths[: widths.index(width) + 1]))
+                part = x[first:last]
+                assert abs(part.sum()) >= np.sqrt((part * part).sum()) * (1 - 1e-12)
+                first = last

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hybrid.ranks.launcher import mpirun
-from hybrid.ranks.leftovers import candidates
+from hybrid.ranks.leftovers import candidates, is_used
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
 _LEAVING = 4.0  # seconds that processes and files of an ended job may take to go
@@ -85,7 +85,8 @@ class Job:
 
     def _left(self) -> list[str]:
         processes = [f"process {process}" for process in self._known if _is_running(process)]
-        return processes + [str(path) for path in sorted(set(candidates()) - self._files_before)]
+        files = sorted(set(candidates()) - self._files_before)
+        return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
 
     def end(self) -> None:
         self.rank_processes()
