@@ -167,7 +167,7 @@ class _Watch:
 
     def _is_silent(self, seconds: float) -> bool:
         """Whether the worker has been silent for too long; then it is ended."""
-        if self._asked_to_end and seconds > GRACE:
+        if self._asked_to_end and seconds > 3 * GRACE:  # it may be reporting, on a machine with much to do
             self._kill(signal.SIGKILL)
         # A stopped process is reported first, then a supervisor that is not heard, then those who may wait for these in MPI.
         stopped = heartbeat.is_stopped(self._worker)
