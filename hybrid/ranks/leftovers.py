@@ -44,8 +44,9 @@ def unname_files(team: Team) -> None:
         _remove([*_segments_of("self", _OF_MPICH), *_topology_file()])
 
 
-def remove_files_of(process: int) -> None:
-    """Of a job whose launcher is gone: the names of what MPI has made for this process, and maybe others here."""
+def remove_files_of(process: int | str) -> None:
+    """The names of what MPI has made for this process and maybe others here: of a job whose launcher is gone, or a process
+    alone."""
     _remove(_segments_of(process))
 
 

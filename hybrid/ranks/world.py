@@ -14,7 +14,7 @@ from hybrid.errors import RankMissing, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat
 from hybrid.ranks.arrival import Limits, unusable
 from hybrid.ranks.launcher import launched
-from hybrid.ranks.leftovers import unname_files
+from hybrid.ranks.leftovers import remove_files_of, unname_files
 from hybrid.ranks.mpi_library import library_name
 from hybrid.ranks.preflight import left_over, refuse_too_little
 from hybrid.ranks.team import Team
@@ -98,6 +98,8 @@ def start_mpi() -> ModuleType:
         warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # is looked at, and said in one line
         from mpi4py import MPI
 
+    if MPI.COMM_WORLD.Get_size() == 1:  # nobody else opens them, and Open MPI does not remove its own even at an orderly end
+        remove_files_of("self")
     return MPI
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.processes import catches
 from support.selection import exhaustive
 
 from experiments.ordeal.job import Job
@@ -70,8 +71,10 @@ def test_the_launcher_ends_with_the_code_of_the_rank_that_was_hit(signum, whom, 
 
 def test_a_job_that_is_asked_to_end_after_its_first_products_reports_them():
     job, processes = started(2, 10**6)
-    time.sleep(1)
-    job.send(signal.SIGTERM, [processes[0][SUPERVISOR]])
+    supervisor, worker = processes[0]
+    while not catches(signal.SIGTERM, Path(f"/proc/{worker}/status").read_text()):  # which it does from its first product on
+        time.sleep(0.05)
+    job.send(signal.SIGTERM, [supervisor])
     code, out, (line,) = ended(job)
     assert re.fullmatch(r"hybrid: asked to end: [1-9]\d* of 1000000 products were finished", line), line
     assert "check ok" in out

@@ -23,10 +23,12 @@ from hybrid.ranks.shared_memory import shared_memory_folder
 
 pytestmark = pytest.mark.needs("shared memory")
 
+YOUNG = 40.0  # seconds: a minute is old
+
 
 @pytest.fixture
 def make():
-    """A file in shared memory, so many seconds old."""
+    """A file in shared memory, so many seconds old: older than any other test's job, which would take it for its own."""
     made = []
 
     def one(name: str, age: float = 1000.0) -> Path:
@@ -52,7 +54,7 @@ def own_name(kernel: str = "") -> str:
 
 def test_old_files_that_nobody_uses_are_removed_and_nothing_else(make):
     gone = {make(f"mpich_shm_{number()}_0"), make(own_name()), make(f"sm_segment.node.0.{number()}.1")}
-    young, mine = make(f"mpich_shm_{number()}_0", age=5), make(f"hybrid-results-{number()}")
+    young, mine = make(f"mpich_shm_{number()}_0", age=YOUNG), make(f"hybrid-results-{number()}")
     used = make(f"mpich_shm_{number()}_1")
     link = shared_memory_folder() / f"mpich_shm_{number()}_7"
     with ExitStack() as stack:
@@ -90,6 +92,24 @@ def test_what_hydra_wrote_for_ranks_that_may_start_mpi_late_stays_for_a_day(hour
     path.unlink(missing_ok=True)
 
 
+STARTED_ALONE = """\
+import os, signal
+from pathlib import Path
+from hybrid.ranks.world import start_mpi
+start_mpi()
+print(*(line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line), sep="\\n")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.launcher
+def test_a_process_that_starts_mpi_alone_leaves_nothing_even_when_it_is_killed():
+    done = subprocess.run([sys.executable, "-u", "-c", STARTED_ALONE], capture_output=True, text=True, timeout=60, check=False)
+    mapped = done.stdout.splitlines()
+    assert mapped, done.stderr
+    assert [path for path in mapped if os.path.lexists(path)] == []
+
+
 MAPPING = """\
 import mmap, os, sys
 descriptor = os.open(sys.argv[1], os.O_RDWR)
@@ -116,7 +136,7 @@ def test_what_a_process_of_another_container_has_mapped_stays(make):
 
 
 def test_the_doctor_removes_and_names_them(make):
-    old, young = make(f"mpich_shm_{number()}_0"), make(f"mpich_shm_{number()}_0", age=5)
+    old, young = make(f"mpich_shm_{number()}_0"), make(f"mpich_shm_{number()}_0", age=YOUNG)
     said = successful(start_doctor("--clean")).stdout
     assert f"removed {old} (4.0 KiB)" in said
     assert not old.exists()

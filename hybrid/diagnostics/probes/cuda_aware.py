@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hybrid.diagnostics.probes.protocol import report
+from hybrid.ranks.world import start_mpi
 
 SIZES = (1 << 10, 8 << 20)  # bytes: MPI libraries send short and long messages by different protocols
 
@@ -26,7 +27,8 @@ def send_to_self(make_buffers: Callable[[Any], tuple[Any, Any, Callable[[], Any]
     received to the host.
     """
     import numpy as np
-    from mpi4py import MPI
+
+    MPI = start_mpi()
 
     def move(source: Any, target: Any) -> None:
         MPI.COMM_SELF.Sendrecv([source, MPI.BYTE], 0, recvbuf=[target, MPI.BYTE], source=0)

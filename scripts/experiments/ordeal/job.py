@@ -18,6 +18,7 @@ from hybrid.ranks.leftovers import candidates, is_used
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
 _LEAVING = 4.0  # seconds that processes and files of an ended job may take to go
+_CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 
 
 class Job:
@@ -32,9 +33,8 @@ class Job:
         ignoring: Sequence[int] = (),
     ) -> None:
         self.ranks = ranks
-        self._files_before = set(candidates())
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (until the trial is over)
-        self.began = time.monotonic()
+        self.began, self._began_at = time.monotonic(), time.time() - _CLOCK
         self._process = subprocess.Popen(
             [*(mpirun(ranks) if ranks else []), sys.executable, *command],
             stdin=subprocess.DEVNULL,
@@ -85,8 +85,13 @@ class Job:
 
     def _left(self) -> list[str]:
         processes = [f"process {process}" for process in self._known if _is_running(process)]
-        files = sorted(set(candidates()) - self._files_before)
+        files = sorted(path for path in candidates() if self._may_be_ours(path))
         return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
+
+    def _may_be_ours(self, path: Path) -> bool:
+        with suppress(FileNotFoundError):
+            return path.stat().st_mtime >= self._began_at
+        return False
 
     def end(self) -> None:
         self.rank_processes()

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import re
-import time
+import signal
 
 import pytest
 from jobs import SECONDS, STARTS, submit
+from support.processes import catches
 
 SOON = 30.0  # seconds, on a machine that does other things as well
 
@@ -36,9 +37,9 @@ def test_a_cancelled_job_is_gone(endless):
     matrices(endless, "CANCELLED")
 
 
-def test_a_job_that_is_asked_to_end_reports_what_it_has_finished(endless):
-    """As a minute before its time is up, through --signal=TERM@60."""
-    time.sleep(5)  # for a first product, on a machine that does other things as well
+def test_a_job_that_is_asked_to_end_reports_what_it_has_finished(cluster, endless):
+    """As a minute before its time is up, through --signal=TERM@60; after its first product, from which on workers catch it."""
+    endless.wait_until(lambda: all(catches(signal.SIGTERM, status) for status in statuses(cluster, endless)), SOON)
     endless.cancel("--signal=TERM")
     matrices(endless, "FAILED")
     assert endless.exit_codes() == ["143:0"]  # 128 + SIGTERM
@@ -59,6 +60,10 @@ def test_a_killed_rank_ends_the_job(cluster, endless, which):
     matrices(endless, "FAILED")
     if which == "worker":
         assert re.search(r"hybrid: rank \d on p100[ab], .*: was killed by SIGKILL", endless.output())
+
+
+def statuses(cluster, job):
+    return [cluster.run("cat", f"/proc/{line.split()[0]}/status", check=False).stdout for line in job.processes()]
 
 
 def parent(cluster, process):
