@@ -26,7 +26,8 @@ going = True
 def work():
     while going:
         assert right(200)
-threading.Thread(target=work, daemon=True).start()
+worker = threading.Thread(target=work, daemon=True)
+worker.start()
 for _ in range(10):
     while hybrid.api._one_at_a_time.acquire(blocking=False):  # until the other thread is inside
         hybrid.api._one_at_a_time.release()
@@ -38,6 +39,7 @@ for _ in range(10):
     _, ended = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(ended) == 0, ended
 going = False
+worker.join()  # Python's end under a thread that is inside a library is another matter
 print("right")
 """
 

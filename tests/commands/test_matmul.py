@@ -363,7 +363,7 @@ def test_the_entry_point_is_the_command():
 @launcher
 def test_a_program_started_by_a_launcher_of_another_mpi_is_refused_too(tmp_path):
     # Open MPI leaves a file of a process alone, which `start_mpi` removes.
-    program = "import hybrid.ranks.world as w; hybrid.multiply([[1.0]], [[1.0]], comm=w.start_mpi().COMM_WORLD)"
+    program = "import hybrid; import hybrid.ranks.world as w; hybrid.multiply([[1.0]], [[1.0]], comm=w.start_mpi().COMM_WORLD)"
     environment = {**os.environ, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
     done = subprocess.run(
         [*under_a_launcher(tmp_path, "srun"), sys.executable, "-c", program],
