@@ -19,7 +19,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.diagnostics import bandwidth
+from hybrid.diagnostics import bandwidth, node_links
 from hybrid.diagnostics.acceptance_levels import Case, Level, Pace, large_size
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
@@ -61,6 +61,7 @@ class Outcome:
     left_out: list[str] = field(default_factory=list)  # types without large products
     links: list[bandwidth.Measurements] = field(default_factory=list)
     isolation: list[bandwidth.Isolation] = field(default_factory=list)
+    node_links: list[node_links.NodeLink] = field(default_factory=list)  # each as often as links were measured
     watched: list[Watched | Unknown | None] = field(default_factory=list)
     elapsed: float = 0.0
     asked_to_end: bool = False
@@ -202,10 +203,13 @@ class _Acceptance:
         return found
 
     def _measure_links(self) -> None:
-        team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]
+        team, placements = self._team, self._outcome.decision.placements
+        hosts, gpus = ([getattr(placement, what) for placement in placements] for what in ("host", "gpu"))
+        if any(gpus) or len(set(hosts)) > 1:
+            self._told("links")
+        self._outcome.node_links += node_links.measure(team, hosts)
         if not any(gpus):
             return
-        self._told("links")
         with team.phase("isolation", timed=False) as isolating:
             isolating.mine = bandwidth.isolation(usable_gpus())
         self._outcome.isolation = isolating.all

@@ -3,24 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from hybrid.core.text import counted, ranges
+from hybrid.core.text import counted, ranges, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.diagnostics import gpu_peers, gpu_watch, host_links
 from hybrid.diagnostics.acceptance import Outcome, WrongProduct
 from hybrid.diagnostics.acceptance_levels import Case
 from hybrid.diagnostics.bandwidth import Measurements
 from hybrid.diagnostics.finding import Finding, Unknown
+from hybrid.diagnostics.node_links import NodeLink
 from hybrid.reporting.run_report import placement_record
 
 SLOW = 1.1  # times the median of all
 SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
 
 K = TypeVar("K")
-_GIGA = 1e9
 
 
 def judge(outcome: Outcome) -> list[Finding]:
@@ -104,8 +104,9 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
 
 
 def _of_links(outcome: Outcome) -> list[Finding]:
+    between_nodes = judge_node_links(outcome.node_links)
     if not outcome.links:
-        return [Finding("gpu links", "note", "not measured: no GPU is used")]
+        return [*between_nodes, Finding("gpu links", "note", "not measured: no GPU is used")]
     gpus = [placement.gpu for placement in outcome.decision.placements]
     order = ("ok", "note", "unknown", "wrong")
     judged = [
@@ -113,7 +114,23 @@ def _of_links(outcome: Outcome) -> list[Finding]:
         [gpu_peers.judge(one, gpus, outcome.isolation) for one in outcome.links],
     ]
     worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
-    return worst + judge_links(outcome.links)
+    return between_nodes + worst + judge_links(outcome.links)
+
+
+def judge_node_links(measured: Sequence[NodeLink]) -> list[Finding]:
+    """One line for each slow link of the ring of nodes, one for all if there is none; nothing where there is one node."""
+    rates: dict[str, list[float]] = {}
+    for link in measured:
+        rates.setdefault(str(link), []).extend(link.rates)
+    found = [
+        Finding("node links", "wrong", text, "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it")
+        for text in _slow_ones(rates, "")
+    ]
+    medians = [Spread.of(each).median for each in rates.values()]
+    if found or not medians:
+        return found
+    least, most = (rate_in_units(rate, "B") for rate in (min(medians), max(medians)))
+    return [Finding("node links", "ok", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
 
 
 def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
@@ -127,17 +144,22 @@ def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
         for copy in one.peer_copies:
             kind = f"GPU to GPU, {'direct' if copy.direct else 'through host memory'}"
             rates.setdefault(kind, {}).setdefault(f"{copy.source} to {copy.target}", []).append(copy.rate)
-    found = []
-    for kind, of_links in rates.items():
-        times = {name: 1 / median for name, each in of_links.items() if (median := Spread.of(each).median) > 0}
-        for name, reference in beside(times).items():
-            if times[name] <= SLOW * reference:
-                continue
-            which = "the other one" if len(times) == 2 else "the median"
-            text = f"{name}: slow, {1 / times[name] / _GIGA:.1f} GB/s {kind}; {which} has {1 / reference / _GIGA:.1f} GB/s"
-            remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
-            found.append(Finding("gpu links", "wrong", text, remedy))
-    return found
+    remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
+    return [
+        Finding("gpu links", "wrong", text, remedy)
+        for kind, of_links in rates.items()
+        for text in _slow_ones(of_links, f" {kind}")
+    ]
+
+
+def _slow_ones(rates: Mapping[str, Sequence[float]], kind: str) -> Iterator[str]:
+    """A text for each link that is slower than the others of its kind."""
+    times = {name: 1 / median for name, each in rates.items() if (median := Spread.of(list(each)).median) > 0}
+    which = "the other one" if len(times) == 2 else "the median"
+    for name, reference in beside(times).items():
+        if times[name] > SLOW * reference:
+            own, others = (rate_in_units(1 / seconds, "B") for seconds in (times[name], reference))
+            yield f"{name}: slow, {own}{kind}; {which} has {others}"
 
 
 def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -158,6 +180,7 @@ def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
         "wrong": [asdict(each) for each in outcome.wrong],
         "placements": [placement_record(placement) for placement in outcome.decision.placements],
         "multiply": [{**asdict(case), "ranks": [vars(spread) for spread in ranks]} for case, ranks in of_cases.items()],
+        "node_links": [asdict(link) for link in outcome.node_links],
         "links": [[asdict(link) for link in one.links] for one in outcome.links],
         "peer_copies": [[asdict(copy) for copy in one.peer_copies] for one in outcome.links],
         "watched": [

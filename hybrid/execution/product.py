@@ -193,8 +193,7 @@ class _Product:
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-        needs_host = run.needs_host(check, repairs=self._wrong is not None)
-        by_host = self._checked_by_host() if needs_host else None
+        by_host = self._checked_by_host() if run.needs_host(check, self._wrong) else None
         result = settled(check, by_host)
         if result.ok or self._wrong is None:
             return result

@@ -68,25 +68,19 @@ class RankCheck:
     def findings(self, elsewhere: SumElsewhere | None = None) -> Findings:
         """Of the product, when it is complete. `elsewhere(pieces)` sums this rank's copies of what other nodes' ranks copy."""
         suspects: tuple[Suspect, ...] = ()
-        sums, on_device = None, np.empty(0, np.uint64)
+        sums, wrong, on_device = None, None, np.empty(0, np.uint64)
         if self.device is not None:
-            sums, suspects = self.device.sums(THRESHOLD)
+            sums, suspects, wrong = self.device.sums(THRESHOLD)
             on_device = self._all_pieces()[self._team.rank].of_pieces(self.device.checksums())
         in_memory = self.copies.results() if self.copies is not None else {}
         if elsewhere is not None:
             in_memory |= elsewhere(self._all_pieces())
-        return Findings(self._where, sums, on_device, in_memory, suspects)
+        return Findings(self._where, sums, on_device, in_memory, suspects, wrong)
 
     def judge(self, findings: Sequence[Findings]) -> Check:
         """From all ranks' findings."""
         plan = self._plan
         return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces(), plan.root)
-
-    def copies_tell_all(self, findings: Sequence[Findings], check: Check) -> bool:
-        """Whether the pieces that were copied wrong tell all that is wrong of C."""
-        copies = wrong_copies(findings, self._all_pieces(), self._plan.root)
-        judged = not any(found.sums is not None and found.sums.not_judged for found in findings)
-        return judged and len(copies) == len(check.faults)
 
     def wrong_copies(self, findings: Sequence[Findings]) -> list[tuple[WrongCopy, np.ndarray]]:
         """Of all ranks' findings the pieces that were copied wrong, each with its rows that are. Every rank calls it.

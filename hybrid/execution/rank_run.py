@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from hybrid.transport.base import RankMatrices
 from hybrid.transport.build import make_panel_stream, make_transport
 from hybrid.transport.panel_stream import PanelForwarder
 from hybrid.verification.check import Check, Findings, WrongCopy
+
+if TYPE_CHECKING:
+    from hybrid.verification.wrong_parts import WrongParts
 
 
 class RankRun:
@@ -109,12 +112,17 @@ class RankRun:
         self._findings = checking.all
         return self._check.judge(checking.all)
 
-    def needs_host(self, check: Check | None, *, repairs: bool) -> bool:
-        """Whether the host has to check, too, after this one: where it is undecided, or does not tell what there is to repair."""
-        if check is None or check.undecided or check.ok or not repairs:
+    def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
+        """Whether the host has to check, too, after this one: where it is undecided. `wrong`, where a product is to be repaired,
+        gets all that the devices know to be wrong, unless they left sums unjudged; then it is the host that has to look."""
+        if check is None or check.ok or wrong is None:
             return check is None or check.undecided
-        assert self._check is not None
-        return not self._check.copies_tell_all(self._findings, check)
+        if any(found.sums is not None and found.sums.not_judged for found in self._findings):
+            return True
+        for found in self._findings:
+            if found.wrong is not None:
+                wrong.suspect(*found.wrong.T)
+        return False
 
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
         """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""

@@ -33,10 +33,10 @@ def repaired(
     compute: Callable[[], list[Recomputed]],
     check: Callable[[], Check],
 ) -> Check:
-    """What is to be said of the product once the check on the host finds all of C right; `failed` where it does not.
+    """What is to be said of the product when it is right; `failed` where it cannot be made so.
 
-    `wrong`: what the check on the host has found, where it looked. `compute()` computes that again; `check()` is the check on
-    the host, of all of C, and adds to `wrong` what it finds. Every rank calls it.
+    `wrong`: what the check has found. `compute()` computes that again; `check()` is the check on the host, of all of C, and adds
+    to `wrong` what it finds. Every rank calls it.
     """
     plan, copies = decision.plan, run.wrong_copies()
     if any(copy.rank is None for copy, _ in copies):
@@ -47,14 +47,18 @@ def repaired(
     if not checked.ok:
         return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
-    blamed |= {share.rank: cause for share in plan.shares if share.rank not in blamed and wrong.in_rows(share.rows)}
+    for share in plan.shares:
+        if any(each.was_wrong and each.rows.meets(share.rows) for each in done):
+            blamed.setdefault(share.rank, cause)
+    if not blamed:
+        return failed.settled(checked)
     session.note_wrong(blamed)
     may = may_leave_out(settings) and not plan.has_row_blocks
     left_out = plan.topology.left_out(session.left_out) if may else frozenset()
     lines = [
         _line(decision, rank, cause, done) + _consequence(session.times_wrong(rank), leaves=rank in left_out)
         for rank, cause in sorted(blamed.items())
-    ] or [f"{fault}; but C passes the check from host memory" for fault in failed.faults]
+    ]
     return replace(checked, note=f"{_NOTE}; {checked.note}" if checked.note else _NOTE, repaired=tuple(lines))
 
 
@@ -74,16 +78,27 @@ def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tupl
 def _computed_again(
     wrong: WrongParts, compute: Callable[[], list[Recomputed]], check: Callable[[], Check]
 ) -> tuple[list[Recomputed], Check]:
-    """Until all of C is right, but not for ever: in the last round in all columns."""
-    done: list[Recomputed] = []
-    for last in (False, False, True):  # large errors may hide small ones
+    """Until it is right, but not for ever: in the last round in all columns."""
+    done = compute()
+    checked = _of_parts(done)
+    if not checked.ok:
+        checked = check()  # of all of C: more may be wrong than was found
+    for last in (False, True):
+        if checked.ok:
+            break
         if last:
             wrong.in_all_columns()
         done += compute()
         checked = check()
-        if checked.ok:
-            break
     return done, checked
+
+
+def _of_parts(parts: Sequence[Recomputed]) -> Check:
+    """The check of parts that were computed again: all others have passed it before."""
+    if not parts:
+        return Check("none", 0.0, 0.0, False)
+    worst = max((each.check for each in parts), key=lambda check: (check.kind, check.error))  # exact before freivalds
+    return replace(worst, ok=all(each.check.ok and each.check.kind != "none" for each in parts))
 
 
 def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed]) -> str:

@@ -8,13 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybrid.arrays.interop import copy_back, on_host
-from hybrid.core.spans import Topology
 from hybrid.host.row_view import RowView
-from hybrid.plan.plan import Plan, make_plan
-from hybrid.plan.request import PlanRequest
+from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
+from hybrid.verification.alone import plan_alone, verify_alone
 from hybrid.verification.check import Check
-from hybrid.verification.freivalds import verify
 
 if TYPE_CHECKING:
     from hybrid.verification.recompute import Recomputed
@@ -26,7 +24,7 @@ def verify_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], threads
     with team.phase("check") as checking:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
-            check = verify(Team(), _alone(plan), a, b, c, threads, wrong)
+            check = verify_alone(a.array, b.array, c.array, threads, wrong)
             checking.mine = check, wrong.found() if wrong is not None else ()
     check, found = checking.all[plan.root]
     if wrong is not None:
@@ -41,14 +39,10 @@ def recompute_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], thre
     with team.phase("repair") as computing:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
-            done = recompute(Team(), _alone(plan), a, b, c, wrong, threads)
+            done = recompute(Team(), plan_alone(plan.problem), a, b, c, wrong, threads, [share.rows for share in plan.shares])
             copy_back(c.array, views["C"].array)
             computing.mine = [replace(each, by=plan.root) for each in done]
     return computing.all[plan.root]
-
-
-def _alone(plan: Plan) -> Plan:
-    return make_plan(PlanRequest(plan.problem, Topology(((0,),)), check="host"))
 
 
 def _on_host(views: Mapping[str, RowView]) -> list[RowView]:

@@ -72,7 +72,7 @@ def _checked_by_host(
         from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
 
         wrong = WrongParts(plan.problem.n, plan.problem.m)
-    needs_host = run.needs_host(check, repairs=wrong is not None)
+    needs_host = run.needs_host(check, wrong)
     if not needs_host and check is not None and (check.ok or wrong is None):
         return check
 

@@ -78,6 +78,7 @@ class Findings:
     on_device: np.ndarray  # the checksums of its pieces, as they were on its device
     in_memory: InMemory
     suspects: tuple[Suspect, ...] = ()
+    wrong: np.ndarray | None = None  # all squares of C with such sums, as WrongParts numbers them
 
 
 @dataclass

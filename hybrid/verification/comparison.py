@@ -14,10 +14,9 @@ from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.verification.check import Suspect
 from hybrid.verification.group_sums import are_integers, in_cache, over_rows, sums_and_norms
-from hybrid.verification.rounding import LEAST_SPREAD, MEAN_OF_NORMAL, of_product
+from hybrid.verification.rounding import FEW, LEAST_SPREAD, MEAN_OF_NORMAL, of_product
 
 MOST_SUSPECTS = 16
-_ENOUGH = 100  # sizes, to tell the product's accuracy from: a wrong guess only makes some sums be looked at again
 _LARGEST_KEPT = 1e30  # in float32
 _MOST = 4.0  # a size counts at most as this in the sum of all
 
@@ -47,7 +46,7 @@ class Totals:
     @property
     def spread(self) -> float:
         """The standard deviation of the sizes, where there are enough to tell; at most 1, which is what is expected."""
-        if self.count < _ENOUGH:
+        if self.count < FEW:
             return 1.0
         return min(1.0, max(LEAST_SPREAD, self.total / self.count / MEAN_OF_NORMAL))
 

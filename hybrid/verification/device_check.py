@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,19 @@ from hybrid.core.spans import Span
 from hybrid.devices.base import CheckOperations, Event, Operation
 from hybrid.devices.buffers import Buffers
 from hybrid.host.row_sums import checksum_weights
-from hybrid.plan.check_layout import NUMBERS_A_ROW, CheckLayout, Piece
+from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.check import Suspect
-from hybrid.verification.rounding import Sums, errors_of_rows, is_exact, of_product, random_x
+from hybrid.verification.rounding import (
+    Sums,
+    errors_of_rows,
+    is_exact,
+    of_product,
+    random_x,
+    rows_together,
+    spread_beside,
+    usual_largest,
+)
 
 _MOST_SUSPECTS = 16  # that are told, of one product
 _ROWS_AT_ONCE = 4096  # from which A·(B·x) is subtracted: fewer do not fill a large GPU
@@ -131,9 +141,9 @@ class DeviceCheck:
         """Of all rows of all pieces, in the layout's order. When the device is idle."""
         return self._operations.read(self._checksums)[:, 0]
 
-    def sums(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...]]:
-        """What the comparison found, and the worst sums of those that differ by more than `allowed` standard deviations, or at
-        all where every sum is exact; of each row one at most. When the device is idle."""
+    def sums(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], np.ndarray | None]:
+        """What the comparison found; the worst sums of those that differ by more than `allowed` standard deviations, or at all
+        where every sum is exact, of each row one at most; and all squares of C with such sums. When the device is idle."""
         found = self._operations.read(self._m["found"])
         largest = self._operations.read(self._largest)[:, 0]
         peaks = {"A": 0.0, "B": 0.0, "C": 0.0}
@@ -144,10 +154,26 @@ class DeviceCheck:
         sums = Sums.of(found, self.layout.groups, float(peaks["A"]), float(peaks["B"]))
         limit = 0.0 if is_exact(self._problem, self.layout.group, sums.largest_a, sums.largest_b) else allowed
         if sums.error <= limit:
-            return sums, ()
+            return sums, (), None
         errors, first = errors_of_rows(found), self.layout.share.rows.lo
-        rows = [row for row in np.argsort(-errors)[:_MOST_SUSPECTS].tolist() if errors[row] > limit]
-        return sums, tuple(Suspect(first + row, self._columns(int(found[row, 3])), float(errors[row])) for row in rows)
+        worst = [row for row in np.argsort(-errors)[:_MOST_SUSPECTS].tolist() if errors[row] > limit]
+        suspects = tuple(Suspect(first + row, self._columns(int(found[row, 3])), float(errors[row])) for row in worst)
+        together = rows_together(found[:, 1].mean())
+        return sums, suspects, self._squares(np.flatnonzero(errors > limit), together, exact=not limit)
+
+    def _squares(self, rows: np.ndarray, together: int, *, exact: bool) -> np.ndarray:
+        """Where sums look wrong: near these rows, since large errors hide small ones in the rows that are taken together."""
+        near = Span(max(0, int(rows[0]) - together), min(len(self.layout.share.rows), int(rows[-1]) + 1 + together))
+        sizes = self._operations.read(self._m["differences"][near.slice])  # which comparing has turned into sizes
+        usual = 0.0 if exact else usual_largest(len(self.layout.share.rows) * self.layout.groups)
+        where, groups = np.nonzero(sizes > usual * spread_beside(sizes, usual))
+        first, found = self.layout.share.rows.lo + near.lo, set()
+        for group in np.unique(groups).tolist():
+            down = np.unique((first + where[groups == group]) // GROUP_COLUMNS).tolist()
+            across = self._columns(group)
+            numbers = range(across.lo // GROUP_COLUMNS, -(-across.hi // GROUP_COLUMNS))
+            found |= set(product(down, numbers))
+        return np.array(sorted(found), np.intp).reshape(-1, 2)
 
     def _columns(self, group: int) -> Span:
         panels = zip(self.layout.share.column_panels, self.layout.panel_groups, strict=True)

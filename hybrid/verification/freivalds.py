@@ -27,7 +27,7 @@ from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, 
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.reexamine import Verdict, accuracy_of, reexamine
-from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, usual_largest
+from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
@@ -129,7 +129,7 @@ class _Verification:
     def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
         faults = self._faults(suspects, exact=True)[0] if sums.count else []
         if sums.count:
-            self._tell_wrong(0.0, 0.0)
+            self._tell_wrong(0.0)
         return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
 
     def _modulo_a_prime(self, seed: int) -> Check:
@@ -155,18 +155,18 @@ class _Verification:
         above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
         faults, note = self._faults(above, exact=False)
         if faults:
-            self._tell_wrong(usual * sums.spread, THRESHOLD * sums.spread)
+            self._tell_wrong(usual)
             return Check("freivalds", sums.error, usual, False, tuple(faults))
         return Check("freivalds", sums.error, THRESHOLD, True, note=note if sums.error > THRESHOLD else "")
 
-    def _tell_wrong(self, possible: float, certain: float) -> None:
-        """Where differences of C's sums are larger than that: wrong, or still possible in a right product."""
+    def _tell_wrong(self, usual: float) -> None:
+        """Where differences of C's sums are larger than the largest of a right product usually is."""
         if self._wrong is None:
             return
         assert self._sizes is not None
-        rows, groups = np.nonzero(self._sizes > possible * (1 - 1e-6))  # they are in float32
-        self._wrong.suspect(rows + self._rows_of_c.lo, groups)
-        self._wrong.blame(self._rows_of_c.lo + np.flatnonzero((self._sizes > certain).any(axis=1)))
+        limit = usual * spread_beside(self._sizes, usual)  # large errors hide small ones
+        rows, groups = np.nonzero(self._sizes > limit * (1 - 1e-6))  # they are in float32
+        self._wrong.suspect((rows + self._rows_of_c.lo) // GROUP_COLUMNS, groups)
         with self._team.phase("check") as telling:
             telling.mine = self._wrong.found()
         for found in telling.all:
@@ -180,8 +180,6 @@ class _Verification:
             verdict = self._verdict(suspect, exact)
             error, plain = max(error, verdict.error), max(plain, verdict.plain)
             if verdict.wrong:
-                if self._wrong is not None:
-                    self._wrong.blame(suspect.row)
                 columns = _listed([suspect.columns.lo + column for column in verdict.wrong])
                 faults.append(f"row {suspect.row} of C, {columns}: wrong by {verdict.error:.2e}")
                 if len(faults) == _MOST_NAMED:

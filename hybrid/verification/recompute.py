@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory."""
+"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory; and each checked there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,6 +15,9 @@ from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
+from hybrid.verification.alone import verify_alone
+from hybrid.verification.check import Check
+from hybrid.verification.group_sums import norms_of
 from hybrid.verification.wrong_parts import WrongParts
 
 _BYTES_AT_ONCE = 32 << 20  # of C
@@ -23,20 +26,25 @@ _COLUMNS_AT_ONCE = 512  # where columns of B, or what was computed, go to other 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A part of C that a rank computed again. Whether it is right now, the check of all of C tells."""
+    """A part of C that a rank computed again."""
 
     rows: Span
     columns: Span
     by: int  # rank
     change: float  # the largest, of an element
+    was_wrong: bool  # else rounding errors explain the change
+    check: Check  # of what it is now
 
 
-def recompute(team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, wrong: WrongParts, threads: int) -> list[Recomputed]:
+def recompute(
+    team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, wrong: WrongParts, threads: int, row_blocks: Sequence[Span] = ()
+) -> list[Recomputed]:
     """Compute again what is wrong, in C as `verify` takes it. Every rank calls it with the same `wrong`; the same on all.
 
-    Where ranks of a node share the matrices, not the rank that multiplied it does.
+    Where ranks of a node share the matrices, not the rank that multiplied it does. `row_blocks`: of the ranks that multiplied,
+    where they are not the plan's; no part lies in two of them.
     """
-    return _Recomputing(team, plan, (a, b, c), threads).run(wrong)
+    return _Recomputing(team, plan, (a, b, c), threads).run(wrong, row_blocks or [share.rows for share in plan.shares])
 
 
 @dataclass(frozen=True)
@@ -54,8 +62,8 @@ class _Recomputing:
         self._sends = several_nodes and not plan.has_row_blocks  # to the ranks that have C
         self._b_is_parted = plan.has_row_blocks or (several_nodes and plan.transport == "nccl")
 
-    def run(self, wrong: WrongParts) -> list[Recomputed]:
-        tasks = sorted(self._tasks(wrong), key=lambda task: (task.columns, task.rows))
+    def run(self, wrong: WrongParts, row_blocks: Sequence[Span]) -> list[Recomputed]:
+        tasks = sorted(self._tasks(wrong, row_blocks), key=lambda task: (task.columns, task.rows))
         if not (self._sends or self._b_is_parted):
             return self._together(tasks, None)
         done = []
@@ -63,14 +71,15 @@ class _Recomputing:
             done += self._together(list(of_columns), self._columns_of_b(columns) if self._b_is_parted else None)
         return done
 
-    def _tasks(self, wrong: WrongParts) -> Iterator[_Task]:
+    def _tasks(self, wrong: WrongParts, row_blocks: Sequence[Span]) -> Iterator[_Task]:
         plan = self._plan
         widest = _COLUMNS_AT_ONCE if self._sends or self._b_is_parted else plan.problem.m
         turn = 0
         for share in plan.shares:
             members = [share.rank] if plan.has_row_blocks else plan.topology.nodes[share.node]
             others = [rank for rank in members if rank != share.rank] or [share.rank]
-            for rows, columns in wrong.blocks(share.rows):
+            found = [part for block in row_blocks for part in wrong.blocks(share.rows.common(block))]
+            for rows, columns in found:
                 for some_columns in pieces(columns, widest):
                     for some_rows in pieces(rows, max(1, _BYTES_AT_ONCE // plan.problem.bytes(1, len(some_columns)))):
                         yield _Task(some_columns, some_rows, others[turn % len(others)])
@@ -104,10 +113,19 @@ class _Recomputing:
         with np.errstate(all="ignore"):  # A and B may hold NaN or infinities
             product = np.matmul(a, b)
             change = float(np.abs(np.subtract(product, c)).max(initial=0.0))
+        explicable = change <= _most_by_rounding(a, b) and verify_alone(a, b, c, self._threads).ok
         c[...] = product
-        return Recomputed(task.rows, task.columns, self._team.rank, change), product if self._sends else None
+        check = verify_alone(a, b, c, self._threads)
+        recomputed = Recomputed(task.rows, task.columns, self._team.rank, change, not explicable, check)
+        return recomputed, product if self._sends else None
 
     def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
         own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))
         if len(own):
             self._c[own][:, columns.slice] = product[own.within(rows).slice]
+
+
+def _most_by_rounding(a: np.ndarray, b: np.ndarray) -> float:
+    """Two products of these, in whatever order their terms are added up, differ by no more."""
+    norms_b = np.sqrt(np.einsum("kj,kj->j", b, b, dtype=np.float64))
+    return 2 * len(b) * float(np.finfo(b.dtype).eps) * float(norms_of(a).max(initial=0.0) * norms_b.max(initial=0.0))

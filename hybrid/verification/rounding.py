@@ -29,6 +29,7 @@ SMALLEST_X, LARGEST_X = 64, 127
 LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
 _LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
 _ENOUGH = 1000  # sizes, to tell the product's accuracy from
+FEW = 100  # where a wrong guess only makes some sums be looked at again
 _ROWS_TOGETHER = 128  # at least: a thread-block tile's
 MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
 _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
@@ -82,6 +83,11 @@ class Sums:
         return cls(error, count, open_, len(found) * groups - open_, largest_a, largest_b)
 
 
+def rows_together(per_row: float) -> int:
+    """Of rows with so many sizes that are not 0."""
+    return max(_ROWS_TOGETHER, int(_ENOUGH / max(1.0, per_row)) + 1)
+
+
 def errors_of_rows(found: np.ndarray) -> np.ndarray:
     """The largest difference of each row, in standard deviations of those of its rows.
 
@@ -90,12 +96,22 @@ def errors_of_rows(found: np.ndarray) -> np.ndarray:
     """
     if not len(found):
         return np.zeros(0)
-    per_row = max(1.0, found[:, 1].mean())
-    starts = np.arange(0, len(found), min(len(found), max(_ROWS_TOGETHER, int(_ENOUGH / per_row) + 1)))
+    starts = np.arange(0, len(found), min(len(found), rows_together(found[:, 1].mean())))
     totals, counts = (np.add.reduceat(found[:, column], starts) for column in (0, 1))
     # Of sizes that are each at most 4; the last rows may be few.
     spreads = np.where(counts >= _ENOUGH, totals / np.maximum(counts, 1) / MEAN_OF_NORMAL, 1.0)
     return found[:, 2] / np.repeat(np.clip(spreads, LEAST_SPREAD, 1.0), np.diff([*starts, len(found)]))
+
+
+def spread_beside(sizes: np.ndarray, limit: float) -> float:
+    """The standard deviation of the sizes that look right, at most 1: those beyond `limit` of it had raised it."""
+    spread = 1.0
+    for _ in range(3):
+        right = sizes[(sizes > 0) & (sizes <= limit * spread)]
+        if len(right) < FEW:
+            break
+        spread = min(spread, max(LEAST_SPREAD, float(right.mean()) / MEAN_OF_NORMAL))
+    return spread
 
 
 def usual_largest(sums: int) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.plan.check_layout import GROUP_COLUMNS
 
-_SIDE = GROUP_COLUMNS
+SIDE = GROUP_COLUMNS
 
 
 class WrongParts:
@@ -18,27 +18,20 @@ class WrongParts:
 
     def __init__(self, rows: int, columns: int) -> None:
         self._rows, self._columns = rows, columns
-        self._suspected = np.zeros((-(-rows // _SIDE), -(-columns // _SIDE)), bool)  # a sum there looks wrong
+        self._suspected = np.zeros((-(-rows // SIDE), -(-columns // SIDE)), bool)  # a sum there looks wrong
         self._known = np.zeros_like(self._suspected)  # what is wrong there is known, and nothing beside it
-        self._wrong_rows = np.zeros(rows, bool)  # to tell whose they are
 
-    def suspect(self, rows: np.ndarray, groups: np.ndarray) -> None:
-        """Rows of C, each with a group of 64 columns whose sum looks wrong: elements beside these may be, too."""
-        self._suspected[rows // _SIDE, groups] = True
-
-    def blame(self, rows: np.ndarray | int) -> None:
-        """These rows certainly are wrong."""
-        self._wrong_rows[rows] = True
+    def suspect(self, down: np.ndarray, across: np.ndarray) -> None:
+        """Squares, by their numbers, in which a sum looks wrong: elements beside these may be, too."""
+        self._suspected[down, across] = True
 
     def suspect_rows(self, rows: np.ndarray) -> None:
         """In any of their columns."""
-        self._wrong_rows[rows] = True
-        self._known[rows // _SIDE] = True
+        self._known[rows // SIDE] = True
 
     def add(self, rows: np.ndarray, columns: Span) -> None:
         """These rows are wrong in these columns, and in no others for the same reason."""
-        self._wrong_rows[rows] = True
-        self._known[rows // _SIDE, _squares(columns).slice] = True
+        self._known[rows // SIDE, squares_of(columns).slice] = True
 
     def in_all_columns(self) -> None:
         """Whatever is wrong or suspected may reach over all columns, and over the neighbouring rows."""
@@ -46,13 +39,10 @@ class WrongParts:
 
     def found(self) -> tuple[np.ndarray, ...]:
         """What `merge` takes on another rank."""
-        return np.argwhere(self._suspected), np.argwhere(self._known), np.flatnonzero(self._wrong_rows)
+        return np.argwhere(self._suspected), np.argwhere(self._known)
 
-    def merge(self, suspected: np.ndarray, known: np.ndarray, rows: np.ndarray) -> None:
-        self._suspected[tuple(suspected.T)] = self._known[tuple(known.T)] = self._wrong_rows[rows] = True
-
-    def in_rows(self, rows: Span) -> bool:
-        return bool(self._wrong_rows[rows.slice].any())
+    def merge(self, suspected: np.ndarray, known: np.ndarray) -> None:
+        self._suspected[tuple(suspected.T)] = self._known[tuple(known.T)] = True
 
     def blocks(self, rows: Span) -> list[tuple[Span, Span]]:
         """What is to be computed again of these rows, as spans of rows and columns: also the neighbours of each square in which
@@ -61,14 +51,15 @@ class WrongParts:
         found = []
         for columns, together in _runs(chosen.T):
             for squares in _spans(together):
-                part = rows.common(Span(squares.lo * _SIDE, squares.hi * _SIDE))
+                part = rows.common(Span(squares.lo * SIDE, squares.hi * SIDE))
                 if len(part):
-                    found.append((part, Span(columns.lo * _SIDE, min(self._columns, columns.hi * _SIDE))))
+                    found.append((part, Span(columns.lo * SIDE, min(self._columns, columns.hi * SIDE))))
         return found
 
 
-def _squares(span: Span) -> Span:
-    return Span(span.lo // _SIDE, -(-span.hi // _SIDE))
+def squares_of(span: Span) -> Span:
+    """The numbers of the squares that meet so many rows or columns."""
+    return Span(span.lo // SIDE, -(-span.hi // SIDE))
 
 
 def _with_neighbours(mask: np.ndarray) -> np.ndarray:

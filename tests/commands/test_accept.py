@@ -98,7 +98,7 @@ def test_json_and_page(tmp_path):
     (record,) = jsonl.read(str(path))
     assert list(record)[2:-2] == [
         "command", "ranks", "level", "device", "ok", "products", "rotations", "left_out", "seconds", "seed", "findings", "wrong",
-        "placements", "multiply", "links", "peer_copies", "watched", "minutes", "settings",
+        "placements", "multiply", "node_links", "links", "peer_copies", "watched", "minutes", "settings",
     ]  # fmt: skip
     assert (record["command"], record["ok"], record["wrong"], record["watched"]) == ("accept", True, [], [None])
     sizes = [tuple(case[key] for key in ("rows", "l", "m", "dtype")) for case in record["multiply"]]

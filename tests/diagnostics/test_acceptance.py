@@ -12,9 +12,10 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.core.timeline import Timeline
 from hybrid.diagnostics.acceptance import WrongProduct, blamed_rank, own_seconds, run
-from hybrid.diagnostics.acceptance_findings import judge_links, judge_products, judge_speeds
+from hybrid.diagnostics.acceptance_findings import judge_links, judge_node_links, judge_products, judge_speeds
 from hybrid.diagnostics.acceptance_levels import FILLED, LEVELS, Case, Level, Pace, large_size
 from hybrid.diagnostics.bandwidth import Link, Measurements, PeerCopy, Rates
+from hybrid.diagnostics.node_links import NodeLink
 from hybrid.plan.capacity import FreeMemory
 from hybrid.ranks.team import Team
 from hybrid.reporting.acceptance_page import page
@@ -114,9 +115,20 @@ def test_slow_links_are_named_against_their_own_kind():
         return Measurements(tuple(links), (*copies, PeerCopy("GPU-2", "GPU-0", 20e9, direct=False)))
 
     back, peer = judge_links([measured(25e9), measured(24e9), measured(50e9)])  # the median of three
-    assert back.text == "GPU-2 of rank 2 on h: slow, 25.0 GB/s GPU to host; the median has 50.0 GB/s"
-    assert peer.text == "GPU-1 to GPU-2: slow, 200.0 GB/s GPU to GPU, direct; the median has 300.0 GB/s"
+    assert back.text == "GPU-2 of rank 2 on h: slow, 25.00 GB/s GPU to host; the median has 50.00 GB/s"
+    assert peer.text == "GPU-1 to GPU-2: slow, 200.00 GB/s GPU to GPU, direct; the median has 300.00 GB/s"
     assert len(judge_links([measured(46e9)])) == 1
+
+
+def test_a_slow_link_between_nodes_is_named():
+    names = [("a", "b"), ("b", "c"), ("c", "a")]
+    links = [NodeLink(*ends, (rate, 1.1 * rate, 0.3 * rate)) for ends, rate in zip(names, (25e9, 12.5e6, 24e9), strict=True)]
+    (finding,) = judge_node_links([*links, *links])
+    assert (finding.subject, finding.verdict) == ("node links", "wrong")
+    assert finding.text == "b to c: slow, 12.50 MB/s; the median has 24.00 GB/s"
+    (finding,) = judge_node_links([links[0], links[2]])
+    assert (finding.verdict, finding.text) == ("ok", "2 links around the ring of nodes: 24.00 GB/s to 25.00 GB/s")
+    assert judge_node_links([]) == []
 
 
 def test_large_products_fill_the_memory_or_the_time():

@@ -81,8 +81,8 @@ def _findings(share, problem, matrices, device, pieces, buffers, check):
             copies.stored(share.rank, tile, None)
     if check is None:
         return Findings("here", None, np.empty(0, np.uint64), copies.results())
-    sums, suspects = check.sums(THRESHOLD)
-    return Findings("here", sums, pieces.of_pieces(check.checksums()), copies.results(), suspects)
+    sums, suspects, wrong = check.sums(THRESHOLD)
+    return Findings("here", sums, pieces.of_pieces(check.checksums()), copies.results(), suspects, wrong)
 
 
 def assert_right(results):

@@ -223,28 +223,18 @@ def test_emulated_kernels_are_repaired_like_those_of_a_gpu(rng, monkeypatch):
 def test_parts_are_taken_together_with_their_neighbours():
     wrong = WrongParts(300, 200)
     assert wrong.blocks(Span(0, 300)) == []
-    wrong.suspect(np.array([70]), np.array([0]))
-    assert not wrong.in_rows(Span(0, 300))
-    wrong.blame(70)
+    wrong.suspect(np.array([1]), np.array([0]))
     assert wrong.blocks(Span(0, 300)) == [(Span(0, 192), Span(0, 128))]
     assert wrong.blocks(Span(100, 150)) == [(Span(100, 150), Span(0, 128))]
     assert wrong.blocks(Span(192, 300)) == []
     wrong.add(np.array([70, 299]), Span(0, 64))  # known: nothing beside it is wrong
     assert wrong.blocks(Span(0, 300)) == [(Span(64, 128), Span(0, 64)), (Span(256, 300), Span(0, 64))]
-    assert [wrong.in_rows(rows) for rows in (Span(0, 70), Span(70, 71), Span(71, 299), Span(71, 300))] == [
-        False,
-        True,
-        False,
-        True,
-    ]
     wrong = WrongParts(300, 200)
-    wrong.suspect(np.array([299]), np.array([3]))
-    wrong.blame(np.array([299]))
+    wrong.suspect(np.array([4]), np.array([3]))
     assert wrong.blocks(Span(0, 300)) == [(Span(192, 300), Span(128, 200))]
     other = WrongParts(300, 200)
     other.merge(*wrong.found())
     assert other.blocks(Span(0, 300)) == wrong.blocks(Span(0, 300))
-    assert other.in_rows(Span(299, 300))
     other.in_all_columns()
     assert other.blocks(Span(0, 300)) == [(Span(192, 300), Span(0, 200))]
 

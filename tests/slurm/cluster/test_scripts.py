@@ -70,6 +70,32 @@ def test_matmul_takes_arguments_and_sbatchs_options(cluster):
     assert (result["n"], result["l"], result["m"], result["dtype"], result["ranks"]) == (50, 40, 30, "float32", 3)
 
 
+@pytest.fixture
+def slow_way_to_p100b(cluster):
+    """A tenth as fast as those of the two other nodes."""
+    devices = {"to-p100a": "200mbit", "to-p100b": "20mbit", "to-v100": "200mbit"}
+    for device, rate in devices.items():
+        cluster.run("tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "100ms")
+    yield
+    for device in devices:
+        cluster.run("tc", "qdisc", "del", "dev", device, "root")
+
+
+def test_acceptance_names_a_slow_link(cluster, slow_way_to_p100b):
+    options = "-w p100a,p100b,v100 --ntasks-per-node=1"
+    job = submit(cluster, "accept.sbatch", "--level", 1, options=options, HYBRID_DEVICE="cpu")
+    assert job.wait() == ["FAILED"]
+    assert job.exit_codes() == ["1:0"]
+    wrong = [line for line in job.output().splitlines() if line.startswith("WRONG")]
+    assert len(wrong) == 1, job.output()
+    assert re.match(r"WRONG +node links +p100a to p100b: slow, 2\.\d+ MB/s; the median has 2\d\.\d+ MB/s", wrong[0]), wrong
+    (result,) = job.results()
+    assert [(link["source"], link["target"]) for link in result["node_links"]] == [
+        ("p100a", "p100b"), ("p100b", "v100"), ("v100", "p100a"),
+    ]  # fmt: skip
+    assert (cluster.shared / f"accept-{job.number}.html").stat().st_size
+
+
 def test_sweep_runs_sizes_and_kernels(cluster):
     job = submit(cluster, "sweep.sbatch", options="--array=0,1,6,7%2", HYBRID_SIZE="32", HYBRID_KERNELS="naive tiled")
     output = job.succeed()

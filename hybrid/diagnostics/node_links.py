@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""How fast bytes travel between nodes: the first rank of each sends to that of the next, around the ring, one pair at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hybrid.ranks.messages import Messages
+from hybrid.ranks.team import Team
+
+SECONDS = 0.05  # that one message should take: long enough to be measured, short enough for hundreds of nodes
+_REPEATS = 3
+_LEAST, _MOST = 1 << 20, 1 << 28  # bytes of a message
+_ACKNOWLEDGED = bytes(8)
+
+
+@dataclass(frozen=True)
+class NodeLink:
+    """From one host to another."""
+
+    source: str
+    target: str
+    rates: tuple[float, ...]  # bytes a second, of each message
+
+    def __str__(self) -> str:
+        return f"{self.source} to {self.target}"
+
+
+def measure(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
+    """The links around the ring of nodes; none between nodes that are only pretended. `hosts[rank]`. Every rank calls it."""
+    first = [node[0] for node in team.topology.nodes]
+    measured = []
+    for source, target in zip(first, [*first[1:], first[0]], strict=True):
+        if hosts[source] != hosts[target]:
+            with team.phase("links", timed=False) as measuring:
+                if team.rank == source:
+                    measuring.mine = _send(team.messages, target)
+                elif team.rank == target:
+                    _receive(team.messages, source)
+            measured.append(NodeLink(hosts[source], hosts[target], measuring.all[source]))
+    return measured
+
+
+def _send(messages: Messages, to: int) -> tuple[float, ...]:
+    """The first message opens the connection, the second tells how large the others are to be."""
+    size, rates = _LEAST, []
+    for number in range(2 + _REPEATS):
+        messages.send(size.to_bytes(8, "little"), to)
+        message, answer = bytearray(size), bytearray(len(_ACKNOWLEDGED))
+        began = time.perf_counter()
+        messages.send(message, to)
+        messages.receive(answer, to)
+        rates.append(size / (time.perf_counter() - began))
+        if number == 1:
+            size = min(_MOST, max(_LEAST, int(rates[-1] * SECONDS)))
+    return tuple(rates[2:])
+
+
+def _receive(messages: Messages, source: int) -> None:
+    for _ in range(2 + _REPEATS):
+        size = bytearray(8)
+        messages.receive(size, source)
+        messages.receive(bytearray(int.from_bytes(size, "little")), source)
+        messages.send(_ACKNOWLEDGED, source)

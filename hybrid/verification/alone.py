@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT
+"""The check on the host of a product that lies in the memory of one process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.host.row_view import RowView
+from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.request import PlanRequest
+from hybrid.ranks.team import Team
+from hybrid.verification.check import Check
+from hybrid.verification.freivalds import verify
+
+if TYPE_CHECKING:
+    from hybrid.verification.wrong_parts import WrongParts
+
+
+def verify_alone(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int, wrong: WrongParts | None = None) -> Check:
+    """As `verify`, without other ranks."""
+    plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name))
+    views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
+    return verify(Team(), plan, views[0], views[1], views[2], threads, wrong)
+
+
+def plan_alone(problem: Problem) -> Plan:
+    """Of one rank."""
+    return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
