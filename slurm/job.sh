@@ -40,7 +40,20 @@ find_python() {
 # takes the first 1024 for the whole request, and MPI_Init fails (https://github.com/pmodels/mpich/issues/6924). Hydra, the
 # mpirun of MPICH, reads all of it.
 needs_hydra() {
-    [[ $1 == "MPICH Version"* ]] && ((${SLURM_JOB_NUM_NODES:-1} > 1)) && [[ $(mpirun --version 2>&1) == *HYDRA* ]]
+    [[ $1 == "MPICH Version"* ]] && ((${SLURM_JOB_NUM_NODES:-1} > 1)) && is_hydra
+}
+
+is_hydra() { [[ $(mpirun --version 2>&1) == *HYDRA* ]]; }
+
+# The job's nodes, each with its number of ranks, as Hydra takes them. Its own reading of SLURM_NODELIST puts all ranks on the
+# first node where some names end with a letter and others with a digit.
+nodes_for_hydra() {
+    local part node counts=()
+    for part in ${SLURM_TASKS_PER_NODE//,/ }; do # such as 2(x3),1
+        [[ $part =~ ^([0-9]+)(\(x([0-9]+)\))?$ ]] || fail "SLURM_TASKS_PER_NODE=$SLURM_TASKS_PER_NODE is not understood"
+        for ((node = 0; node < ${BASH_REMATCH[3]:-1}; node++)); do counts+=("${BASH_REMATCH[1]}"); done
+    done
+    paste -d : <(scontrol show hostnames "$SLURM_JOB_NODELIST") <(printf '%s\n' "${counts[@]}") | paste -sd ,
 }
 
 # An MPI and srun find each other through one protocol only; with another one every rank takes itself for rank 0 of 1.
@@ -62,6 +75,8 @@ launch() {
     if [[ $SRUN_MPI != none ]]; then
         # Some versions of srun do not take --cpus-per-task over from the job.
         srun --unbuffered --kill-on-bad-exit=1 --mpi="$SRUN_MPI" ${SLURM_CPUS_PER_TASK:+-c "$SLURM_CPUS_PER_TASK"} "$@"
+    elif is_hydra; then
+        mpirun -np "$SLURM_NTASKS" -hosts "$(nodes_for_hydra)" "$@"
     else
         mpirun -np "$SLURM_NTASKS" "$@"
     fi

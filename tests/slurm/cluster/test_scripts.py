@@ -82,13 +82,13 @@ def slow_way_to_p100b(cluster):
 
 
 def test_acceptance_names_a_slow_link(cluster, slow_way_to_p100b):
-    options = "-w p100a,p100b,v100 --ntasks-per-node=1"
+    options = "-N 3 -w p100a,p100b,v100 --ntasks-per-node=1"
     job = submit(cluster, "accept.sbatch", "--level", 1, options=options, HYBRID_DEVICE="cpu")
-    assert job.wait() == ["FAILED"]
+    assert job.wait() == ["FAILED"], job.output()
     assert job.exit_codes() == ["1:0"]
-    wrong = [line for line in job.output().splitlines() if line.startswith("WRONG")]
+    wrong = re.findall(r"^WRONG +node links +(.+) →", job.output(), re.MULTILINE)  # ranks that share two cores may be slow, too
     assert len(wrong) == 1, job.output()
-    assert re.match(r"WRONG +node links +p100a to p100b: slow, 2\.\d+ MB/s; the median has 2\d\.\d+ MB/s", wrong[0]), wrong
+    assert re.fullmatch(r"p100a to p100b: slow, 2\.\d+ MB/s; the median has 2\d\.\d+ MB/s", wrong[0]), wrong
     (result,) = job.results()
     assert [(link["source"], link["target"]) for link in result["node_links"]] == [
         ("p100a", "p100b"), ("p100b", "v100"), ("v100", "p100a"),
