@@ -43,7 +43,7 @@ def repaired(
         return failed  # rows differ between nodes, or were written meanwhile: which values are right, nobody can tell
     blamed = {copy.rank: copy.text for copy, _ in reversed(copies) if copy.rank is not None}
     _add_what_copies_spoilt(wrong, plan, copies)
-    done, checked = _computed_again(wrong, compute, check)
+    done, checked = _computed_again(wrong, compute, check, whole=bool(copies))
     if not checked.ok:
         return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
@@ -76,13 +76,14 @@ def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tupl
 
 
 def _computed_again(
-    wrong: WrongParts, compute: Callable[[], list[Recomputed]], check: Callable[[], Check]
+    wrong: WrongParts, compute: Callable[[], list[Recomputed]], check: Callable[[], Check], *, whole: bool
 ) -> tuple[list[Recomputed], Check]:
-    """Until it is right, but not for ever: in the last round in all columns."""
+    """Until it is right, but not for ever: in the last round in all columns. `whole`: all of C is to be checked in any case,
+    since of a wrong copy the checksums do not tell every row that is wrong."""
     done = compute()
     checked = _of_parts(done)
-    if not checked.ok:
-        checked = check()  # of all of C: more may be wrong than was found
+    if whole or not checked.ok:
+        checked = check()  # more may be wrong than was found
     for last in (False, True):
         if checked.ok:
             break
