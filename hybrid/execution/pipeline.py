@@ -8,6 +8,7 @@ callback is told of the progress.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -29,16 +30,51 @@ Entering = Callable[[str], None]  # told the phase of each copy and multiplicati
 def multiply_in_place(
     share: RankShare, matrices: RankMatrices, device: Device, entering: Entering, panel_stream: PanelStream | None = None
 ) -> Timings:
-    """Multiply the rank's row block by B in place, as column panels of B arrive. Returns what `Device.finish` does."""
-    for arrival in share.order:
-        if panel_stream is not None and arrival.operand == "B":
-            panel_stream.wait_for(arrival.index)
-        for tile in arrival.releases:
-            entering("multiply")
-            rows, columns = tile.rows.slice, tile.columns.slice
-            device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
-    entering("multiply")
+    """Multiply the rank's row block by B in place, as column panels of B arrive. Returns what `Device.finish` does.
+
+    Where this rank takes part in bringing them, another thread multiplies: MPI moves data only while it is called.
+    """
+
+    def multiply(tile: Tile) -> None:
+        rows, columns = tile.rows.slice, tile.columns.slice
+        device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
+
+    with _Worker(beside=panel_stream is not None and panel_stream.takes_part) as worker:
+        for arrival in share.order:
+            if panel_stream is not None and arrival.operand == "B":
+                panel_stream.wait_for(arrival.index)
+            for tile in arrival.releases:
+                entering("multiply")
+                worker.do(partial(multiply, tile))
+        entering("multiply")
+        worker.wait()
     return device.finish()
+
+
+class _Worker:
+    """Does work in its order: at once, or `beside` the caller, in another thread."""
+
+    def __init__(self, *, beside: bool) -> None:
+        self._thread = ThreadPoolExecutor(1) if beside else None
+        self._asked: list[Future[None]] = []
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+
+    def do(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            work()
+        else:
+            self._asked.append(self._thread.submit(work))
+
+    def wait(self) -> None:
+        """Until all is done; raises what any of it has raised."""
+        for each in self._asked:
+            each.result()
 
 
 def run_share(

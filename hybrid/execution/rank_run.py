@@ -19,7 +19,7 @@ from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.build import make_panel_stream, make_transport
-from hybrid.transport.panel_stream import PanelForwarder
+from hybrid.transport.panel_stream import PanelTransfers
 from hybrid.verification.check import Check, Findings, WrongCopy
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class RankRun:
         read_and_written: Sequence[Any],
         settings: Settings,
         progress: Progress,
-        forwarder: PanelForwarder | None = None,
+        transfers: PanelTransfers | None = None,
     ) -> None:
         """`matrices`: as for `make_transport`. `read_and_written`: host memory to pin before the first copy.
 
-        `forwarder`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
+        `transfers`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
         """
         team, plan = session.team, decision.plan
         self._team, self._plan, self._progress, self._share = team, plan, progress, plan.shares[team.rank]
@@ -52,7 +52,7 @@ class RankRun:
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
-        self._panel_stream = make_panel_stream(team, plan, self._rank_device, forwarder) if forwarder else None
+        self._panel_stream = make_panel_stream(team, plan, self._rank_device, transfers) if transfers else None
         self._check: RankCheck | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         if plan.check == "device":

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
 from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, pieces
 from hybrid.host.row_view import RowView
 from hybrid.plan.plan import Plan
+from hybrid.ranks.collectives import Series, Start, row_allgather, row_broadcast
 from hybrid.ranks.team import Team
 from hybrid.transport.node_messages import chain_broadcast
-from hybrid.transport.panel_stream import PanelForwarder
+from hybrid.transport.panel_stream import PanelTransfers
 
 
 def scatter(
@@ -56,37 +54,28 @@ def gateways(plan: Plan) -> list[int]:
     return [plan.root if node == plan.root_node else plan.topology.leader(node) for node in range(len(plan.topology.nodes))]
 
 
-def forwarder_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings: Settings) -> PanelForwarder | None:
+def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings: Settings) -> PanelTransfers | None:
     """How column panels of B reach the shared matrices of all nodes; None where there is one node, or NCCL brings them.
 
     `from_root`: all rows lie on the root's node; else every node has those that its ranks made.
     """
-    chain = gateways(plan)
-    if len(chain) == 1 or plan.transport == "nccl":
+    ranks, depth = gateways(plan), plan.problem.l
+    if len(ranks) == 1 or plan.transport == "nccl":
         return None
-    if team.rank not in chain:
-        return PanelForwarder(None)
-    column_panels = plan.shares[team.rank].column_panels
-    if from_root:
-        sources = [(plan.root_node, Span(0, plan.problem.l))]
-    else:
-        sources = [(node, plan.b_rows_from(node)) for node in range(len(chain))]
+    widest = max(1, settings.message_bytes // max(1, plan.problem.bytes(depth, 1)))
+    parts = [list(pieces(panel, widest)) if depth else [] for panel in plan.shares[team.rank].column_panels]
 
-    def forward_panel(index: int) -> None:
-        columns = column_panels[index]
-        row_bytes = plan.problem.bytes(1, len(columns))
-        began = time.perf_counter()
-        team.enter("scatter")
+    def transfer(columns: Span) -> Start:
+        matrix = b[Span(0, depth)][:, columns.slice]
+        if from_root:
+            return row_broadcast(matrix, plan.root_node)
+        return row_allgather(matrix, [plan.b_rows_from(node) for node in range(len(ranks))])
 
-        def rows_of_panel(rows: Span) -> np.ndarray:
-            return b[rows][:, columns.slice]
+    def begin() -> Series | None:
+        own = [transfer(columns) for of_panel in parts for columns in of_panel] if team.rank in ranks else []
+        return team.messages.collectives.series(ranks, own)
 
-        for node, rows in sources:
-            in_turn = chain[node:] + chain[:node]
-            chain_broadcast(team, in_turn, rows, rows_of_panel, rows_of_panel, row_bytes, settings.message_bytes)
-        team.timeline.add("scatter", began, time.perf_counter())
-
-    return PanelForwarder(forward_panel)
+    return PanelTransfers([len(of_panel) for of_panel in parts], begin)
 
 
 def broadcast_to_nodes(team: Team, plan: Plan, b: RowView, rows: Span, node: int, settings: Settings) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import RankMissing, one_line
 from hybrid.ranks.arrival import Arrivals, Limits, await_all, unusable
+from hybrid.ranks.collectives import Collectives
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import overdue
 
@@ -80,6 +81,7 @@ class Messages:
         self._received: Counter[int] = Counter()
         self._sending: list[MPI.Request] = []
         self._receiving: list[tuple[MPI.Request, int]] = []
+        self.collectives = Collectives(self, self._comm)
 
     def begin_phase(self) -> None:
         """Messages from here on belong to a new phase. Every rank calls it."""
@@ -97,14 +99,14 @@ class Messages:
         request = self._comm.Isend([data, self._byte], to, self._tag)
         self._sent[to] += 1
         self._sending.append(request)
-        self._wait(request)
+        self.complete(request)
         self._sending.remove(request)
 
     def receive(self, into: Any, source: int) -> None:
         """Receive bytes into a buffer of exactly their size; PhaseEnded if a rank fails meanwhile."""
         request = self._comm.Irecv([into, self._byte], source, self._tag)
         self._receiving.append((request, source))
-        self._wait(request)
+        self.complete(request)
         self._receiving.clear()
         self._received[source] += 1
 
@@ -116,8 +118,10 @@ class Messages:
     def _others_failed(self) -> bool:
         return bool(self._control.Iprobe(tag=_NOTICE) or self._control.Iprobe(tag=_GAVE_UP))
 
-    def _wait(self, request: MPI.Request) -> None:
-        if not self._poll(request, stop=self._others_failed):
+    def complete(self, request: MPI.Request, *, anyway: bool = False, longest_pause: float = 0.0) -> None:
+        """Wait for a request; PhaseEnded if a rank fails meanwhile, unless it is to be waited for `anyway`. `longest_pause`:
+        seconds between two polls, where other threads may need the core."""
+        if not self._poll(request, stop=lambda: not anyway and self._others_failed(), longest_pause=longest_pause):
             raise PhaseEnded
 
     def exchange(self, mine: Any, patience: float | None = None, *, arriving: bool = False) -> list[Any]:
@@ -201,9 +205,11 @@ class Messages:
             status = self._new_status()
             request.Wait(status)
             self._received[source] += not status.Is_cancelled()
-        for source, counts in enumerate(self.exchange(dict(self._sent))):
+        everybody = self.exchange((dict(self._sent), self.collectives.started))
+        for source, (counts, _) in enumerate(everybody):
             for _ in range(counts.get(self._rank, 0) - self._received[source]):
                 self._discard_message(source)
+        self.collectives.end([started for _, started in everybody])
         for request in self._sending:
             self._poll(request)
         self._sending.clear()
@@ -222,6 +228,7 @@ class Messages:
         stop: Callable[[], bool] | None = None,
         deadline: float | None = None,
         look: Callable[[], None] = lambda: None,
+        longest_pause: float = 1e-3,
     ) -> bool:
         """Wait for a request. False if `stop` was true before it was complete. `look` is called meanwhile, and may raise."""
         polls, pause = 0, 0.0
@@ -234,13 +241,14 @@ class Messages:
                     return False
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError
-                if stop is None:  # an exchange: other ranks may compute for long before they call it, so leave them the cores
-                    pause = min(1e-3, 5e-5 + pause * 1.2)
-            # A send or receive does not sleep: MPI moves its data only while it is called.
+                # Other ranks may compute for long before they call an exchange: leave them the cores. A send or receive does not
+                # sleep: MPI moves its data only while it is called.
+                pause = min(longest_pause, 5e-5 + pause * 1.2)
             time.sleep(pause) if pause else let_others_run()
         return True
 
     def free(self) -> None:
         """Free the communicators; every rank calls it."""
+        self.collectives.free()
         self._comm.Free()
         self._control.Free()

@@ -17,7 +17,7 @@ from hybrid.transport.host import HostTransport
 from hybrid.transport.ipc_links import LinkRequest
 from hybrid.transport.nccl import NcclTransport
 from hybrid.transport.node_peers import flags_needed
-from hybrid.transport.panel_stream import PanelForwarder, PanelStream
+from hybrid.transport.panel_stream import PanelStream, PanelTransfers
 from hybrid.transport.peers import PeersTransport
 from hybrid.transport.rank_device import RankDevice
 from hybrid.transport.root_push import RootPushDriver, RootPushReceiver
@@ -65,12 +65,12 @@ def _device_on(gpu: Gpu | None, plan: Plan, kernel: Kernel) -> PeerDevice:
     return device
 
 
-def make_panel_stream(team: Team, plan: Plan, rank_device: RankDevice, forwarder: PanelForwarder) -> PanelStream:
+def make_panel_stream(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelStream:
     """Of column panels of B that come from other nodes. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
     gateway = plan.root if team.node == plan.root_node else plan.topology.leader(team.node)
-    return PanelStream(rank_device.flags, _flags_of(plan) - _most_pieces(plan)[1], gateway, forwarder)
+    return PanelStream(team, rank_device.flags, _flags_of(plan) - _most_pieces(plan)[1], gateway, transfers)
 
 
 def _flags_of(plan: Plan) -> int:

@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 from support.selection import pairs_first
+from support.transfers import change_what_arrives
 
 import hybrid
 from hybrid.core.spans import Span
@@ -264,11 +265,16 @@ def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
 
     def changing(team, chain, rows, take, put, *sizes):
         chain_broadcast(team, chain, rows, take, put, *sizes)
-        of_a = sizes[0] == 8 * 10  # bytes of a row: B's are longer
-        if team.rank == team.size - 1 and of_a == (operand == "A") and team.rank in chain:
+        if team.rank == team.size - 1 and sizes[0] == 8 * 10 and team.rank in chain:  # bytes of a row: C's are longer
             put(Span(rows.hi - 1, rows.hi))[0, 0] += 1
 
-    monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
+    def change(matrix):
+        matrix[-1, 0] += comm.rank == comm.size - 1
+
+    if operand == "A":
+        monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
+    else:
+        change_what_arrives(monkeypatch, change)
     a, b = same_matrix((12, 10), 1), same_matrix((10, 12), 2)
     with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
         hybrid.multiply(*at(comm, 0, a, b), comm=comm)

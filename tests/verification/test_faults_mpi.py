@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.faults import OF_PRODUCTS, SPOILS, Planted, element, nothing
 from support.selection import pairs_first
+from support.transfers import change_what_arrives
 
 import hybrid
 import hybrid.execution.scatter_gather
@@ -198,7 +199,13 @@ def test_rows_that_change_between_nodes_are_found(comm, rng, monkeypatch, checks
             part[0, -1] = np.nextafter(part[0, -1], part.dtype.type(np.inf))
             spoiled.append(rows.hi - 1)
 
+    def change(matrix):
+        if comm.rank == victim and operand == "B" and not spoiled:
+            matrix[-1, -1] = np.nextafter(matrix[-1, -1], matrix.dtype.type(np.inf))
+            spoiled.append(len(matrix) - 1)
+
     monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
+    change_what_arrives(monkeypatch, change)
     message = refused_alike(comm, *case(comm, rng, dtype), root, kind)
     row = comm.bcast(spoiled, victim)[0]
     found = re.match(rf"the product is wrong: rows (\d+):(\d+), columns \d+:\d+ of {operand} did not reach rank \d+ on ", message)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""Network namespaces of this machine that stand for nodes: each has one link to a switch, of a chosen rate both ways."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from experiments.common.wording import last_error
+from hybrid.errors import HybridError, one_line
+from hybrid.ranks.launcher import family_of, mpirun
+
+_IP = shutil.which("ip") or "/sbin/ip"
+_BURST, _LATENCY = "256kb", "50ms"  # of tc's token bucket: what may pass at once, and how long a packet may wait
+_NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # then a host's name, and a command
+# `ssh ADDRESS WORD…` for MPICH's launcher: the words are a shell's, as ssh has it.
+_LAUNCHER = """\
+#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+name=PREFIX$((${1##*.} - 1)); shift
+exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0"; eval "$*"' "$name" "$@"
+"""
+# The only way to another node is the link.
+_TRANSPORTS = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
+
+
+class Network:
+    """While in the `with`, there are so many nodes. `rate`: of each link, as tc writes it (1gbit); empty: not limited."""
+
+    def __init__(self, nodes: int, rate: str) -> None:
+        self._prefix = f"hn{os.getpid()}-"
+        self.names = [f"{self._prefix}{number}" for number in range(nodes)]
+        self._switch, self._rate = f"{self._prefix}switch", rate
+        self._folder = Path(tempfile.mkdtemp(prefix="hybrid-nodes-"))
+
+    def __enter__(self) -> Network:
+        try:
+            launcher = self._folder / "launcher"
+            launcher.write_text(_LAUNCHER.replace("PREFIX", self._prefix))
+            launcher.chmod(0o700)
+            _ip("netns", "add", self._switch)
+            self._in(self._switch, "ip", "link", "add", "switch", "type", "bridge")
+            self._in(self._switch, "ip", "link", "set", "switch", "up")
+            for number, name in enumerate(self.names):
+                self._connect(name, number)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _connect(self, name: str, number: int) -> None:
+        port = f"port{number}"
+        _ip("netns", "add", name)
+        _ip("link", "add", port, "netns", self._switch, "type", "veth", "peer", "name", "eth0", "netns", name)
+        self._in(self._switch, "ip", "link", "set", port, "master", "switch", "up")
+        self._in(name, "ip", "addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth0")
+        self._in(name, "ip", "link", "set", "lo", "up")
+        self._in(name, "ip", "link", "set", "eth0", "up")
+        if self._rate:
+            for where, device in ((name, "eth0"), (self._switch, port)):
+                bucket = ("tbf", "rate", self._rate, "burst", _BURST, "latency", _LATENCY)
+                self._in(where, "tc", "qdisc", "add", "dev", device, "root", *bucket)
+
+    def __exit__(self, *failure: object) -> None:
+        for name in (*self.names, self._switch):
+            with suppress(HybridError):
+                _ip("netns", "del", name)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def run(self, command: Sequence[str], limit: float, ranks_per_node: int = 1) -> str:
+        """Standard output of a command that MPICH's launcher has started on all nodes."""
+        launcher, ranks = mpirun(len(self.names) * ranks_per_node), str(len(self.names) * ranks_per_node)
+        hosts = ",".join(f"10.78.0.{number + 1}:{ranks_per_node}" for number in range(len(self.names)))
+        words = [launcher[0], "-launcher", "ssh", "-launcher-exec", str(self._folder / "launcher"), "-iface", "eth0"]
+        first = self.names[0]
+        started = [_IP, "netns", "exec", first, *_NAMED, first, *words, "-hosts", hosts, "-n", ranks, *command]
+        done = subprocess.run(
+            started,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+            env={**os.environ, **_TRANSPORTS},
+            cwd=self._folder,
+        )
+        if done.returncode:
+            raise HybridError(f"{' '.join(command[:4])} failed: {last_error(done.stderr, done.stdout)}")
+        return done.stdout
+
+    def bytes_received(self) -> Mapping[str, int]:
+        """By each node, from the beginning."""
+        counter = "/sys/class/net/eth0/statistics/rx_bytes"
+        return {name: int(self._in(name, "cat", counter)) for name in self.names}
+
+    @staticmethod
+    def _in(name: str, *command: str) -> str:
+        return _ip("netns", "exec", name, *command)
+
+
+def why_not() -> str:
+    """Why there can be no such network here; empty if there can."""
+    if os.geteuid() != 0:
+        return "needs root, for network namespaces"
+    if missing := [program for program in ("ip", "tc", "unshare") if shutil.which(program) is None]:
+        return f"needs {', '.join(missing)} (iproute2, util-linux)"
+    if family_of(mpirun(1)[0]) != "MPICH":
+        return "needs MPICH's mpirun"
+    try:
+        with Network(1, ""):
+            return ""
+    except HybridError as refused:
+        return one_line(refused)
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run([_IP, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HybridError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Broadcasts between nodes after which something happens to what has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybrid.execution.scatter_gather
+
+
+class _Then:
+    """A request that does something once it is complete."""
+
+    def __init__(self, request: Any, act: Callable[[], object]) -> None:
+        self._request, self._act, self._done = request, act, False
+
+    def Test(self) -> bool:
+        complete = self._request.Test()
+        if complete and not self._done:
+            self._done = True
+            self._act()
+        return complete
+
+
+def change_what_arrives(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], None]) -> None:
+    """`change(matrix)` on every rank that has received a column panel of B from the root's node."""
+    original = hybrid.execution.scatter_gather.row_broadcast
+
+    def row_broadcast(matrix: np.ndarray, root: int) -> Callable[[Any], Any]:
+        start = original(matrix, root)
+        return lambda comm: _Then(start(comm), lambda: comm.Get_rank() != root and change(matrix))
+
+    monkeypatch.setattr(hybrid.execution.scatter_gather, "row_broadcast", row_broadcast)
