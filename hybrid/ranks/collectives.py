@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hybrid.core.spans import Span
 
 if TYPE_CHECKING:
+    import numpy as np
     from mpi4py import MPI
 
     from hybrid.ranks.messages import Messages
