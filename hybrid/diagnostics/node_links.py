@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hybrid.ranks.messages import Messages
 from hybrid.ranks.team import Team
 
-SECONDS = 0.05  # that one message should take: long enough to be measured, short enough for hundreds of nodes
+_SECONDS = 0.05  # that one message should take: long enough to be measured, short enough for hundreds of nodes
 _REPEATS = 3
 _LEAST, _MOST = 1 << 20, 1 << 28  # bytes of a message
 _ACKNOWLEDGED = bytes(8)
@@ -54,7 +54,7 @@ def _send(messages: Messages, to: int) -> tuple[float, ...]:
         messages.receive(answer, to)
         rates.append(size / (time.perf_counter() - began))
         if number == 1:
-            size = min(_MOST, max(_LEAST, int(rates[-1] * SECONDS)))
+            size = min(_MOST, max(_LEAST, int(rates[-1] * _SECONDS)))
     return tuple(rates[2:])
 
 
