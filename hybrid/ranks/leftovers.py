@@ -29,7 +29,8 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OURS = r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}"  # where shared memory must have a name
 _OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
 _OF_MPI = re.compile(rf"{_OF_MPICH.pattern}|(vader|sm)_segment\..+")  # or Open MPI's, which its ranks may open later
-_IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OURS}")
+# UCX, below both, takes the name off a file right after it has made it: one stays where a process is killed between.
+_IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|ucx_shm_posix_[0-9a-f]+|{_OURS}")
 _IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
 _STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
 _READ = 86400.0  # seconds after which each rank has read what Hydra wrote: at its MPI_Init, before which a program may do much

@@ -24,6 +24,7 @@ from experiments.hosts.programs.common import DTYPE, cuda_device, parse, record,
 from hybrid.core.spans import block
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.ranks.leftovers import remove_files_of
 
 Times = tuple[str, float | None, list[float]]  # a part, the seconds it took once, before the clock, and those of each product
 
@@ -139,6 +140,8 @@ def main() -> None:
         from mpi4py import MPI
 
         comm = MPI.COMM_WORLD
+        if comm.size == 1:
+            remove_files_of("self")  # nobody else opens them, and a failure would leave them
     for n in options.sizes:
         for part, setup, times in parts[options.part](comm, n, options):
             if comm is None or comm.rank == 0:
