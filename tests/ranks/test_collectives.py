@@ -71,22 +71,24 @@ def test_ranks_that_do_not_take_part_have_no_series(comm, team, right):
                 made.wait_for(len(PANELS) - 1)
 
 
-@pytest.mark.parametrize("started", [0, 1, 3])
-def test_after_a_failure_all_that_was_started_ends_and_the_team_goes_on(comm, team, right, started):
+@pytest.mark.parametrize(("started", "failing"), [(0, 0), (1, 1), (3, 1), (0, 1), (1, 0)])
+def test_after_a_failure_all_that_was_started_ends_and_the_team_goes_on(comm, team, right, started, failing):
     matrix = right.copy() if team.rank == 0 else np.zeros_like(right)
     made = series(team, range(comm.size), lambda columns: row_broadcast(matrix[:, columns], 0))
 
     def fail():
         with team.phase("multiply"):
-            made.start(started if team.rank == 1 else 2)
-            if team.rank == 1:
+            made.start(started if team.rank == failing else 2)
+            if team.rank == failing:
                 raise ValueError("planted")
             made.wait_for(2)
 
-    with pytest.raises(RankFailed, match=r"rank 1 on .*, multiply: ValueError: planted"):
+    with pytest.raises(RankFailed, match=rf"rank {failing} on .*, multiply: ValueError: planted"):
         fail()
+    if team.rank == 0:
+        matrix *= 2  # other than what was under way
     again = series(team, range(comm.size), lambda columns: row_broadcast(matrix[:, columns], 0))
     with team.phase("multiply"):
         for number in range(len(PANELS)):
             again.wait_for(number)
-    np.testing.assert_array_equal(matrix, right)
+    np.testing.assert_array_equal(matrix, 2 * right)
