@@ -68,9 +68,9 @@ def multiply(
         True verifies the product where it is multiplied, while it is; "host" from host memory alone, independent of all that
         ran on a GPU; False does not.
     on_fault
-        "raise" refuses a product that fails its check: CheckFailed. "repair" computes again what is wrong of it, on the CPU,
-        checks all of C from host memory, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says whose device was
-        wrong, and where. What stays wrong is refused: CheckFailed.
+        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more after a wrong copy, else what
+        is wrong of it, on the CPU, checks that, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says whose
+        device was wrong, and where. What stays wrong is refused: CheckFailed.
     threads
         CPU threads of each rank.
 

@@ -57,15 +57,49 @@ def _load_driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def wake_driver() -> None:
-    """Call cuInit, which takes a quarter of a second or more, in the background. It creates no context."""
+class _Awakening(Thread):
+    """Makes the driver, and the primary context of a GPU, ready. The GIL is free meanwhile, unlike where CuPy does it."""
 
-    def start() -> None:
-        with suppress(OSError):  # usable_gpus will report it
-            _load_driver().cuInit(0)
+    def __init__(self, local_rank: int | None) -> None:
+        super().__init__(daemon=True)
+        self._local_rank = local_rank
+        self.made: tuple[int, ctypes.c_int] | None = None  # the context of a GPU with this index, and its device
 
-    with suppress(RuntimeError):  # the limit of threads is reached: cuInit then runs at first use
-        Thread(target=start, daemon=True).start()
+    def run(self) -> None:
+        try:
+            driver = _load_driver()
+        except OSError:
+            return  # usable_gpus will report it
+        count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or self._local_rank is None:
+            return
+        index = self._local_rank % count.value
+        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+            return
+        self.made = index, device
+
+
+_awakening: _Awakening | None = None
+
+
+def wake_driver(local_rank: int | None) -> None:
+    """In the background, call cuInit, which takes a quarter of a second or more, and create the CUDA context of the GPU that this
+    rank will have where each sees all of them, which takes half as long. Both take longer where several ranks do it."""
+    global _awakening
+    with suppress(RuntimeError):  # the limit of threads is reached: all that happens at first use, then
+        awakening = _Awakening(local_rank)
+        awakening.start()
+        _awakening = awakening
+
+
+def use_context_of(gpu: Gpu) -> None:
+    """This process multiplies on that GPU: a context that `wake_driver` made on another one would only take memory there."""
+    if _awakening is None:
+        return
+    _awakening.join()
+    if _awakening.made is not None and _awakening.made[0] != gpu.index:
+        _load_driver().cuDevicePrimaryCtxRelease_v2(_awakening.made[1])
+    _awakening.made = None
 
 
 @cache

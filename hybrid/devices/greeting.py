@@ -40,9 +40,11 @@ class GpuGreeter:
     def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
         import cupy
 
+        from hybrid.devices.cuda_gpus import use_context_of
         from hybrid.devices.cuda_kernels import compile_options
         from hybrid.kernels.sources import KERNELS
 
+        use_context_of(gpu)
         self._shape = ((blocks,), (threads,))
         self._cupy = cupy
         self._device = cupy.cuda.Device(gpu.index)

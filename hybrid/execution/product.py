@@ -93,7 +93,6 @@ class _Product:
         self._operands, self._settings, self._options = operands, settings, options
         self._threads = decision.placements[self._team.rank].threads.count
         self._views: dict[str, RowView] = {}
-        self._wrong: WrongParts | None = None  # of the last product, where it may be repaired
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def run(self) -> Outcome:
@@ -183,34 +182,52 @@ class _Product:
         return seconds
 
     def _checked(self, run: RankRun) -> Check | None:
-        plan, check = self._plan, None
-        if plan.check == "off":
+        if self._plan.check == "off":
             return None
-        if self._settings.on_fault == "repair":
-            from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
+        wrong = self._wrong_parts() if self._settings.on_fault == "repair" else None
+        result = self._checked_for_repair(run, wrong)
+        if result.ok or wrong is None:
+            return result
+        from hybrid.execution.repair import Means, repaired
 
-            self._wrong = WrongParts(plan.problem.n, plan.problem.m)
+        means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
+        return repaired(self._session, self._decision, self._settings, run, result, wrong, means)
+
+    def _checked_for_repair(self, run: RankRun, wrong: WrongParts | None) -> Check:
+        """`wrong`: gets what is, where the product may be repaired."""
+        plan, check = self._plan, None
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-        by_host = self._checked_by_host() if run.needs_host(check, self._wrong) else None
-        result = settled(check, by_host)
-        if result.ok or self._wrong is None:
-            return result
-        from hybrid.execution.repair import repaired
+        by_host = self._checked_by_host(wrong) if run.needs_host(check, wrong) else None
+        return settled(check, by_host)
 
-        compute = partial(self._compute_again, self._wrong)
-        return repaired(self._session, self._decision, self._settings, run, result, self._wrong, compute, self._checked_by_host)
+    def _wrong_parts(self) -> WrongParts:
+        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
 
-    def _checked_by_host(self) -> Check:
+        return WrongParts(self._plan.problem.n, self._plan.problem.m)
+
+    def _multiplied_again(self, run: RankRun) -> tuple[Check, WrongParts]:
+        timeline, wrong, began = self._team.timeline, self._wrong_parts(), time.perf_counter()
+        repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
+        with self._team.phase("scatter", timed=False), busy():
+            self._poison_c()
+            run.make_ready()
+        self._multiply(run)
+        check = self._checked_for_repair(run, wrong)
+        timeline.repeat = repeat
+        timeline.add("repair", began, time.perf_counter())
+        return check, wrong
+
+    def _checked_by_host(self, wrong: WrongParts | None) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
         if plan.at_root:
-            return verify_at_root(team, plan, self._views, self._threads_of_all, self._wrong)
+            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong)
         if len(plan.topology.nodes) > 1:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        return verify(team, plan, a, b, c, self._threads, self._wrong)
+        return verify(team, plan, a, b, c, self._threads, wrong)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute

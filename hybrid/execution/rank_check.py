@@ -44,7 +44,7 @@ class RankCheck:
             users = placements if plan.at_root else [placements[team.rank]]
             threads = sum(placement.threads.count for placement in users)
             # Not a method of this object: a cycle of references would keep the matrices until it is collected.
-            own_piece = partial(sums_piece, team, plan, self._all_pieces())
+            own_piece = partial(sums_piece, plan, self._all_pieces())
             self.copies = CopyChecksums(problem, self._pieces(), device, own_piece, operands, origin, threads)
 
     def check_in(self, buffers: Buffers) -> None:
@@ -129,12 +129,11 @@ class RankCheck:
         return self._rank_device.once_for_plan(f"{what} of the check, {self._plan.transport}", self._plan, make)
 
 
-def sums_piece(team: Team, plan: Plan, pieces: Sequence[CopiedPieces], rank: int, piece: Piece) -> bool:
-    """Whether this rank sums a piece of B, of which every rank of the node gets a copy. `pieces`: of all ranks."""
-    if plan.at_root:
-        return True
+def sums_piece(plan: Plan, pieces: Sequence[CopiedPieces], rank: int, piece: Piece) -> bool:
+    """Whether a piece of B, of which every rank of the node gets a copy, is summed as one of this rank's: so each is summed once.
+    `pieces`: of all ranks."""
     if plan.transport in ("peers", "nccl"):
-        return piece.rows.lies_in(plan.b_rows_over_link(team.rank))
-    multiplying = [each for each in team.node_ranks if plan.shares[each].order]
+        return piece.rows.lies_in(plan.b_rows_over_link(rank))
+    multiplying = [each for each in plan.topology.nodes[plan.topology.node_of(rank)] if plan.shares[each].order]
     number = pieces[rank].layout.numbers_of_b[piece.rows, piece.columns]
-    return multiplying[number % len(multiplying)] == team.rank
+    return multiplying[number % len(multiplying)] == rank

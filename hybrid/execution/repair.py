@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""A product that has failed its check, and `on_fault` says repair: what is wrong of C is computed again, and who was wrong is
-named."""
+"""A product that has failed its check, and `on_fault` says repair: after a wrong copy it is computed once more, else what is
+wrong of C is computed again on the CPU; and who was wrong is named."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,27 +23,33 @@ from hybrid.verification.wrong_parts import WrongParts
 _NOTE = "repaired"
 
 
-def repaired(
-    session: Session,
-    decision: Decision,
-    settings: Settings,
-    run: RankRun,
-    failed: Check,
-    wrong: WrongParts,
-    compute: Callable[[], list[Recomputed]],
-    check: Callable[[], Check],
-) -> Check:
-    """What is to be said of the product when it is right; `failed` where it cannot be made so.
+@dataclass(frozen=True)
+class Means:
+    """Of a repair. Every rank calls each of them."""
 
-    `wrong`: what the check has found. `compute()` computes that again; `check()` is the check on the host, of all of C, and adds
-    to `wrong` what it finds. Every rank calls it.
-    """
-    plan, copies = decision.plan, run.wrong_copies()
-    if any(copy.rank is None for copy, _ in copies):
-        return failed  # rows differ between nodes, or were written meanwhile: which values are right, nobody can tell
-    blamed = {copy.rank: copy.text for copy, _ in reversed(copies) if copy.rank is not None}
-    _add_what_copies_spoilt(wrong, plan, copies)
-    done, checked = _computed_again(wrong, compute, check, whole=bool(copies))
+    multiply_again: Callable[[], tuple[Check, WrongParts]]  # the whole product; its check, and what that found wrong
+    compute: Callable[[WrongParts], list[Recomputed]]  # these parts, on a CPU
+    check: Callable[[WrongParts], Check]  # all of C, on the host; adds what it finds wrong
+
+
+def repaired(
+    session: Session, decision: Decision, settings: Settings, run: RankRun, failed: Check, wrong: WrongParts, means: Means
+) -> Check:
+    """What is to be said of the product when it is right; `failed` where it cannot be made so. `wrong`: what the check has found.
+    Every rank calls it."""
+    plan, copies, checked = decision.plan, run.wrong_copies(), failed
+    blamed: dict[int, str] = {}
+    done: list[Recomputed] = []
+    if copies:
+        if not _blame(copies, blamed):
+            return failed
+        checked, wrong = means.multiply_again()  # a device does that sooner than a CPU
+        copies = [] if checked.ok else run.wrong_copies()
+    if not checked.ok:
+        if not _blame(copies, blamed):
+            return failed
+        _add_what_copies_spoilt(wrong, plan, copies)
+        done, checked = _computed_again(wrong, means, whole=bool(copies))
     if not checked.ok:
         return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
@@ -62,6 +68,15 @@ def repaired(
     return replace(checked, note=f"{_NOTE}; {checked.note}" if checked.note else _NOTE, repaired=tuple(lines))
 
 
+def _blame(copies: Sequence[tuple[WrongCopy, np.ndarray]], blamed: dict[int, str]) -> bool:
+    """False where rows differ between nodes, or were written meanwhile: which values are right, nobody can tell."""
+    for copy, _ in copies:
+        if copy.rank is None:
+            return False
+        blamed.setdefault(copy.rank, copy.text)
+    return True
+
+
 def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tuple[WrongCopy, np.ndarray]]) -> None:
     for copy, rows in copies:
         operand, _, columns = copy.place
@@ -75,22 +90,20 @@ def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tupl
             wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
 
 
-def _computed_again(
-    wrong: WrongParts, compute: Callable[[], list[Recomputed]], check: Callable[[], Check], *, whole: bool
-) -> tuple[list[Recomputed], Check]:
+def _computed_again(wrong: WrongParts, means: Means, *, whole: bool) -> tuple[list[Recomputed], Check]:
     """Until it is right, but not for ever: in the last round in all columns. `whole`: all of C is to be checked in any case,
     since of a wrong copy the checksums do not tell every row that is wrong."""
-    done = compute()
+    done = means.compute(wrong)
     checked = _of_parts(done)
     if whole or not checked.ok:
-        checked = check()  # more may be wrong than was found
+        checked = means.check(wrong)  # more may be wrong than was found
     for last in (False, True):
         if checked.ok:
             break
         if last:
             wrong.in_all_columns()
-        done += compute()
-        checked = check()
+        done += means.compute(wrong)
+        checked = means.check(wrong)
     return done, checked
 
 
@@ -104,6 +117,8 @@ def _of_parts(parts: Sequence[Recomputed]) -> Check:
 
 def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed]) -> str:
     who = f"{decision.placements[rank].name}, kernel {decision.kernel.name}: {cause}"
+    if not done:
+        return f"{who}; the product was computed once more"
     own = [each for each in done if each.rows.meets(decision.plan.shares[rank].rows)]
     if not own:
         return f"{who}; no element of C was changed by more than rounding errors"

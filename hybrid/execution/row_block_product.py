@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_like, on_host, to_device_of
@@ -13,10 +14,8 @@ from hybrid.execution.rank_run import RankRun
 from hybrid.execution.scatter_gather import broadcast_to_nodes
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
@@ -26,87 +25,104 @@ from hybrid.verification.transfers import verify_gathered
 
 if TYPE_CHECKING:
     from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.wrong_parts import WrongParts
 
 
 def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
     """This rank's rows of C, on the device where its rows of A lie, and what the check found. Every rank calls it."""
     team, plan = session.team, decision.plan
-    share, threads = plan.shares[team.rank], decision.placements[team.rank].threads.count
     team.timeline = Timeline()
-    with limited_threads(threads):
-        with team.phase("scatter"), busy():
-            own_a, own_b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
-            c = empty_like(own_a, len(share.rows), plan.problem.m)
-            await_callers_work(own_a, own_b, c)
-        view_b = RowView(own_b, share.b_rows) if plan.own_rows_suffice else _all_of_b(team, plan, own_b, settings)
-        read_and_written = [own_a, view_b.array, c]
-        run = RankRun(session, decision, RankMatrices(own_a, view_b, c), read_and_written, settings, lambda *_: None)
-        try:
-            with team.phase("scatter", timed=False):
-                run.make_ready()
-            run.multiply()
-            check = run.check() if plan.check == "device" else None
-        except BaseException:
-            run.abandon()
-            raise
-        if plan.check == "device" and not plan.own_rows_suffice:
-            verify_gathered(team, share.b_rows, on_host(own_b), view_b, threads)
-        check = _checked_by_host(session, decision, settings, run, check, (own_a, own_b, c))
+    with limited_threads(decision.placements[team.rank].threads.count):
+        c, check = _RowBlockProduct(session, decision, a, b, settings).run()
         if plan.device != "cuda":
             with team.phase("scatter"):
                 c = to_device_of(a, c)
         return c, check
 
 
-def _checked_by_host(
-    session: Session, decision: Decision, settings: Settings, run: RankRun, check: Check | None, matrices: tuple[Any, Any, Any]
-) -> Check | None:
-    """What the host's check says, where there is no other, or that of the devices needs it; and what there is to say of a
-    repaired product. `check`: by the devices. `matrices`: this rank's rows."""
-    team, plan = session.team, decision.plan
-    share, threads = plan.shares[team.rank], decision.placements[team.rank].threads.count
-    if plan.check == "off":
-        return None
-    wrong = None
-    if settings.on_fault == "repair":
+class _RowBlockProduct:
+    """One call of `run_row_block_product`: what its steps share."""
+
+    def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
+        self._session, self._team = session, session.team
+        self._decision, self._plan, self._settings = decision, decision.plan, settings
+        self._share = share = decision.plan.shares[session.team.rank]
+        self._threads = decision.placements[session.team.rank].threads.count
+        plan = self._plan
+        with self._team.phase("scatter"), busy():
+            self._a, self._b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
+            self._c = empty_like(self._a, len(share.rows), plan.problem.m)
+            await_callers_work(self._a, self._b, self._c)
+        self._all_of_b = RowView(self._b, share.b_rows) if plan.own_rows_suffice else self._gathered_b()
+
+    def run(self) -> tuple[Any, Check | None]:
+        matrices = RankMatrices(self._a, self._all_of_b, self._c)
+        read_and_written = [self._a, self._all_of_b.array, self._c]
+        run = RankRun(self._session, self._decision, matrices, read_and_written, self._settings, lambda *_: None)
+        wrong = self._wrong_parts() if self._settings.on_fault == "repair" and self._plan.check != "off" else None
+        try:
+            result = self._multiplied(run, wrong)
+        except BaseException:
+            run.abandon()
+            raise
+        if result is None or result.ok or wrong is None:
+            return self._c, result
+        from hybrid.execution.repair import Means, repaired
+
+        means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
+        return self._c, repaired(self._session, self._decision, self._settings, run, result, wrong, means)
+
+    def _multiplied(self, run: RankRun, wrong: WrongParts | None) -> Check | None:
+        """What the check says; None where there is none. `wrong`: gets what is, where the product may be repaired."""
+        plan = self._plan
+        with self._team.phase("scatter", timed=False):
+            run.make_ready()
+        run.multiply()
+        if plan.check == "off":
+            return None
+        check = run.check() if plan.check == "device" else None
+        if check is not None and not plan.own_rows_suffice:
+            verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
+        return settled(check, self._checked_by_host(wrong) if run.needs_host(check, wrong) else None)
+
+    def _wrong_parts(self) -> WrongParts:
         from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
 
-        wrong = WrongParts(plan.problem.n, plan.problem.m)
-    needs_host = run.needs_host(check, wrong)
-    if not needs_host and check is not None and (check.ok or wrong is None):
-        return check
+        return WrongParts(self._plan.problem.n, self._plan.problem.m)
 
-    def views() -> list[RowView]:
-        with team.phase("check", timed=False), busy():
-            spans = share.rows, share.b_rows, share.rows
-            return [RowView(on_host(array), span) for array, span in zip(matrices, spans, strict=True)]
+    def _multiplied_again(self, run: RankRun) -> tuple[Check, WrongParts]:
+        wrong = self._wrong_parts()
+        check = self._multiplied(run, wrong)
+        assert check is not None
+        return check, wrong
 
-    def look() -> Check:
-        a, b, c = views()
-        return verify(team, plan, a, b, c, threads, wrong)
+    def _checked_by_host(self, wrong: WrongParts | None) -> Check:
+        a, b, c = self._views()
+        return verify(self._team, self._plan, a, b, c, self._threads, wrong)
 
-    result = settled(check, look() if needs_host else None)
-    if result.ok or wrong is None:
-        return result
-    from hybrid.execution.repair import repaired
-    from hybrid.verification.recompute import recompute
+    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        from hybrid.verification.recompute import recompute
 
-    def compute() -> list[Recomputed]:
-        a, b, c = views()
-        done = recompute(team, plan, a, b, c, wrong, threads)
-        with team.phase("repair"):
-            copy_back(c.array, matrices[2])
+        a, b, c = self._views()
+        done = recompute(self._team, self._plan, a, b, c, wrong, self._threads)
+        with self._team.phase("repair"):
+            copy_back(c.array, self._c)
         return done
 
-    return repaired(session, decision, settings, run, result, wrong, compute, look)
+    def _views(self) -> list[RowView]:
+        """This rank's rows in host memory."""
+        share = self._share
+        with self._team.phase("check", timed=False), busy():
+            placed = ((self._a, share.rows), (self._b, share.b_rows), (self._c, share.rows))
+            return [RowView(on_host(array), rows) for array, rows in placed]
 
-
-def _all_of_b(team: Team, plan: Plan, own_b: Any, settings: Settings) -> RowView:
-    """B gathered in memory that the node's ranks share."""
-    b = make_shared_matrices(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
-    with team.phase("scatter"), busy():
-        b[plan.shares[team.rank].b_rows][...] = on_host(own_b)
-    with team.phase("scatter"):
-        for share in plan.shares:
-            broadcast_to_nodes(team, plan, b, share.b_rows, share.node, settings)
-    return b
+    def _gathered_b(self) -> RowView:
+        """In memory that the node's ranks share."""
+        team, plan = self._team, self._plan
+        b = make_shared_matrices(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
+        with team.phase("scatter"), busy():
+            b[self._share.b_rows][...] = on_host(self._b)
+        with team.phase("scatter"):
+            for share in plan.shares:
+                broadcast_to_nodes(team, plan, b, share.b_rows, share.node, self._settings)
+        return b

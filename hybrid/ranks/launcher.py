@@ -20,22 +20,27 @@ class Launch:
     rank: int
     size: int
     variables: tuple[str, str] = ("", "")  # that say so
+    local_rank: int | None = None  # among those of its node, where the launcher says it
 
 
 OPEN_MPI = "mpirun (Open MPI)"
 # mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
 _VARIABLES = (
-    ("mpirun (MPICH or another PMI launcher)", "PMI_RANK", "PMI_SIZE"),
-    (OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("mpirun (MPICH or another PMI launcher)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    (OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """The launch this process belongs to, or None when it was started without a launcher."""
-    for name, rank, size in _VARIABLES:
+    for name, rank, size, local_rank in _VARIABLES:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
-            return Launch(name, int(environment[rank]), int(environment[size]), (rank, size))
+            local = environment.get(local_rank, "")
+            variables = rank, size
+            return Launch(
+                name, int(environment[rank]), int(environment[size]), variables, int(local) if local.isdecimal() else None
+            )
     return None
 
 

@@ -18,6 +18,7 @@ from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, cor
 from hybrid.kernels.catalogue import named
 from hybrid.plan.capacity import FreeMemory
 from hybrid.plan.machine_model import MachineModel
+from hybrid.ranks.launcher import launched
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import kernel_asked_for, threads_of_ranks
@@ -50,7 +51,8 @@ def may_use_gpus(settings: Settings) -> bool:
 def wake_gpus(settings: Settings) -> None:
     """In the background, where they may be used."""
     if may_use_gpus(settings):
-        wake_driver()
+        launch = launched()
+        wake_driver(launch.local_rank if launch else 0)
 
 
 def take_inventory(session: Session, settings: Settings) -> Inventory:

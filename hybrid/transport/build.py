@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hybrid.devices.base import Device, PeerDevice
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.cuda_gpus import Gpu, usable_gpus
+from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
@@ -38,6 +38,8 @@ def prepare_rank_device(
         return current
     with team.phase("prepare", timed=False), busy():
         gpu = gpus[team.rank]
+        if gpu is not None:
+            use_context_of(gpu)
         made = current or RankDevice(device_key(plan, gpus), _device(plan, gpu, kernel), gpu)
         made.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
     made.ready_kernels.add(instance)

@@ -36,8 +36,8 @@ class CopyChecksums:
         origin: int,
         threads: int,
     ) -> None:
-        """`sums_piece(rank, piece)`: whether it is this rank that sums a piece of B, which several ranks copy. `threads`: that
-        this rank may use."""
+        """`sums_piece(rank, piece)`: whether a piece of B, which several ranks copy, is summed as one of this rank's. `threads`:
+        that may be used."""
         self._pieces, self._sums_piece, self._matrices, self._origin = pieces, sums_piece, matrices, origin
         widths = {"A": problem.l, "B": problem.m, "C": problem.m}
         self._weights = weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}

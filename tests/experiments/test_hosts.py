@@ -309,7 +309,8 @@ def test_a_wrong_product_is_refused():
 # --- the whole script
 
 OF_LIBRARY = ("library, checked", "library", "library, new C")
-PARTS_OF_ALL = ("handwritten", "ours", "wires", *OF_LIBRARY, "resident")
+OF_WIRES = ("wires", "read", "wires, read")
+PARTS_OF_ALL = ("handwritten", "ours", *OF_WIRES, *OF_LIBRARY, "resident")
 OF_CUBLASXT = ("cublasxt, page-locked", "cublasxt, registered", "cublasxt, pageable")
 
 

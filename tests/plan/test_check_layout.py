@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -17,7 +15,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import UsageError
-from hybrid.execution.rank_check import RankCheck, sums_piece
+from hybrid.execution.rank_check import sums_piece
 from hybrid.plan.check_layout import check_layout, memory_for_check, most_bytes_of_check
 from hybrid.plan.plan import make_plan
 from hybrid.plan.request import PlanRequest, RowBlocks
@@ -85,18 +83,14 @@ def test_pieces_cover_what_arrives_and_each_element_of_c_once(plan):
 @given(plan=plans())
 def test_every_piece_that_reaches_a_device_is_summed_by_one_rank_of_its_node(plan):
     pieces = [CopiedPieces(check_layout(plan, rank)) for rank in range(plan.topology.size)]
-    for node, ranks in enumerate(plan.topology.nodes):
+    for ranks in plan.topology.nodes:
         summed = []
         for rank in ranks:
-            team = SimpleNamespace(rank=rank, size=plan.topology.size, node_ranks=ranks, node=node)
-            device = SimpleNamespace(once_for_plan=lambda what, plan, make: pieces)
-            check = RankCheck(team, plan, device, None, [SimpleNamespace(name="")] * plan.topology.size)
-            here = {
+            summed += {
                 place
                 for piece, place in zip(pieces[rank].layout.pieces, pieces[rank].places, strict=True)
-                if piece.operand == "B" and sums_piece(check._team, check._plan, check._all_pieces(), rank, piece)
+                if piece.operand == "B" and sums_piece(plan, pieces, rank, piece)
             }
-            summed += here
         arriving = {place for rank in ranks for place in pieces[rank].places if place[0] == "B"}
         assert len(summed) == len(set(summed))
         assert set(summed) == arriving

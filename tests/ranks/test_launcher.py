@@ -57,6 +57,21 @@ def test_a_process_started_alone_has_no_launcher(environment):
     assert launched(environment) is None
 
 
+@pytest.mark.parametrize(
+    ("launcher", "variable"),
+    [(MPICH, "MPI_LOCALRANKID"), (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK"), (SLURM, "SLURM_LOCALID")],
+)
+def test_the_local_rank_is_known_where_the_launcher_says_it(launcher, variable):
+    assert launched({**launcher, variable: "1"}).local_rank == 1
+    assert launched(launcher).local_rank is None
+    assert launched({**launcher, variable: "one"}).local_rank is None
+
+
+@pytest.mark.parametrize("helper", [MPICH, OPEN_MPI])
+def test_mpiruns_local_rank_is_not_sruns(helper):
+    assert launched({**SLURM, "SLURM_LOCALID": "0", **helper}).local_rank is None
+
+
 def test_half_a_launchers_variables_do_not_hide_another():
     assert launched({"PMI_RANK": "7", **SLURM}) == Launch("srun", 1, 6, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 

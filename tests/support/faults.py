@@ -74,7 +74,7 @@ OF_PRODUCTS = [element, sign, stale_row, rows_exchanged, columns_exchanged, noth
 
 
 class Planted:
-    """Spoils one call of a device's method: number `which` of those that `chosen(into, source)`."""
+    """Spoils a call of a device's method, or `always` all from there on: number `which` of those that `chosen(into, source)`."""
 
     def __init__(
         self,
@@ -83,6 +83,8 @@ class Planted:
         spoil: Spoil,
         which: int = 0,
         chosen: Callable[[np.ndarray, np.ndarray], bool] = lambda into, source: True,
+        *,
+        always: bool = False,
     ) -> None:
         self.seen = 0
         self.done = False  # something was changed
@@ -94,7 +96,7 @@ class Planted:
             if not (into.size and chosen(into, source)):
                 return original(device, *arguments, **more)
             self.seen += 1
-            if self.seen != which + 1:
+            if self.seen != which + 1 and not (always and self.seen > which + 1 > 0):
                 return original(device, *arguments, **more)
             before = into.copy()
             event = original(device, *arguments, **more)
@@ -102,7 +104,8 @@ class Planted:
             for held in (before, np.zeros_like(before)):  # where the same rows lay there before, missing them does no harm
                 if into.tobytes() == right.tobytes():
                     spoil(into, source, held)
-            self.into, self.source, self.done = into, source, into.tobytes() != right.tobytes()
+            self.into, self.source = into, source
+            self.done = self.done or into.tobytes() != right.tobytes()
             return event
 
         monkeypatch.setattr(CpuDevice, method, spoiling)

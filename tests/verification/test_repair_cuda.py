@@ -21,15 +21,16 @@ METHODS = ["copy_in", "multiply", "copy_out"]
 
 @pytest.fixture
 def planted(monkeypatch):
-    """`planted(method, which)` makes call number `which` of the method give one wrong element; it returns the calls seen."""
+    """`planted(method, which)` makes call number `which` of the method give one wrong element, or `always` all from there on; it
+    returns the calls seen."""
 
-    def plant(method, which=0):
+    def plant(method, which=0, always=False):
         original, seen = getattr(CudaDevice, method), []
 
         def spoiling(device, *arguments, **more):
             event = original(device, *arguments, **more)
             seen.append(1)
-            if len(seen) == which + 1:
+            if len(seen) == which + 1 or (always and len(seen) > which):
                 device.wait(event)
                 spoil(arguments[2] if method == "multiply" else arguments[0])
             return event
@@ -67,16 +68,19 @@ def repaired(*arguments, **more):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("always", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_one_wrong_element_is_refused_or_repaired_and_told(rng, planted, method, dtype):
+def test_one_wrong_element_is_refused_or_repaired_and_told(rng, planted, method, always, dtype):
     a, b = operands(rng, dtype)
-    seen = planted(method)
+    seen = planted(method, always=always)
     with pytest.raises(CheckFailed):
         hybrid.multiply(a, b, device="cuda")
     seen.clear()
     c, (line,) = repaired(a, b)
     assert is_right(a, b, c)
-    assert re.match(r"repaired: rank 0 on \S+, .+ of C were computed again on the CPU of rank 0", line)
+    once_more = method != "multiply" and not always
+    how = "; the product was computed once more" if once_more else " of C were computed again on the CPU of rank 0"
+    assert re.match(rf"repaired: rank 0 on \S+, .+{how}", line)
 
 
 def test_row_blocks_on_a_gpu_are_repaired_there(rng, planted):

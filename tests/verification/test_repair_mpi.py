@@ -76,8 +76,11 @@ def use(monkeypatch, way):
         monkeypatch.setenv(f"HYBRID_{name}", value)
 
 
-@pytest.mark.parametrize(("method", "way", "spoil"), pairs_first(["copy_in", "multiply", "copy_out"], list(WAYS), FAULTS))
-def test_a_fault_on_one_rank_is_repaired(comm, rng, monkeypatch, method, way, spoil):
+@pytest.mark.parametrize(
+    ("method", "way", "spoil", "always"), pairs_first(["copy_in", "multiply", "copy_out"], list(WAYS), FAULTS, [False, True])
+)
+def test_a_fault_on_one_rank_is_repaired(comm, rng, monkeypatch, method, way, spoil, always):
+    """`always`: also when the product is computed once more."""
     kind = KINDS[(FAULTS.index(spoil) + list(WAYS).index(way)) % len(KINDS)]
     if "RANKS_PER_NODE" in WAYS[way] and kind == "shared":
         kind = "root"  # shared arrays have one node
@@ -91,8 +94,9 @@ def test_a_fault_on_one_rank_is_repaired(comm, rng, monkeypatch, method, way, sp
     victim = root if way in ("peers", "checked by the host") and kind == "root" else 0  # the root copies for all
     if "TRANSPORT" in WAYS[way]:
         product(comm, *(matrix[:9, :9].copy() for matrix in (a, b)), root, kind)  # peers are tested, which copies
-    planted = Planted(monkeypatch, method, spoil, 0 if comm.rank == victim else -2)
-    c, lines = product(comm, a, b, root, kind)
+    with monkeypatch.context() as patch:
+        planted = Planted(patch, method, spoil, 0 if comm.rank == victim else -2, always=always)
+        c, lines = product(comm, a, b, root, kind)
     assert comm.bcast(planted.done, victim)
     np.testing.assert_allclose(c, a @ b, rtol=1e-9, atol=1e-12)
     rounding = way == "checked by the host" and spoil.__name__ == "lowest_bit"  # no fault, for who looks at C alone

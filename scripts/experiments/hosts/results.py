@@ -9,12 +9,14 @@ from experiments.common import plots, records, results, schema, tables
 from hybrid.errors import UsageError
 
 YARDSTICK = "handwritten"
-NOT_COMPARED = (YARDSTICK, "wires", "resident")
+NOT_COMPARED = (YARDSTICK, "wires", "read", "wires, read", "resident")
 PICTURED = 8000  # the size that the picture shows, and else the largest there is
 NAMES = {  # of what is in the table, in its order
     "handwritten": "written by hand",
     "ours": "ours, the command",
     "wires": "the copies alone, nothing multiplied",
+    "read": "the matrices read once by the check's threads, nothing copied",
+    "wires, read": "the copies and this reading at once",
     "library, checked": "ours, `multiply(a, b, out=c)`",
     "library": "ours, `multiply(a, b, out=c, check=False)`",
     "library, new C": "ours, `multiply(a, b, check=False)`",
@@ -151,6 +153,7 @@ class Results(results.MachineResults):
         if self.gpus():
             title = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
             yield self._grid(self._time, title)
+        if any(cell.setup is not None for cell in self if cell.part in NAMES):
             title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
             yield self._grid(lambda cell: _number(1e3 * cell.setup) if cell.setup is not None else "–", title)
         if remarks := [*self._beside(), *(f"Left out: {text}" for text in self.left_out())]:

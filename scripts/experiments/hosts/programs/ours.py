@@ -7,7 +7,8 @@ resident  row blocks that lie on the ranks' GPUs, C's rows staying there: no byt
 small     small host arrays on one GPU, in turns with the same copies and cuBLAS by CuPy; without a GPU NumPy
 wires     A and B from the host to the GPUs and C back, all at the same time, and nothing is multiplied: no product is faster
           whose matrices take this way. Every rank copies its rows of the memory that its node's ranks share, over its own
-          GPU's link; what GPUs exchange is not counted
+          GPU's link; what GPUs exchange is not counted. Then all three are read once by threads, which make the check's
+          checksums of them; then both at once: no checked product is faster
 """
 
 import argparse
@@ -21,10 +22,17 @@ import hybrid
 from experiments.common.product_check import refuse_wrong
 from experiments.common.records import seconds_of
 from experiments.hosts.programs.common import DTYPE, cuda_device, parse, record, seconds_of_all, uniform
-from hybrid.core.spans import block
+from hybrid.core.spans import Span, block
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.host.call_queue import Calls
+from hybrid.host.row_sums import checksum_weights, row_checksums
+from hybrid.host.thread_map import rows_of_about
+from hybrid.host.threads import usable_cores
 from hybrid.ranks.leftovers import remove_files_of
+
+_READ_BYTES = 16 << 20  # of a thread's call, as the check makes them
+_BUSY_THREADS = 2  # of a rank, beside those that read
 
 Times = tuple[str, float | None, list[float]]  # a part, the seconds it took once, before the clock, and those of each product
 
@@ -113,14 +121,32 @@ def wires(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Times]:
     for matrix in on_host:
         matrix.fill(comm.rank)
         device.pin(matrix)
+    weights, checksums = checksum_weights(n, 8), np.empty(len(rows), np.uint64)
 
     def copy() -> None:
         for into, source in zip(on_device[:2], on_host[:2], strict=True):
             device.copy_in(into, source, [])
         device.copy_out(on_host[2], on_device[2], [])
-        device.finish()
 
-    yield "wires", None, [seconds_of_all(comm, copy) for _ in range(options.repeat + 1)][1:]
+    def read() -> Calls:
+        calls = Calls(max(1, len(usable_cores()) // comm.size - _BUSY_THREADS))
+        for matrix in on_host:
+            for part in rows_of_about(_READ_BYTES, Span(0, len(matrix)), matrix[:1].nbytes):
+                calls.soon(partial(row_checksums, matrix[part.slice], weights, checksums[part.slice]))
+        return calls
+
+    def both() -> None:
+        calls = read()
+        copy()
+        device.finish()
+        calls.wait()
+
+    works: dict[str, Callable[[], Any]] = {"wires": copy, "read": lambda: read().wait(), "wires, read": both}
+    times: dict[str, list[float]] = {part: [] for part in works}
+    for repeat in range(options.repeat + 1):  # the first one warms up
+        for part in list(works) if repeat % 2 else list(works)[::-1]:
+            times[part].append(seconds_of_all(comm, works[part], device.finish))
+    yield from ((part, None, times[part][1:]) for part in works)
 
 
 def _device_for(comm: Any, name: str) -> Any:
