@@ -8,7 +8,7 @@ callback is told of the progress.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -19,18 +19,26 @@ from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.transport.base import RankMatrices, Transport
+from hybrid.transport.panel_gather import PanelGather
 from hybrid.transport.panel_stream import PanelStream
 from hybrid.verification.device_check import DeviceCheck
 
+_PAUSE = 1e-3  # seconds, at most, between two looks of the thread that moves data while another one multiplies
 LOADS_AHEAD = 4  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
 
 Entering = Callable[[str], None]  # told the phase of each copy and multiplication before it is submitted
 
 
 def multiply_in_place(
-    share: RankShare, matrices: RankMatrices, device: Device, entering: Entering, panel_stream: PanelStream | None = None
+    share: RankShare,
+    matrices: RankMatrices,
+    device: Device,
+    entering: Entering,
+    panel_stream: PanelStream | None = None,
+    gather: PanelGather | None = None,
 ) -> Timings:
-    """Multiply the rank's row block by B in place, as column panels of B arrive. Returns what `Device.finish` does.
+    """Multiply the rank's row block by B in place, as column panels of B arrive, and C's are sent. Returns what `Device.finish`
+    does.
 
     Where this rank takes part in bringing them, another thread multiplies: MPI moves data only while it is called.
     """
@@ -38,8 +46,10 @@ def multiply_in_place(
     def multiply(tile: Tile) -> None:
         rows, columns = tile.rows.slice, tile.columns.slice
         device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
+        if gather is not None:
+            gather.stored(tile)
 
-    with _Worker(beside=panel_stream is not None and panel_stream.takes_part) as worker:
+    with _Worker(beside=any(each is not None and each.takes_part for each in (panel_stream, gather))) as worker:
         for arrival in share.order:
             if panel_stream is not None and arrival.operand == "B":
                 panel_stream.wait_for(arrival.index)
@@ -47,7 +57,7 @@ def multiply_in_place(
                 entering("multiply")
                 worker.do(partial(multiply, tile))
         entering("multiply")
-        worker.wait()
+        worker.wait(gather.advance if gather is not None else lambda: None)
     return device.finish()
 
 
@@ -71,9 +81,11 @@ class _Worker:
         else:
             self._asked.append(self._thread.submit(work))
 
-    def wait(self) -> None:
+    def wait(self, meanwhile: Callable[[], None]) -> None:
         """Until all is done; raises what any of it has raised."""
         for each in self._asked:
+            while not wait([each], _PAUSE).done:
+                meanwhile()
             each.result()
 
 

@@ -17,7 +17,7 @@ from hybrid.core.wall import wall
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.root_alone import recompute_at_root, verify_at_root
-from hybrid.execution.scatter_gather import gather, scatter, transfers_of_b
+from hybrid.execution.scatter_gather import scatter, transfers_of_b, transfers_of_c
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
@@ -126,9 +126,12 @@ class _Product:
         if matrices is not None:
             whole_b = plan.at_root or plan.transport == "host"
             read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], matrices.c]
-        transfers = transfers_of_b(self._team, plan, b, isinstance(self._operands[1], RootMatrix), self._settings)
+        transfers = (
+            transfers_of_b(self._team, plan, b, isinstance(self._operands[1], RootMatrix), self._settings),
+            transfers_of_c(self._team, plan, c, self._settings),
+        )
         progress = self._options.progress
-        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, transfers)
+        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers)
 
     def _repeat(self, run: RankRun) -> list[float]:
         """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end."""
@@ -174,8 +177,6 @@ class _Product:
         if not plan.at_root:
             scatter(team, plan, self._views, *self._operands, self._settings, self._threads)
         run.multiply()
-        if not plan.at_root:
-            gather(team, plan, self._views["C"], self._settings)
         seconds = time.perf_counter() - began
         if self._options.measured:
             run.note_work()

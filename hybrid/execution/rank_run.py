@@ -18,8 +18,8 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.transport.build import make_panel_stream, make_transport
-from hybrid.transport.panel_stream import PanelTransfers
+from hybrid.transport.build import make_panel_gather, make_panel_stream, make_transport
+from hybrid.transport.panel_stream import PanelStream, PanelTransfers
 from hybrid.verification.check import Check, Findings, WrongCopy
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ class RankRun:
         read_and_written: Sequence[Any],
         settings: Settings,
         progress: Progress,
-        transfers: PanelTransfers | None = None,
+        transfers_of_b: PanelTransfers | None = None,
+        transfers_of_c: PanelTransfers | None = None,
     ) -> None:
         """`matrices`: as for `make_transport`. `read_and_written`: host memory to pin before the first copy.
 
-        `transfers`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
+        `transfers_of_b`: how its column panels come from other nodes; None if all of B is there before the multiplication.
+        `transfers_of_c`: how its go to the root's node; None if they stay where they are computed.
         """
         team, plan = session.team, decision.plan
         self._team, self._plan, self._progress, self._share = team, plan, progress, plan.shares[team.rank]
@@ -52,7 +54,10 @@ class RankRun:
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
-        self._panel_stream = make_panel_stream(team, plan, self._rank_device, transfers) if transfers else None
+        self._gather = make_panel_gather(team, plan, self._rank_device, transfers_of_c) if transfers_of_c else None
+        self._panel_stream: PanelStream | None = None
+        if transfers_of_b is not None:
+            self._panel_stream = make_panel_stream(team, plan, self._rank_device, transfers_of_b, self._gather)
         self._check: RankCheck | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         if plan.check == "device":
@@ -80,8 +85,9 @@ class RankRun:
             self._check.begin()
         if self._rank_device.flags is not None:
             self._rank_device.flags.new_round()
-        if self._panel_stream is not None:
-            self._panel_stream.begin()
+        for panels in (self._gather, self._panel_stream):
+            if panels is not None:
+                panels.begin()
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
 
@@ -93,6 +99,9 @@ class RankRun:
                 if self._panel_stream is not None and self._share.column_panels:
                     # Also a rank without rows of its own may have to forward panels to the other ranks of its node.
                     self._panel_stream.wait_for(len(self._share.column_panels) - 1)
+                if self._gather is not None:
+                    self._gather.stored_all()
+                    self._gather.finish()
             except BaseException:
                 self._rank_device.drain()
                 raise
@@ -142,7 +151,7 @@ class RankRun:
                 return run_share(self._share, self._buffers, self._transport, device, self._entering)
             return run_share(self._share, self._buffers, self._transport, device, self._entering, self._check.device)
         assert self._matrices is not None
-        return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream)
+        return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream, self._gather)
 
     def _entering(self, phase: str) -> None:
         self._team.enter(phase)

@@ -11,7 +11,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.host.row_view import RowView
 from hybrid.plan.plan import Plan
-from hybrid.ranks.collectives import Series, Start, row_allgather, row_broadcast
+from hybrid.ranks.collectives import Series, Start, row_allgather, row_broadcast, row_gather
 from hybrid.ranks.team import Team
 from hybrid.transport.node_messages import chain_broadcast
 from hybrid.transport.panel_stream import PanelTransfers
@@ -62,8 +62,6 @@ def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings
     ranks, depth = gateways(plan), plan.problem.l
     if len(ranks) == 1 or plan.transport == "nccl":
         return None
-    widest = max(1, settings.message_bytes // max(1, plan.problem.bytes(depth, 1)))
-    parts = [list(pieces(panel, widest)) if depth else [] for panel in plan.shares[team.rank].column_panels]
 
     def transfer(columns: Span) -> Start:
         matrix = b[Span(0, depth)][:, columns.slice]
@@ -71,9 +69,33 @@ def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings
             return row_broadcast(matrix, plan.root_node)
         return row_allgather(matrix, [plan.b_rows_from(node) for node in range(len(ranks))])
 
+    return _panel_transfers(team, plan, "B", depth, transfer, settings)
+
+
+def transfers_of_c(team: Team, plan: Plan, c: RowView, settings: Settings) -> PanelTransfers | None:
+    """How the nodes' rows of column panels of C reach the root's node; None where there is one node."""
+    nodes = range(len(plan.topology.nodes))
+    if len(nodes) == 1:
+        return None
+    rows = [plan.a_rows_on(node) for node in nodes]
+
+    def transfer(columns: Span) -> Start:
+        own = Span(0, plan.problem.n) if team.node == plan.root_node else rows[team.node]
+        return row_gather(c[own][:, columns.slice], rows, plan.root_node)
+
+    return _panel_transfers(team, plan, "C", plan.problem.n, transfer, settings)
+
+
+def _panel_transfers(
+    team: Team, plan: Plan, operand: str, height: int, transfer: Callable[[Span], Start], settings: Settings
+) -> PanelTransfers:
+    """Each column panel in collectives of bounded size, between the nodes' gateways."""
+    ranks, widest = gateways(plan), max(1, settings.message_bytes // max(1, plan.problem.bytes(height, 1)))
+    parts = [list(pieces(panel, widest)) if height else [] for panel in plan.shares[team.rank].column_panels]
+
     def begin() -> Series | None:
         own = [transfer(columns) for of_panel in parts for columns in of_panel] if team.rank in ranks else []
-        return team.messages.collectives.series(ranks, own)
+        return team.messages.collectives.series(operand, ranks, own)
 
     return PanelTransfers([len(of_panel) for of_panel in parts], begin)
 
@@ -85,14 +107,3 @@ def broadcast_to_nodes(team: Team, plan: Plan, b: RowView, rows: Span, node: int
     if len(chain) > 1:
         take = put = b.__getitem__
         chain_broadcast(team, chain, rows, take, put, plan.problem.bytes(1, plan.problem.m), settings.message_bytes)
-
-
-def gather(team: Team, plan: Plan, c: RowView, settings: Settings) -> None:
-    """The rows of C from the other nodes' leaders to the root; on the root's node they lie where they belong."""
-    with team.phase("gather"):
-        for index in range(len(plan.topology.nodes)):
-            if index != plan.root_node:
-                chain = [plan.topology.leader(index), plan.root]
-                row_bytes = plan.problem.bytes(1, plan.problem.m)
-                take = put = c.__getitem__
-                chain_broadcast(team, chain, plan.a_rows_on(index), take, put, row_bytes, settings.message_bytes)

@@ -25,42 +25,50 @@ Start = Callable[["MPI.Comm"], "MPI.Request"]
 
 
 class Collectives:
-    """Those of a team: of the ranks that take part, the latest series."""
+    """Those of a team: of each kind the latest series, in the ranks that take part."""
 
     def __init__(self, messages: Messages, comm: MPI.Comm) -> None:
         self._messages, self._comm = messages, comm
-        self._comms: dict[tuple[int, ...], MPI.Comm | None] = {}
-        self._series: Series | None = None
+        self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm | None] = {}
+        self._series: dict[str, Series] = {}
 
-    def series(self, ranks: Sequence[int], collectives: Sequence[Start]) -> Series | None:
+    def series(self, kind: str, ranks: Sequence[int], collectives: Sequence[Start]) -> Series | None:
         """A new one between these ranks, in this order; None on the others. Every rank of the team calls it, in a phase.
 
-        Nothing is started before that phase has ended, and all that was started before is complete.
+        Nothing is started before that phase has ended, and all of this kind that was started before is complete. In which order
+        collectives of different kinds are started is up to each rank.
         """
-        comm = self._between(tuple(ranks))
-        self._series = None if comm is None else Series(self._messages, comm, collectives)
-        return self._series
+        comm = self._between(kind, tuple(ranks))
+        self._series.pop(kind, None)
+        if comm is not None:
+            self._series[kind] = Series(self._messages, comm, collectives)
+        return self._series.get(kind)
 
-    def _between(self, ranks: tuple[int, ...]) -> MPI.Comm | None:
-        if ranks not in self._comms:
+    def _between(self, kind: str, ranks: tuple[int, ...]) -> MPI.Comm | None:
+        if (kind, ranks) not in self._comms:
             from mpi4py import MPI
 
             rank = self._comm.Get_rank()
             color, key = (0, ranks.index(rank)) if rank in ranks else (MPI.UNDEFINED, 0)
             made = self._comm.Split(color, key)
-            self._comms[ranks] = None if made == MPI.COMM_NULL else made
-        return self._comms[ranks]
+            self._comms[kind, ranks] = None if made == MPI.COMM_NULL else made
+        return self._comms[kind, ranks]
 
     @property
-    def started(self) -> tuple[int, int]:
-        """Of the latest series: its phase's number, and how many collectives this rank has started."""
-        return (self._series.serial, self._series.started) if self._series is not None else (0, 0)
+    def started(self) -> dict[str, tuple[int, int]]:
+        """Of each kind's latest series: its phase's number, and how many collectives this rank has started."""
+        return {kind: (series.serial, series.started) for kind, series in self._series.items()}
 
-    def end(self, started: Sequence[tuple[int, int]]) -> None:
+    def end(self, started: Sequence[dict[str, tuple[int, int]]]) -> None:
         """After a failure: start what other ranks have started, and wait for all. `started[rank]`."""
-        latest, most = max(started)
-        if self._series is not None and self._series.serial == latest:
-            self._series.end(most)
+        to_end = []
+        for kind, series in self._series.items():
+            latest, most = max(of_rank.get(kind, (0, 0)) for of_rank in started)
+            if series.serial == latest:
+                series.start(most)
+                to_end.append(series)
+        for series in to_end:
+            series.end()
 
     def free(self) -> None:
         """Every rank calls it."""
@@ -90,14 +98,13 @@ class Series:
         self.start(number + 1)
         return self._requests[number].Test()
 
-    def wait_for(self, number: int) -> None:
-        """Until it is complete; PhaseEnded if a rank fails meanwhile."""
+    def wait_for(self, number: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Until it is complete; PhaseEnded if a rank fails meanwhile. `meanwhile` is called now and then, and must not wait."""
         self.start(number + 1)
-        self._messages.complete(self._requests[number], longest_pause=_PAUSE)
+        self._messages.complete(self._requests[number], longest_pause=_PAUSE, look=meanwhile)
 
-    def end(self, started: int) -> None:
-        """Wait for all, of which some rank has started so many."""
-        self.start(started)
+    def end(self) -> None:
+        """Wait for all that have been started, on all ranks."""
         for request in self._requests:
             self._messages.complete(request, anyway=True)
 
@@ -125,6 +132,22 @@ def row_allgather(matrix: np.ndarray, rows: Sequence[Span]) -> Start:
     return start
 
 
+def row_gather(matrix: np.ndarray, rows: Sequence[Span], root: int) -> Start:
+    """Gather a matrix, or some columns of one, at rank `root`, where `matrix` is all of it and its own rows are in place; on the
+    others it is their `rows[rank]`."""
+
+    def start(comm: MPI.Comm) -> MPI.Request:
+        from mpi4py import MPI
+
+        with _rows_of(matrix) as (buffer, row):
+            if comm.Get_rank() != root:
+                return comm.Igatherv([buffer, len(matrix), row], None, root)
+            counts, displacements = [len(each) for each in rows], [each.lo for each in rows]
+            return comm.Igatherv(MPI.IN_PLACE, [buffer, counts, displacements, row], root)
+
+    return start
+
+
 @contextmanager
 def _rows_of(matrix: np.ndarray) -> Iterator[tuple[MPI.buffer, MPI.Datatype]]:
     """A matrix' memory, and the datatype of one of its rows, which need not be contiguous with the next."""
@@ -134,7 +157,7 @@ def _rows_of(matrix: np.ndarray) -> Iterator[tuple[MPI.buffer, MPI.Datatype]]:
     contiguous = MPI.BYTE.Create_contiguous(size)
     row = contiguous.Create_resized(0, stride).Commit()
     try:
-        yield MPI.buffer.fromaddress(matrix.ctypes.data, (len(matrix) - 1) * stride + size), row
+        yield MPI.buffer.fromaddress(matrix.ctypes.data, max(0, (len(matrix) - 1) * stride + size)), row
     finally:  # what has been started keeps it
         row.Free()
         contiguous.Free()

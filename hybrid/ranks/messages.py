@@ -118,10 +118,17 @@ class Messages:
     def _others_failed(self) -> bool:
         return bool(self._control.Iprobe(tag=_NOTICE) or self._control.Iprobe(tag=_GAVE_UP))
 
-    def complete(self, request: MPI.Request, *, anyway: bool = False, longest_pause: float = 0.0) -> None:
+    def complete(
+        self,
+        request: MPI.Request,
+        *,
+        anyway: bool = False,
+        longest_pause: float = 0.0,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         """Wait for a request; PhaseEnded if a rank fails meanwhile, unless it is to be waited for `anyway`. `longest_pause`:
-        seconds between two polls, where other threads may need the core."""
-        if not self._poll(request, stop=lambda: not anyway and self._others_failed(), longest_pause=longest_pause):
+        seconds between two polls, where other threads may need the core. `look` is called meanwhile."""
+        if not self._poll(request, stop=lambda: not anyway and self._others_failed(), longest_pause=longest_pause, look=look):
             raise PhaseEnded
 
     def exchange(self, mine: Any, patience: float | None = None, *, arriving: bool = False) -> list[Any]:

@@ -17,6 +17,7 @@ from hybrid.transport.host import HostTransport
 from hybrid.transport.ipc_links import LinkRequest
 from hybrid.transport.nccl import NcclTransport
 from hybrid.transport.node_peers import flags_needed
+from hybrid.transport.panel_gather import PanelGather
 from hybrid.transport.panel_stream import PanelStream, PanelTransfers
 from hybrid.transport.peers import PeersTransport
 from hybrid.transport.rank_device import RankDevice
@@ -67,18 +68,39 @@ def _device_on(gpu: Gpu | None, plan: Plan, kernel: Kernel) -> PeerDevice:
     return device
 
 
-def make_panel_stream(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelStream:
-    """Of column panels of B that come from other nodes. Every rank calls it."""
+def make_panel_stream(
+    team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers, gather: PanelGather | None
+) -> PanelStream:
+    """Of column panels of B that come from other nodes; `gather` goes on meanwhile. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
     gateway = plan.root if team.node == plan.root_node else plan.topology.leader(team.node)
-    return PanelStream(team, rank_device.flags, _flags_of(plan) - _most_pieces(plan)[1], gateway, transfers)
+    meanwhile = gather.advance if gather is not None else lambda: None
+    return PanelStream(team, rank_device.flags, _first_flag_of(plan, "B"), gateway, transfers, meanwhile)
+
+
+def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelGather:
+    """Of column panels of C that go to another node. Every rank calls it."""
+    rank_device.meet(team, _flags_of(plan))
+    assert rank_device.flags is not None
+    senders = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
+    return PanelGather(team, rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers)
 
 
 def _flags_of(plan: Plan) -> int:
-    """Flags a rank: those of the transport, then one for each column panel that comes from another node."""
+    """Flags a rank: those of the transport, then one for each column panel of B that comes from another node, and of C that goes
+    to one."""
+    return _first_flag_of(plan, "C") + _most_panels(plan)
+
+
+def _first_flag_of(plan: Plan, operand: str) -> int:
     row_panels, pieces_of_b = _most_pieces(plan)
-    return flags_needed(max(map(len, plan.topology.nodes)), row_panels, pieces_of_b) + pieces_of_b
+    first = flags_needed(max(map(len, plan.topology.nodes)), row_panels, pieces_of_b)
+    return first + (_most_panels(plan) if operand == "C" else 0)
+
+
+def _most_panels(plan: Plan) -> int:
+    return max(len(each.column_panels) for each in plan.shares)
 
 
 def _most_pieces(plan: Plan) -> tuple[int, int]:

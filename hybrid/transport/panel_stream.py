@@ -29,9 +29,18 @@ class PanelStream:
     All gateway ranks start the same collectives in the same order, so none has to wait until another has multiplied.
     """
 
-    def __init__(self, team: Team, flags: NodeFlags, first_flag: int, gateway: int, transfers: PanelTransfers) -> None:
-        """`gateway`: the rank that sets a flag for each panel that arrived, the first one `first_flag`."""
-        self._team = team
+    def __init__(
+        self,
+        team: Team,
+        flags: NodeFlags,
+        first_flag: int,
+        gateway: int,
+        transfers: PanelTransfers,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`gateway`: the rank that sets a flag for each panel that arrived, the first one `first_flag`. `meanwhile`: is called
+        there while it waits, and must not wait itself."""
+        self._team, self._meanwhile = team, meanwhile
         self._flags, self._first_flag, self._gateway, self._transfers = flags, first_flag, gateway, transfers
         self._ends = list(accumulate(transfers.collectives))
         self._series: Series | None = None
@@ -50,6 +59,7 @@ class PanelStream:
         """Whether the panel is in node-shared memory, without waiting."""
         if self._series is None:
             return self._flags.is_set(self._gateway, self._first_flag + index)
+        self._meanwhile()
         while self._arrived <= index and self._all_complete(self._series):
             self._note()
         return index < self._arrived
@@ -64,7 +74,7 @@ class PanelStream:
         while self._arrived <= index:
             for number in self._of_next():
                 self._series.start(number + 1 + _AHEAD)
-                self._series.wait_for(number)
+                self._series.wait_for(number, self._meanwhile)
             self._note()
         self._team.timeline.add("scatter", began, time.perf_counter())
 

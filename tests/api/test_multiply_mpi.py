@@ -187,26 +187,38 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
     monkeypatch.setenv("HYBRID_MESSAGE_BYTES", message)
     a, b = same_matrix((size, size), 1), same_matrix((size, size), 2)
-    original = hybrid.execution.scatter_gather.chain_broadcast
-    calls = []
+    parts = []
 
-    def breaking(team, chain, rows, take, put, row_bytes, message_bytes):
-        if team.doing == phase:
-            calls.append(chain)
+    def broken(what):
+        def start(part):
+            if part.lo > 0:
+                raise OSError("planted")
+            return what(part)
 
-            def broken(part):
-                if part.lo > 0:
-                    raise OSError("planted")
-                return original_of(part)
+        return start
 
-            original_of = take if team.rank == chain[0] else put
-            take = put = broken
-        original(team, chain, rows, take, put, row_bytes, message_bytes)
+    def breaking_chain(team, chain, rows, take, put, row_bytes, message_bytes):
+        mine, theirs = (broken(take), put) if team.rank == chain[0] else (take, broken(put))
+        original(team, chain, rows, mine, theirs, row_bytes, message_bytes)
 
+    def breaking_gather(matrix, rows, root):
+        started = original(matrix, rows, root)
+
+        def start(comm):
+            parts.append(comm)
+            if len(parts) == 2:  # but not when it is started again, so that others need not wait for it
+                raise OSError("planted")
+            return started(comm)
+
+        return start
+
+    function, breaking = {"scatter": ("chain_broadcast", breaking_chain), "gather": ("row_gather", breaking_gather)}[phase]
+    original = getattr(hybrid.execution.scatter_gather, function)
+    said = "scatter" if phase == "scatter" else "(scatter|multiply|gather)"  # C is gathered while other things go on
     with monkeypatch.context() as patch:
         if comm.rank == failing_rank:
-            patch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", breaking)
-        with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {phase}: OSError: planted"):
+            patch.setattr(hybrid.execution.scatter_gather, function, breaking)
+        with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {said}: OSError: planted"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     if comm.rank == 0:

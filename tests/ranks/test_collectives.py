@@ -28,9 +28,9 @@ def right(comm, rng):
     return comm.bcast(rng.random((ROWS, COLUMNS)))
 
 
-def series(team, ranks, make):
+def series(team, ranks, make, kind="panels"):
     with team.phase("prepare"):
-        return team.messages.collectives.series(ranks, [make(columns) for columns in PANELS])
+        return team.messages.collectives.series(kind, ranks, [make(columns) for columns in PANELS])
 
 
 def test_panels_are_broadcast_in_place_and_nothing_beside_them_is_written(comm, team, right):

@@ -282,14 +282,15 @@ def test_the_check_sees_what_did_not_reach_another_node(own, rng, monkeypatch, l
 def test_the_check_sees_what_did_not_come_back_from_another_node(own, rng, monkeypatch, log, transport, check):
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
     monkeypatch.setenv("HYBRID_TRANSPORT", transport)
-    original = product_module.gather
+    original = product_module._Product._multiply
 
-    def disturbed(team, plan, c, settings):
-        original(team, plan, c, settings)
-        if team.rank == plan.root:
-            c[Span(plan.problem.n - 1, plan.problem.n)][0, 0] += 1
+    def disturbed(a_product, run):
+        seconds = original(a_product, run)
+        if own.rank == 0:
+            a_product._views["C"].array[-1, 0] += 1
+        return seconds
 
-    monkeypatch.setattr(product_module, "gather", disturbed)
+    monkeypatch.setattr(product_module._Product, "_multiply", disturbed)
     a, b = rng.standard_normal((3 * own.size, 20)), rng.standard_normal((20, 7))
     message = f"of C did not reach rank 0 on .* as they are on rank {own.size - 1}" if check == "on" else "the product is wrong"
     with pytest.raises(CheckFailed, match=message):
