@@ -63,6 +63,9 @@ class Device(Protocol):
     def wait(self, event: Event) -> None:
         """Until the operation is complete; any thread may call it."""
 
+    def done(self, event: Event) -> bool:
+        """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
+
     def poison(self, memory: Any) -> None:
         """Fill memory with NaN, so that elements that are read before they were written show in C."""
 
@@ -138,9 +141,6 @@ class PeerDevice(Device, Protocol):
         told them that it was recorded.
         """
 
-    def done(self, event: Event) -> bool:
-        """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
-
     def open_ipc_events(self, handle: Any) -> list[Event]:
         """Another process's events, from what its `make_ipc_events` returned."""
 
@@ -177,6 +177,3 @@ class CollectiveDevice(Device, Protocol):
         The matrix has the same shape on all ranks, and all enqueue their collectives in the same order. None completes before
         every rank has enqueued it.
         """
-
-    def done(self, event: Event) -> bool:
-        """Whether the operation is complete."""

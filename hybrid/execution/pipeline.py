@@ -96,8 +96,10 @@ def run_share(
     device: Device,
     entering: Entering,
     check: DeviceCheck | None = None,
+    gather: PanelGather | None = None,
 ) -> Timings:
-    """Multiply the rank's row block by B in the device's buffers. Returns what `Device.finish` does."""
+    """Multiply the rank's row block by B in the device's buffers; panels of C are sent meanwhile. Returns what `Device.finish`
+    does."""
     transport.begin()
     if check is not None:
         check.begin()
@@ -106,6 +108,8 @@ def run_share(
     run.submit_checks()
     if check is not None:
         check.finish()
+    if gather is not None:
+        gather.follow(run.stored, device.done)
     entering("multiply")
     return chain(transport.finish(), device.finish())
 
@@ -128,6 +132,7 @@ class _Run:
         self._arrivals = share.order
         self._last_uses = share.last_uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
+        self.stored: list[tuple[Tile, Event]] = []  # all tiles of C, each in host memory after its event
         self._loaded = 0
         self._resident: Residency[_Piece] = Residency()
         # By the panels' slot: tiles that are being computed, copied back or checked, until these events.
@@ -188,6 +193,7 @@ class _Run:
         if tile.completes:
             self._entering("copy out")
             events = [self._transport.store(tile, c, [event])]
+            self.stored.append((tile, events[0]))
             if self._check is not None and self._overwrites:
                 checked = self._check.computed(index, number, tile, [event])
                 read, events = read + checked, events + checked

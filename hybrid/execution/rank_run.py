@@ -100,7 +100,6 @@ class RankRun:
                     # Also a rank without rows of its own may have to forward panels to the other ranks of its node.
                     self._panel_stream.wait_for(len(self._share.column_panels) - 1)
                 if self._gather is not None:
-                    self._gather.stored_all()
                     self._gather.finish()
             except BaseException:
                 self._rank_device.drain()
@@ -147,9 +146,8 @@ class RankRun:
     def _multiply(self) -> Timings:
         device = self._rank_device.device
         if self._staged:
-            if self._check is None:
-                return run_share(self._share, self._buffers, self._transport, device, self._entering)
-            return run_share(self._share, self._buffers, self._transport, device, self._entering, self._check.device)
+            check = self._check.device if self._check is not None else None
+            return run_share(self._share, self._buffers, self._transport, device, self._entering, check, self._gather)
         assert self._matrices is not None
         return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream, self._gather)
 

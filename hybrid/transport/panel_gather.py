@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
+from hybrid.devices.base import Event
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Tile
 from hybrid.ranks.collectives import Series
@@ -51,10 +52,14 @@ class PanelGather:
                 if not self._rows_left[index]:
                     self._flags.set_flag(self._first_flag + index)
 
-    def stored_all(self) -> None:
-        """All tiles of this rank's are."""
-        for index in range(len(self._ends)):
-            self._flags.set_flag(self._first_flag + index)
+    def follow(self, tiles: Iterable[tuple[Tile, Event]], done: Callable[[Event], bool]) -> None:
+        """These tiles of this rank's will be in host memory, each after its event; returns when all are."""
+        pause = self._flags.pauses()
+        for tile, event in tiles:
+            while not done(event):
+                self.advance()
+                next(pause)
+            self.stored(tile)
 
     def advance(self) -> None:
         """Without waiting: send what is computed."""
