@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from hybrid.ranks.job_end import end_job
 from hybrid.ranks.launcher import rank_by_launcher
 
 _FIRST_TURN, _NEXT_TURN = 2.0, 0.5  # seconds that rank 0, and each of the ranks 1 to 3, gets to print an error and end the job
@@ -54,11 +55,17 @@ def overdue() -> bool:
 
 
 def end_when_interrupted(name: str) -> None:
-    """From now on an interrupt ends this process with one line: a command that is starting, and has told nobody of itself."""
+    """From now on an interrupt ends this process with one line: a command that is starting, and has told nobody of itself. Of a
+    worker that it has just forked, its supervisor speaks."""
+    starting = os.getpid()
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
-        wait_for_turn(rank_by_launcher())
-        os.write(2, f"{name}: interrupted\n".encode())
+        if os.getpid() == starting:
+            wait_for_turn(rank_by_launcher())
+            os.write(2, f"{name}: interrupted\n".encode())
+            from hybrid.ranks.leftovers import remove_files_of_start  # a command that goes on has no use for it so early
+
+            end_job(1, lambda: remove_files_of_start([]))
         os._exit(1)
 
     handle(signal.SIGINT, end)

@@ -42,19 +42,21 @@ def unname_files(team: Team) -> None:
     After the team's first exchange. The memory goes with the last process then, and neither misses the names at its end.
     """
     if launched() is not None and team.leads_node:
-        _remove([*_segments_of("self", _OF_MPICH), *_topology_file()])
+        _remove([*segments_of("self", _OF_MPICH), *_topology_file()])
 
 
 def remove_files_of(process: int | str) -> None:
     """The names of what MPI has made for this process and maybe others here: of a job whose launcher is gone, or a process
     alone."""
-    _remove(_segments_of(process))
+    _remove(segments_of(process))
 
 
-def remove_files_of_start() -> None:
-    """In a supervisor that will end a job whose MPI has not started on all ranks: what still has a name, of any rank here."""
+def remove_files_of_start(known: Iterable[str]) -> None:
+    """In a supervisor that will end a job whose MPI has not started on all ranks: what still has a name, of any rank here.
+    `known`: the files of a worker that has ended."""
     supervisors = _children(os.getppid())
-    _remove([path for one in supervisors for worker in _children(one) for path in _segments_of(worker)] + _topology_file())
+    seen = [path for one in supervisors for worker in _children(one) for path in segments_of(worker)]
+    _remove([*known, *seen, *_topology_file()])
 
 
 def _topology_file() -> list[str]:
@@ -62,7 +64,7 @@ def _topology_file() -> list[str]:
     return [path] if _IN_TEMPORARY_FOLDER.fullmatch(os.path.basename(path)) else []
 
 
-def _segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[str]:
+def segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[str]:
     """MPI's files that the process has mapped; none where there is no /proc, as elsewhere than on Linux."""
     with suppress(OSError):
         files = (Path(path) for path in _mapped(process))

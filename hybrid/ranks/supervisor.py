@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,7 +24,7 @@ from hybrid.ranks import heartbeat
 from hybrid.ranks.interrupts import handle, wait_for_turn
 from hybrid.ranks.job_end import end_job, let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start
+from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
 from hybrid.ranks.signal_causes import killed_by
 
@@ -34,7 +35,7 @@ GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for i
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
 INTERRUPT_LIMIT = 3.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
 _START = "start"  # the first phase
-_POLL = 0.25  # seconds
+_POLL, _POLL_AT_START = 0.25, 0.05  # seconds; what MPI makes while it starts is to be seen before the worker ends
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
@@ -85,6 +86,7 @@ class _Watch:
         self._launcher = os.getppid() if launched() else 0
         self._start_failed = start_failed  # None once MPI has started
         self._phase = _START
+        self._files: set[str] = set()  # that the worker has opened while MPI started
         self._shared = free_shared_bytes() or 0  # at the start
         self._exit_line = ""  # in which the worker reported its exit code
         self._stuck = self._waits = False  # and so may others, for the same rank
@@ -131,7 +133,10 @@ class _Watch:
         last_line = polled = time.monotonic()
         stood_still = min(_SUPERVISOR_STOPPED, max(self._stall, 3 * _POLL))
         while True:
-            ready = select.select([self._pipe], [], [], _POLL)[0]
+            starting = self._phase == _START
+            ready = select.select([self._pipe], [], [], _POLL_AT_START if starting else _POLL)[0]
+            if starting:
+                self._files.update(segments_of(self._worker))
             if time.monotonic() - polled > stood_still:  # with the whole job: silence tells nothing
                 last_line = time.monotonic()
                 if self._pulse:
@@ -209,7 +214,7 @@ class _Watch:
                 # One write, so that the lines of several ranks are not mixed.
                 os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code)
-        end_job(code, remove_files_of_start if self._phase == _START else None)
+        end_job(code, partial(remove_files_of_start, self._files) if self._phase == _START else None)
 
     def _let_others_speak(self, code: int) -> None:
         """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""

@@ -19,7 +19,7 @@ from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import HybridError, one_line, rebuild
 from hybrid.ranks.arrival import Limits
-from hybrid.ranks.heartbeat import heartbeat
+from hybrid.ranks.heartbeat import heartbeat, interrupted
 from hybrid.ranks.interrupts import deferred
 from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
 
@@ -152,7 +152,9 @@ class Team:
             except Unsendable as cannot:
                 failure = cannot
         if failure is not None:
-            report = (type(failure).__name__, one_line(failure), self.host, self.doing)
+            # C code makes other errors of an interrupt.
+            said = KeyboardInterrupt() if interrupted() and not isinstance(failure, HybridError) else failure
+            report = (type(said).__name__, one_line(said), self.host, self.doing)
             self._messages.notify_others()
             try:
                 reports = self._messages.exchange((report, None), self._patience, arriving=arriving)

@@ -92,6 +92,34 @@ def test_a_launcher_that_is_asked_to_end_says_so_once(signum, code, words):
     assert got == code
 
 
+def starting(ranks: int, processes: int) -> tuple[Job, dict[int, list[int]]]:
+    """A job of which each rank has so many processes at least: first its supervisor, then its worker, which starts MPI."""
+    job = Job([*LONG, "1000000"], ranks, {}, {})
+    while sum(len(own) >= processes for own in (there := job.rank_processes()).values()) < ranks and not job.ended(0.01):
+        pass
+    return job, there
+
+
+@pytest.mark.parametrize("ranks", exhaustive([2], [2, 3]))
+def test_a_launcher_that_is_interrupted_while_mpi_starts_says_so_once(ranks):
+    if of_open_mpi():
+        pytest.skip("Open MPI's mpirun says it itself, and ends with 1")
+    job, _ = starting(ranks, 2)
+    job.send(signal.SIGINT, [job.launcher])
+    code, out, (line,) = ended(job)
+    assert (code, out) == (1, "")
+    assert line.endswith("interrupted")
+
+
+@pytest.mark.exhaustive
+def test_a_rank_that_stands_still_before_it_has_a_worker_leaves_no_file_of_the_others():
+    job, processes = starting(3, 1)
+    job.send(signal.SIGSTOP, processes[1])
+    code, _, (line,) = ended(job)
+    assert code == 1
+    assert re.search(r"start: (showed no progress|has heard nothing)", line), line
+
+
 @pytest.mark.parametrize("ranks", exhaustive([2], [2, 4]))
 def test_a_rank_of_which_all_processes_stand_still_is_named(ranks):
     job, processes = started(ranks, 10**6)
