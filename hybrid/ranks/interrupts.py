@@ -63,7 +63,7 @@ def end_when_interrupted(name: str) -> None:
         if os.getpid() == starting:
             wait_for_turn(rank_by_launcher())
             os.write(2, f"{name}: interrupted\n".encode())
-            from hybrid.ranks.leftovers import remove_files_of_start  # a command that goes on has no use for it so early
+            from hybrid.ranks.leftovers import remove_files_of_start  # has modules that a command needs later, if at all
 
             end_job(1, lambda: remove_files_of_start([]))
         os._exit(1)

@@ -23,7 +23,6 @@ from hybrid.errors import one_line
 from hybrid.host.process_space import kernel
 from hybrid.ranks import hydra
 from hybrid.ranks.launcher import launched
-from hybrid.ranks.team import Team
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OURS = r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}"  # where shared memory must have a name
@@ -36,12 +35,13 @@ _STARTED = 60.0  # seconds after which a job has started: what no process of it 
 _READ = 86400.0  # seconds after which each rank has read what Hydra wrote: at its MPI_Init, before which a program may do much
 
 
-def unname_files(team: Team) -> None:
+def unname_files() -> None:
     """Take the names off what MPICH and its launcher have made for this node's ranks, each of which has opened it by now.
 
-    After the team's first exchange. The memory goes with the last process then, and neither misses the names at its end.
+    On one rank of the node, after the first exchange. The memory goes with the last process then, and neither misses the names at
+    its end.
     """
-    if launched() is not None and team.leads_node:
+    if launched() is not None:
         _remove([*segments_of("self", _OF_MPICH), *_topology_file()])
 
 

@@ -85,7 +85,8 @@ def start_world(*, patience: float | None = None) -> Team:
         ) from error
     _refuse_foreign_launcher(MPI.COMM_WORLD)
     team = Team(MPI.COMM_WORLD, patience=patience)
-    unname_files(team)
+    if team.leads_node:
+        unname_files()
     return team
 
 
