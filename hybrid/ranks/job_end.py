@@ -21,6 +21,13 @@ def let_launcher_read() -> None:
     time.sleep(DRAIN)
 
 
+def exit_at_once(code: int) -> NoReturn:
+    """As the parent of a fork may, which owns nothing that needs cleaning up."""
+    if code and launched() is not None:
+        let_launcher_read()
+    os._exit(code)
+
+
 def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
     """End this process and, where a launcher started it, the whole job, with this exit code if the launcher can have it.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
 from hybrid.ranks.interrupts import handle, wait_for_turn
-from hybrid.ranks.job_end import end_job, let_launcher_read
+from hybrid.ranks.job_end import end_job, exit_at_once
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
-INTERRUPT_LIMIT = 3.0  # seconds after which such a worker is ended: it may be inside a long call of BLAS
+INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
 _START = "start"  # the first phase
 _POLL, _POLL_AT_START = 0.25, 0.05  # seconds; what MPI makes while it starts is to be seen before the worker ends
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
@@ -93,6 +93,7 @@ class _Watch:
         self._missing = ""  # the rank whose supervisor is not heard any more
         self._asked_to_end = 0.0  # when; 0: not
         self._interrupted = 0.0  # likewise
+        self._orphaned = 0.0  # when the launcher was seen to be gone
         self._interrupt_passed_on = False
 
     def run(self) -> NoReturn:
@@ -142,9 +143,8 @@ class _Watch:
                 if self._pulse:
                     self._pulse.forgive()
             polled = time.monotonic()
-            if self._launcher and not self._asked_to_end and os.getppid() != self._launcher:
-                remove_files_of(self._worker)
-                self._pass_on(signal.SIGTERM, None)  # nobody would see the result, or could end this job
+            if self._launcher and os.getppid() != self._launcher:
+                self._end_orphan(polled)
             if self._interrupted:
                 self._hurry(polled - self._interrupted)
             if self._misses_another():
@@ -160,6 +160,15 @@ class _Watch:
                     self._note(line)
             elif self._is_silent(time.monotonic() - last_line):
                 return
+
+    def _end_orphan(self, now: float) -> None:
+        """Without the launcher nobody would see the result, or could end this job."""
+        if not self._orphaned:
+            self._orphaned = now
+            remove_files_of(self._worker)
+            self._pass_on(signal.SIGTERM, None)
+        elif now - self._orphaned > GRACE:  # it may be amid a long product
+            self._kill(signal.SIGKILL)
 
     def _misses_another(self) -> bool:
         """Whether the rank that this one watches is not heard any more; then the worker is ended."""
@@ -200,13 +209,13 @@ class _Watch:
         if self._pulse:
             self._pulse.end()
         if agreed and not was_killed:
-            _exit(int(line[1:]))
+            exit_at_once(int(line[1:]))
         if not line and self._start_failed is not None and not self._asked_to_end:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is no worker left to pass them on to
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             other_code = self._start_failed(self._how_it_ended(code))
             if other_code is not None:
-                _exit(other_code)
+                exit_at_once(other_code)
         if not line or (agreed and not (self._interrupted or self._asked_to_end)):  # else the worker has said so
             self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
@@ -246,9 +255,3 @@ class _Watch:
         if code < 0:
             return killed_by(-code, self._shared, starting=self._phase == _START)
         return f"exited with code {code} before the other ranks were done"
-
-
-def _exit(code: int) -> NoReturn:
-    if code and launched() is not None:
-        let_launcher_read()
-    os._exit(code)  # the parent of a fork owns nothing that needs cleaning up
