@@ -208,6 +208,8 @@ class _Watch:
         was_killed = self._stuck or code < 0
         if self._pulse:
             self._pulse.end()
+        if self._orphaned:
+            os._exit(1)  # there is no job that it could end, and others of it would say the same
         if agreed and not was_killed:
             exit_at_once(int(line[1:]))
         if not line and self._start_failed is not None and not self._asked_to_end:
