@@ -63,7 +63,7 @@ def build_parser() -> Parser:
     check = "verify every product: on (where it is multiplied), host (from host memory alone), off"
     how.add_argument("--check", choices=("on", "host", "off"), help=f"{check} (on)")
     how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
-    how.add_argument("--on-fault", help="what fails its check: raise refuses it, repair computes it again on the CPU (raise)")
+    how.add_argument("--on-fault", help="what fails its check: raise refuses it, repair computes what is wrong again (raise)")
     how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
     shown = parser.add_argument_group("what is shown")

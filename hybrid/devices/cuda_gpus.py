@@ -92,12 +92,12 @@ def wake_driver(local_rank: int | None) -> None:
         _awakening = awakening
 
 
-def use_context_of(gpu: Gpu) -> None:
-    """This process multiplies on that GPU: a context that `wake_driver` made on another one would only take memory there."""
+def use_context_of(gpu: Gpu | None) -> None:
+    """This process multiplies on that GPU, or on none: a context that `wake_driver` made elsewhere would only take memory."""
     if _awakening is None:
         return
     _awakening.join()
-    if _awakening.made is not None and _awakening.made[0] != gpu.index:
+    if _awakening.made is not None and (gpu is None or _awakening.made[0] != gpu.index):
         _load_driver().cuDevicePrimaryCtxRelease_v2(_awakening.made[1])
     _awakening.made = None
 

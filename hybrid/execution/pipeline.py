@@ -103,13 +103,13 @@ def run_share(
     transport.begin()
     if check is not None:
         check.begin()
-    run = _Run(share, buffers, transport, device, entering, check)
+    run = _Run(share, buffers, transport, device, entering, check, gather)
     run.submit()
     run.submit_checks()
     if check is not None:
         check.finish()
     if gather is not None:
-        gather.follow(run.stored, device.done)
+        gather.wait_for_stored()
     entering("multiply")
     return chain(transport.finish(), device.finish())
 
@@ -125,14 +125,15 @@ class _Run:
         device: Device,
         entering: Entering,
         check: DeviceCheck | None,
+        gather: PanelGather | None,
     ) -> None:
+        self._gather = gather
         self._check, self._overwrites = check, not share.holds_all
         # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
         self._to_check: list[Callable[[], object]] = []
         self._arrivals = share.order
         self._last_uses = share.last_uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
-        self.stored: list[tuple[Tile, Event]] = []  # all tiles of C, each in host memory after its event
         self._loaded = 0
         self._resident: Residency[_Piece] = Residency()
         # By the panels' slot: tiles that are being computed, copied back or checked, until these events.
@@ -149,6 +150,8 @@ class _Run:
                 self._check_arrival(self._check, index, arrival)
             for number, tile in enumerate(arrival.releases):
                 self._multiply(index, number, tile)
+            if self._gather is not None:
+                self._gather.advance()
 
     def submit_checks(self) -> None:
         """What `submit` has left for later."""
@@ -193,7 +196,8 @@ class _Run:
         if tile.completes:
             self._entering("copy out")
             events = [self._transport.store(tile, c, [event])]
-            self.stored.append((tile, events[0]))
+            if self._gather is not None:
+                self._gather.will_be_stored(tile, events[0])
             if self._check is not None and self._overwrites:
                 checked = self._check.computed(index, number, tile, [event])
                 read, events = read + checked, events + checked

@@ -42,8 +42,8 @@ class RankRun:
     ) -> None:
         """`matrices`: as for `make_transport`. `read_and_written`: host memory to pin before the first copy.
 
-        `transfers_of_b`: how its column panels come from other nodes; None if all of B is there before the multiplication.
-        `transfers_of_c`: how its go to the root's node; None if they stay where they are computed.
+        `transfers_of_b`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
+        `transfers_of_c`: how column panels of C go to the root's node; None if they stay where they are computed.
         """
         team, plan = session.team, decision.plan
         self._team, self._plan, self._progress, self._share = team, plan, progress, plan.shares[team.rank]

@@ -40,9 +40,11 @@ def repaired(
     plan, copies, checked = decision.plan, run.wrong_copies(), failed
     blamed: dict[int, str] = {}
     done: list[Recomputed] = []
+    again: frozenset[int] = frozenset()  # the ranks for which the product was computed once more
     if copies:
         if not _blame(copies, blamed):
             return failed
+        again = frozenset(blamed)
         checked, wrong = means.multiply_again()  # a device does that sooner than a CPU
         copies = [] if checked.ok else run.wrong_copies()
     if not checked.ok:
@@ -62,7 +64,8 @@ def repaired(
     may = may_leave_out(settings) and not plan.has_row_blocks
     left_out = plan.topology.left_out(session.left_out) if may else frozenset()
     lines = [
-        _line(decision, rank, cause, done) + _consequence(session.times_wrong(rank), leaves=rank in left_out)
+        _line(decision, rank, cause, done, once_more=rank in again)
+        + _consequence(session.times_wrong(rank), leaves=rank in left_out)
         for rank, cause in sorted(blamed.items())
     ]
     return replace(checked, note=f"{_NOTE}; {checked.note}" if checked.note else _NOTE, repaired=tuple(lines))
@@ -115,13 +118,13 @@ def _of_parts(parts: Sequence[Recomputed]) -> Check:
     return replace(worst, ok=all(each.check.ok and each.check.kind != "none" for each in parts))
 
 
-def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed]) -> str:
+def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed], *, once_more: bool) -> str:
     who = f"{decision.placements[rank].name}, kernel {decision.kernel.name}: {cause}"
-    if not done:
-        return f"{who}; the product was computed once more"
+    if once_more:
+        who += "; the product was computed once more"
     own = [each for each in done if each.rows.meets(decision.plan.shares[rank].rows)]
     if not own:
-        return f"{who}; no element of C was changed by more than rounding errors"
+        return who if once_more else f"{who}; no element of C was changed by more than rounding errors"
     rows, columns = (
         Span(min(each.lo for each in spans), max(each.hi for each in spans))
         for spans in ([each.rows for each in own], [each.columns for each in own])

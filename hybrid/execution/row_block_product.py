@@ -62,15 +62,15 @@ class _RowBlockProduct:
         wrong = self._wrong_parts() if self._settings.on_fault == "repair" and self._plan.check != "off" else None
         try:
             result = self._multiplied(run, wrong)
+            if result is None or result.ok or wrong is None:
+                return self._c, result
+            from hybrid.execution.repair import Means, repaired
+
+            means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
+            return self._c, repaired(self._session, self._decision, self._settings, run, result, wrong, means)
         except BaseException:
             run.abandon()
             raise
-        if result is None or result.ok or wrong is None:
-            return self._c, result
-        from hybrid.execution.repair import Means, repaired
-
-        means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
-        return self._c, repaired(self._session, self._decision, self._settings, run, result, wrong, means)
 
     def _multiplied(self, run: RankRun, wrong: WrongParts | None) -> Check | None:
         """What the check says; None where there is none. `wrong`: gets what is, where the product may be repaired."""

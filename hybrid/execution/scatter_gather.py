@@ -92,10 +92,15 @@ def _panel_transfers(
     """Each column panel in collectives of bounded size, between the nodes' gateways."""
     ranks, widest = gateways(plan), max(1, settings.message_bytes // max(1, plan.problem.bytes(height, 1)))
     parts = [list(pieces(panel, widest)) if height else [] for panel in plan.shares[team.rank].column_panels]
+    collectives = team.messages.collectives
+    if not collectives.is_connected(operand, ranks):
+        with team.phase("prepare", timed=False):
+            pass  # a rank that fails before keeps no other one waiting inside MPI
+        collectives.connect(operand, ranks)
 
     def begin() -> Series | None:
         own = [transfer(columns) for of_panel in parts for columns in of_panel] if team.rank in ranks else []
-        return team.messages.collectives.series(operand, ranks, own)
+        return collectives.series(operand, ranks, own)
 
     return PanelTransfers([len(of_panel) for of_panel in parts], begin)
 

@@ -7,6 +7,7 @@ ranks that have started fewer start the others as well, so that all can end and 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -32,27 +33,31 @@ class Collectives:
         self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm | None] = {}
         self._series: dict[str, Series] = {}
 
+    def is_connected(self, kind: str, ranks: Sequence[int]) -> bool:
+        """The same on all ranks."""
+        return (kind, tuple(ranks)) in self._comms
+
+    def connect(self, kind: str, ranks: Sequence[int]) -> None:
+        """Before the first series between these ranks. Every rank of the team calls it, at once after a phase, in which all have
+        learnt that all are there: it waits inside MPI."""
+        from mpi4py import MPI
+
+        rank, order = self._comm.Get_rank(), tuple(ranks)
+        color, key = (0, order.index(rank)) if rank in order else (MPI.UNDEFINED, 0)
+        made = self._comm.Split(color, key)
+        self._comms[kind, order] = None if made == MPI.COMM_NULL else made
+
     def series(self, kind: str, ranks: Sequence[int], collectives: Sequence[Start]) -> Series | None:
         """A new one between these ranks, in this order; None on the others. Every rank of the team calls it, in a phase.
 
         Nothing is started before that phase has ended, and all of this kind that was started before is complete. In which order
         collectives of different kinds are started is up to each rank.
         """
-        comm = self._between(kind, tuple(ranks))
+        comm = self._comms[kind, tuple(ranks)]
         self._series.pop(kind, None)
         if comm is not None:
             self._series[kind] = Series(self._messages, comm, collectives)
         return self._series.get(kind)
-
-    def _between(self, kind: str, ranks: tuple[int, ...]) -> MPI.Comm | None:
-        if (kind, ranks) not in self._comms:
-            from mpi4py import MPI
-
-            rank = self._comm.Get_rank()
-            color, key = (0, ranks.index(rank)) if rank in ranks else (MPI.UNDEFINED, 0)
-            made = self._comm.Split(color, key)
-            self._comms[kind, ranks] = None if made == MPI.COMM_NULL else made
-        return self._comms[kind, ranks]
 
     @property
     def started(self) -> dict[str, tuple[int, int]]:
@@ -77,36 +82,41 @@ class Collectives:
 
 
 class Series:
-    """The same on all ranks of the communicator."""
+    """The same on all ranks of the communicator. Of what is complete it keeps nothing, nor the matrices that were sent."""
 
     def __init__(self, messages: Messages, comm: MPI.Comm, collectives: Sequence[Start]) -> None:
-        self._messages, self._comm, self._collectives = messages, comm, collectives
-        self._requests: list[MPI.Request] = []
+        self._messages, self._comm = messages, comm
+        self._waiting = deque(collectives)  # to be started
+        self._requests: dict[int, MPI.Request] = {}  # by number, until they are complete
+        self.started = 0
         self.serial = messages.serial
-
-    @property
-    def started(self) -> int:
-        return len(self._requests)
 
     def start(self, until: int) -> None:
         """All before number `until` that there are."""
-        for collective in self._collectives[len(self._requests) : until]:
-            self._requests.append(collective(self._comm))
+        while self._waiting and self.started < until:
+            self._requests[self.started] = self._waiting[0](self._comm)
+            self._waiting.popleft()
+            self.started += 1
 
     def is_complete(self, number: int) -> bool:
         """Without waiting. MPI goes on with all that have been started."""
         self.start(number + 1)
-        return self._requests[number].Test()
+        if number in self._requests and self._requests[number].Test():
+            del self._requests[number]
+        return number not in self._requests
 
     def wait_for(self, number: int, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Until it is complete; PhaseEnded if a rank fails meanwhile. `meanwhile` is called now and then, and must not wait."""
         self.start(number + 1)
-        self._messages.complete(self._requests[number], longest_pause=_PAUSE, look=meanwhile)
+        if number in self._requests:
+            self._messages.complete(self._requests[number], longest_pause=_PAUSE, look=meanwhile)
+            del self._requests[number]
 
     def end(self) -> None:
         """Wait for all that have been started, on all ranks."""
-        for request in self._requests:
-            self._messages.complete(request, anyway=True)
+        while self._requests:
+            self._messages.complete(self._requests[min(self._requests)], anyway=True)
+            del self._requests[min(self._requests)]
 
 
 def row_broadcast(matrix: np.ndarray, root: int) -> Start:
@@ -133,8 +143,8 @@ def row_allgather(matrix: np.ndarray, rows: Sequence[Span]) -> Start:
 
 
 def row_gather(matrix: np.ndarray, rows: Sequence[Span], root: int) -> Start:
-    """Gather a matrix, or some columns of one, at rank `root`, where `matrix` is all of it and its own rows are in place; on the
-    others it is their `rows[rank]`."""
+    """Gather a matrix, or some columns of one, at rank `root`. There `matrix` has the rows of all ranks, its own in place; on
+    another rank it has that rank's `rows[rank]` alone."""
 
     def start(comm: MPI.Comm) -> MPI.Request:
         from mpi4py import MPI
@@ -158,6 +168,6 @@ def _rows_of(matrix: np.ndarray) -> Iterator[tuple[MPI.buffer, MPI.Datatype]]:
     row = contiguous.Create_resized(0, stride).Commit()
     try:
         yield MPI.buffer.fromaddress(matrix.ctypes.data, max(0, (len(matrix) - 1) * stride + size)), row
-    finally:  # what has been started keeps it
+    finally:  # a collective that has been started keeps the datatype
         row.Free()
         contiguous.Free()

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -63,12 +63,17 @@ def end_when_interrupted(name: str) -> None:
         if os.getpid() == starting:
             wait_for_turn(rank_by_launcher())
             os.write(2, f"{name}: interrupted\n".encode())
-            from hybrid.ranks.leftovers import remove_files_of_start  # has modules that a command needs later, if at all
-
-            end_job(1, lambda: remove_files_of_start([]))
+            end_job(1, _remove_files_of_start)
         os._exit(1)
 
     handle(signal.SIGINT, end)
+
+
+def _remove_files_of_start() -> None:
+    with suppress(ImportError):  # it is being imported: then this rank is the first, and others have hardly begun
+        from hybrid.ranks.leftovers import remove_files_of_start  # whose modules a command needs later
+
+        remove_files_of_start([])
 
 
 def wait_for_turn(rank: int) -> None:

@@ -39,8 +39,7 @@ def prepare_rank_device(
         return current
     with team.phase("prepare", timed=False), busy():
         gpu = gpus[team.rank]
-        if gpu is not None:
-            use_context_of(gpu)
+        use_context_of(gpu)
         made = current or RankDevice(device_key(plan, gpus), _device(plan, gpu, kernel), gpu)
         made.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
     made.ready_kernels.add(instance)
@@ -83,8 +82,9 @@ def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers
     """Of column panels of C that go to another node. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
+    done = rank_device.device.done
     senders = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
-    return PanelGather(team, rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers)
+    return PanelGather(team, rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers, done)
 
 
 def _flags_of(plan: Plan) -> int:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from hybrid.devices.base import Event
@@ -22,13 +24,22 @@ class PanelGather:
     """One rank's view. Flags tell its node's gateway rank which ranks have computed a panel; it takes part in the collectives."""
 
     def __init__(
-        self, team: Team, flags: NodeFlags, first_flag: int, share: RankShare, senders: Sequence[int], transfers: PanelTransfers
+        self,
+        team: Team,
+        flags: NodeFlags,
+        first_flag: int,
+        share: RankShare,
+        senders: Sequence[int],
+        transfers: PanelTransfers,
+        done: Callable[[Event], bool],
     ) -> None:
         """`senders`: the ranks whose rows this node sends, none on the root's node, where they lie in place. Each sets a flag for
-        each panel, the first one `first_flag`."""
+        each panel, the first one `first_flag`. `done`: as the device's, of the events that `will_be_stored` gets."""
         self._team, self._flags, self._first_flag, self._share = team, flags, first_flag, share
         self._senders, self._transfers = senders, transfers
-        self._ends = list(accumulate(transfers.collectives))
+        self._done, self._ends = done, list(accumulate(transfers.collectives))
+        self._first_columns = [panel.lo for panel in share.column_panels]
+        self._expected: deque[tuple[Tile, Event]] = deque()
         self._rows_left: list[int] = []  # of each panel, to be computed by this rank
         self._series: Series | None = None
         self._panels = self._complete = 0  # panels started, and collectives complete
@@ -42,36 +53,41 @@ class PanelGather:
         """A product begins: nothing is computed."""
         self._rows_left = [len(self._share.rows)] * len(self._ends)
         self._panels = self._complete = 0
+        self._expected.clear()
         self._series = self._transfers.begin()
 
     def stored(self, tile: Tile) -> None:
         """A tile of this rank's is in host memory."""
-        for index, panel in enumerate(self._share.column_panels):
-            if panel.lies_in(tile.columns):
-                self._rows_left[index] -= len(tile.rows)
-                if not self._rows_left[index]:
-                    self._flags.set_flag(self._first_flag + index)
+        panels = self._first_columns
+        for index in range(bisect_left(panels, tile.columns.lo), bisect_left(panels, tile.columns.hi)):
+            self._rows_left[index] -= len(tile.rows)
+            if not self._rows_left[index]:
+                self._flags.set_flag(self._first_flag + index)
 
-    def follow(self, tiles: Iterable[tuple[Tile, Event]], done: Callable[[Event], bool]) -> None:
-        """These tiles of this rank's will be in host memory, each after its event; returns when all are."""
-        pause = self._flags.pauses()
-        for tile, event in tiles:
-            while not done(event):
-                self.advance()
-                next(pause)
-            self.stored(tile)
+    def will_be_stored(self, tile: Tile, event: Event) -> None:
+        """A tile of this rank's will be in host memory after the event."""
+        self._expected.append((tile, event))
 
     def advance(self) -> None:
-        """Without waiting: send what is computed."""
+        """Without waiting: note what is stored, and send what is computed."""
+        while self._expected and self._done(self._expected[0][1]):
+            self.stored(self._expected.popleft()[0])
         if self._series is None:
             return
         while self._panels < len(self._ends) and self._is_computed(self._panels):
             self._series.start(self._ends[self._panels])
             self._panels += 1
-        if not self._senders:
+        if not self._senders:  # what the root receives, and what a node without rows sends, waits for nothing
             self._series.start(self._complete + _AHEAD)
         while self._complete < self._series.started and self._series.is_complete(self._complete):
             self._complete += 1
+
+    def wait_for_stored(self) -> None:
+        """Until all tiles that were announced are stored; PhaseEnded if a rank fails meanwhile."""
+        pause = self._flags.pauses()
+        while self._expected:
+            self.advance()
+            next(pause)
 
     def finish(self) -> None:
         """Until C is complete on the root's node, as far as this rank has a part in it; PhaseEnded if a rank fails meanwhile."""
@@ -85,5 +101,5 @@ class PanelGather:
         self._team.timeline.add("gather", began, time.perf_counter())
 
     def _is_computed(self, index: int) -> bool:
-        """By all ranks whose rows this node sends; where there are none, nothing is to be computed before."""
+        """By all ranks whose rows this node sends; False where there are none."""
         return bool(self._senders) and all(self._flags.is_set(rank, self._first_flag + index) for rank in self._senders)

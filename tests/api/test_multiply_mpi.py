@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -155,10 +157,10 @@ def test_too_little_memory_is_refused_on_every_rank_with_the_missing_amount(comm
 
 
 def failing(kind):
-    def kernel(a, b, c):
+    def fail(*arguments):
         raise kind("planted")
 
-    return kernel
+    return fail
 
 
 @pytest.mark.mpi(min_size=2)
@@ -223,6 +225,33 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     if comm.rank == 0:
         np.testing.assert_allclose(c, a @ b)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("failing_rank", [0, 1])
+def test_a_failure_in_the_first_product_between_nodes_keeps_nobody_waiting(comm, monkeypatch, failing_rank):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    own = comm.Dup()
+    a, b = same_matrix((20, 9), 1), same_matrix((9, 30), 2)
+    with monkeypatch.context() as patch:
+        if comm.rank == failing_rank:
+            patch.setattr(hybrid.execution.product._Product, "_poison_c", failing(MemoryError))
+        with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*: out of memory"):
+            hybrid.multiply(*at(own, 0, a, b), comm=own)
+    c = hybrid.multiply(*at(own, 0, a, b), comm=own)
+    if comm.rank == 0:
+        np.testing.assert_allclose(c, a @ b)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_between_nodes_no_matrix_is_kept(comm, monkeypatch):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    matrices = at(comm, 0, same_matrix((30, 9), 1), same_matrix((9, 40), 2))
+    c = hybrid.multiply(*matrices, comm=comm)
+    alive = [weakref.ref(each) for each in (*matrices, c) if each is not None]
+    del matrices, c
+    gc.collect()
+    assert [each() for each in alive] == [None] * len(alive)
 
 
 @pytest.mark.parametrize("wrong_rank", [0, -1])

@@ -149,6 +149,26 @@ def test_operands_that_somebody_writes_meanwhile_are_refused(rng, monkeypatch, o
     assert calls
 
 
+@pytest.mark.parametrize("wrap", [np.asarray, hybrid.RowBlock])
+def test_where_the_product_that_is_computed_once_more_fails_nothing_reads_the_matrices_any_more(rng, monkeypatch, wrap):
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = case(rng, "float64")
+    run = hybrid.execution.rank_run.RankRun
+    multiply, products, abandoned = run.multiply, [], []
+
+    def failing_the_second_time(this):
+        products.append(multiply(this))
+        if len(products) == 2:
+            raise MemoryError
+
+    monkeypatch.setattr(run, "multiply", failing_the_second_time)
+    monkeypatch.setattr(run, "abandon", lambda this: abandoned.append(this))
+    Planted(monkeypatch, "copy_in", element)
+    with pytest.raises(MemoryError):
+        hybrid.multiply(wrap(a), wrap(b), on_fault="repair")
+    assert len(abandoned) == 1
+
+
 @pytest.mark.parametrize("data", DATA)
 def test_only_what_is_wrong_is_computed_again(rng, monkeypatch, data):
     a, b = case(rng, data, 640, 20, 640)
