@@ -177,6 +177,8 @@ class _Product:
         if not plan.at_root:
             scatter(team, plan, self._views, *self._operands, self._settings, self._threads)
         run.multiply()
+        if not plan.at_root:
+            run.gather()
         seconds = time.perf_counter() - began
         if self._options.measured:
             run.note_work()

@@ -99,12 +99,16 @@ class RankRun:
                 if self._panel_stream is not None and self._share.column_panels:
                     # Also a rank without rows of its own may have to forward panels to the other ranks of its node.
                     self._panel_stream.wait_for(len(self._share.column_panels) - 1)
-                if self._gather is not None:
-                    self._gather.finish()
             except BaseException:
                 self._rank_device.drain()
                 raise
             self._timings = work
+
+    def gather(self) -> None:
+        """C to the root's node, what is left of it when all is multiplied. Every rank calls it."""
+        with self._team.phase("gather"):
+            if self._gather is not None:
+                self._gather.finish()
 
     def abandon(self) -> None:
         """The product has failed, on this rank or another: when this returns, no thread of the check reads the matrices."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -93,12 +92,10 @@ class PanelGather:
         """Until C is complete on the root's node, as far as this rank has a part in it; PhaseEnded if a rank fails meanwhile."""
         if self._series is None:
             return
-        began, pause = time.perf_counter(), self._flags.pauses()
-        self._team.enter("gather")
+        pause = self._flags.pauses()
         while self._complete < sum(self._transfers.collectives):
             self.advance()
             next(pause)
-        self._team.timeline.add("gather", began, time.perf_counter())
 
     def _is_computed(self, index: int) -> bool:
         """By all ranks whose rows this node sends; False where there are none."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Broadcasts between nodes after which something happens to what has arrived."""
+"""Collectives between nodes after which something happens to what has arrived."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def change_what_arrives(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.nd
         return lambda comm: _Then(start(comm), lambda: comm.Get_rank() != root and change(matrix))
 
     monkeypatch.setattr(hybrid.execution.scatter_gather, "row_broadcast", row_broadcast)
+
+
+def change_what_is_gathered(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], None]) -> None:
+    """`change(matrix)` on the root's node, with all rows of a column panel of C, when the other nodes' have arrived."""
+    original = hybrid.execution.scatter_gather.row_gather
+
+    def row_gather(matrix: np.ndarray, rows: Any, root: int) -> Callable[[Any], Any]:
+        start = original(matrix, rows, root)
+        return lambda comm: _Then(start(comm), lambda: comm.Get_rank() == root and change(matrix))
+
+    monkeypatch.setattr(hybrid.execution.scatter_gather, "row_gather", row_gather)

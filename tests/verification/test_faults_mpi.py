@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.faults import OF_PRODUCTS, SPOILS, Planted, element, nothing
 from support.selection import pairs_first
-from support.transfers import change_what_arrives
+from support.transfers import change_what_arrives, change_what_is_gathered
 
 import hybrid
 import hybrid.execution.scatter_gather
@@ -193,7 +193,7 @@ def test_rows_that_change_between_nodes_are_found(comm, rng, monkeypatch, checks
     def changing(team, chain, rows, take, put, row_bytes, message_bytes):
         chain_broadcast(team, chain, rows, take, put, row_bytes, message_bytes)
         received = team.rank in chain[1:] and len(rows)
-        named = "A" if row_bytes == item * L else "C" if team.doing == "gather" else "B"
+        named = "A" if row_bytes == item * L else "B"
         if team.rank == victim and received and named == operand and not spoiled:
             part = put(Span(rows.hi - 1, rows.hi))
             part[0, -1] = np.nextafter(part[0, -1], part.dtype.type(np.inf))
@@ -206,6 +206,13 @@ def test_rows_that_change_between_nodes_are_found(comm, rng, monkeypatch, checks
 
     monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
     change_what_arrives(monkeypatch, change)
+
+    def change_c(matrix):
+        if operand == "C" and not spoiled:
+            matrix[0, -1] = np.nextafter(matrix[0, -1], matrix.dtype.type(np.inf))  # from the first node; the root is on the last
+            spoiled.append(0)
+
+    change_what_is_gathered(monkeypatch, change_c)
     message = refused_alike(comm, *case(comm, rng, dtype), root, kind)
     row = comm.bcast(spoiled, victim)[0]
     found = re.match(rf"the product is wrong: rows (\d+):(\d+), columns \d+:\d+ of {operand} did not reach rank \d+ on ", message)
