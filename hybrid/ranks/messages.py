@@ -7,7 +7,6 @@ that a failed phase leaves unfinished are received and discarded, so that the te
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from hybrid.ranks.arrival import Arrivals, Limits, await_all, unusable
 from hybrid.ranks.collectives import Collectives
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import overdue
+from hybrid.ranks.polling import let_others_run
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,26 +31,6 @@ _TAGS = 32000  # MPI guarantees tags up to 32767
 _POLLS_BETWEEN_CHECKS = 100  # for a heartbeat, notices and deadlines
 # `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
 _SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
-_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-_SLOW_YIELD = 5e-4  # seconds: a sched_yield that takes longer means that another thread spins on this core
-_SLEEP_FOR, _ONE_SLEEP = 0.02, 1e-5  # seconds: how long to sleep instead of yielding then, and each sleep
-_crowded_until = 0.0
-
-
-def let_others_run() -> None:
-    """Called between two polls for what another rank does: give the core to other threads, yet be back soon.
-
-    Beside threads that spin, as those of a BLAS do for a while after each call, a sched_yield returns only after a time slice
-    of milliseconds. A thread that sleeps instead is woken at once.
-    """
-    global _crowded_until
-    began = time.perf_counter()
-    if began < _crowded_until:
-        time.sleep(_ONE_SLEEP)
-        return
-    _give_way()
-    if time.perf_counter() - began > _SLOW_YIELD:
-        _crowded_until = began + _SLEEP_FOR
 
 
 class PhaseEnded(BaseException):

@@ -13,7 +13,7 @@ from itertools import count
 
 from hybrid.core.spans import Span
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.messages import let_others_run
+from hybrid.ranks.polling import let_others_run
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybrid.ranks import messages
+from hybrid.ranks import polling
 
 
 class Clock:
@@ -29,15 +29,15 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(messages, "_give_way", clock.give_way)
-    monkeypatch.setattr(messages, "time", clock)
-    monkeypatch.setattr(messages, "_crowded_until", 0.0)
+    monkeypatch.setattr(polling, "_give_way", clock.give_way)
+    monkeypatch.setattr(polling, "time", clock)
+    monkeypatch.setattr(polling, "_crowded_until", 0.0)
     return clock
 
 
 def test_with_cores_to_spare_nobody_sleeps(clock):
     for _ in range(1000):
-        messages.let_others_run()
+        polling.let_others_run()
     assert set(clock.did) == {"gave way"}
 
 
@@ -45,7 +45,7 @@ def test_beside_threads_that_keep_the_core_a_rank_sleeps_for_moments_and_tries_a
     clock.slice = 4e-3
     began = clock.now
     while clock.now < began + 1:
-        messages.let_others_run()
+        polling.let_others_run()
     assert clock.did[:2] == ["gave way", "slept"]
     slices = clock.did.count("gave way")
     assert 10 < slices < 60, "each costs a time slice: most of the time goes into looking"
@@ -54,5 +54,5 @@ def test_beside_threads_that_keep_the_core_a_rank_sleeps_for_moments_and_tries_a
     clock.did.clear()
     clock.now += 1
     for _ in range(100):
-        messages.let_others_run()
+        polling.let_others_run()
     assert set(clock.did) == {"gave way"}, "they rest again"
