@@ -108,8 +108,12 @@ class CudaDevice:
         # Reset before anything below can raise: the next product must not find events of this one.
         self._timed, self._time_origin = [], None
         self._awaited.clear()
-        for stream in self._all_streams:
-            stream.synchronize()
+        # Waited for together: after each call that waits, a thread may wait again, for the GIL that threads of the check use.
+        with self._device:
+            last, *others = self._all_streams
+            for stream in others:
+                last.wait_event(stream.record())
+            last.synchronize()
 
         def seconds(event: Any) -> float:
             return host_origin + self._cupy.cuda.get_elapsed_time(origin, event) / 1e3

@@ -146,12 +146,12 @@ class DeviceCheck:
         where every sum is exact, of each row one at most; and all squares of C with such sums. When the device is idle."""
         found = self._operations.read(self._m["found"])
         largest = self._operations.read(self._largest)[:, 0]
-        peaks = {"A": 0.0, "B": 0.0, "C": 0.0}
-        for piece in self.layout.pieces:
-            peaks[piece.operand] = max(
-                peaks[piece.operand], largest[piece.offset : piece.offset + len(piece.rows)].max(initial=0.0)
-            )
-        sums = Sums.of(found, self.layout.groups, float(peaks["A"]), float(peaks["B"]))
+        of_pieces = np.maximum.reduceat(largest, [piece.offset for piece in self.layout.pieces])
+        largest_a, largest_b = (
+            max((of_pieces[piece.number] for piece in self.layout.pieces if piece.operand == operand), default=0.0)
+            for operand in "AB"
+        )
+        sums = Sums.of(found, self.layout.groups, float(largest_a), float(largest_b))
         limit = 0.0 if is_exact(self._problem, self.layout.group, sums.largest_a, sums.largest_b) else allowed
         if sums.error <= limit:
             return sums, (), None

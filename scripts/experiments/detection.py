@@ -11,12 +11,13 @@ many right products are checked.
 import argparse
 import bisect
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+import hybrid
 from experiments import repairs
 from experiments.common import cli, plots, records, results, schema, tables
 from hybrid.core.problem import Problem
@@ -30,25 +31,27 @@ from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 from hybrid.verification.freivalds import verify
 
+Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
 DATA = ("float32", "float64", "integers")
 BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
 NAMES = ("below 1", "1 to 3", "3 to 10", "10 to 20", "20 to 100", "above 100")
 OPERANDS_KEPT = 100  # faults after which other matrices are multiplied
-_ROWS_LOOKED_AT = 256  # for the largest rounding error
+_ROWS_LOOKED_AT, _TERMS_LOOKED_AT = 256, 2 << 30  # at most, for the largest rounding error
 
 
 class Product:
-    """A right product and the largest rounding error of its elements."""
+    """A right product, as `multiply` makes it, and the largest rounding error of its elements."""
 
-    def __init__(self, data: str, n: int, random: np.random.Generator) -> None:
+    def __init__(self, data: str, n: int, random: np.random.Generator, multiply: Multiply = np.matmul) -> None:
         self.dtype = "float64" if data == "integers" else data
         if data == "integers":
             self.a, self.b = (random.integers(-99, 100, (n, n)).astype(self.dtype) for _ in "AB")
         else:
             self.a, self.b = (random.standard_normal((n, n)).astype(self.dtype) for _ in "AB")
-        self.c = self.a @ self.b
+        self.c = multiply(self.a, self.b)
         wide = np.float64 if self.dtype == "float32" else np.longdouble
-        rows = random.choice(n, min(n, _ROWS_LOOKED_AT), replace=False)
+        rows = random.choice(n, min(n, _ROWS_LOOKED_AT, max(1, _TERMS_LOOKED_AT // n**2)), replace=False)
         exact = self.a[rows].astype(wide) @ self.b.astype(wide)
         self.rounding = 1.0 if data == "integers" else float(np.abs(self.c[rows] - exact).max())
         self._plan = make_plan(PlanRequest(Problem(n, n, n, self.dtype), Topology(((0,),)), check="host"))
@@ -114,7 +117,7 @@ _ABOUT: schema.Schema = {
     **schema.WHOLE_RUN,
     "n": schema.count,
     "data": schema.among(*DATA),
-    "device": schema.among("cpu"),
+    "device": schema.among("cpu", "cuda"),
 }
 _VIOLET = "#8c6bb1"
 _COUNTS = schema.several(schema.several(schema.whole, 2, 2))
@@ -208,6 +211,8 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     random = np.random.default_rng(options.seed)
     if len(options.faults) not in (1, len(options.sizes)):
         raise UsageError("--faults takes one number, or one for each of --sizes")
+    if options.device != "cpu" and not options.repair:
+        raise UsageError("--device is for --repair: without it, right products are spoiled afterwards, on the host")
     least = repairs.BLOCK if options.repair else repairs.LARGEST_TILE
     if min(options.sizes) < least:
         raise UsageError(f"--sizes must be {least} or more: that is the largest tile")
@@ -215,7 +220,8 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     for n, faults in zip(options.sizes, each, strict=True):
         for data in DATA:
             if options.repair:
-                yield from repairs.measured(Product(data, n, random), n, data, faults, random)
+                product = Product(data, n, random, partial(hybrid.multiply, device=options.device))
+                yield from repairs.measured(product, n, data, options.device, faults, random)
             else:
                 yield from measured(n, data, faults, random)
 
@@ -229,6 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults")
     parser.add_argument("--repair", action="store_true", help="count what is repaired, and how long that takes")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="with --repair: what multiplies (cpu)")
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
     cli.add_lines(parser)
     return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)

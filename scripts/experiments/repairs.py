@@ -20,10 +20,12 @@ import numpy as np
 import hybrid
 from experiments.common import cli, records
 from hybrid.devices.cpu import CpuDevice
+from hybrid.devices.cuda_device import CudaDevice
 from hybrid.errors import CheckFailed
 
 WARP, BLOCK = 32, 128  # threads of a warp; rows and columns that a thread block computes
 SMALLEST_TILE, LARGEST_TILE = 8, 64
+_CORNER = 512  # rows and columns on a GPU, which are copied to the host and back: all would take longer than a product
 RIGHT = 3.0  # largest rounding errors of the right product by which elements of a product that counts as right differ from it
 BOUNDS = (3.0, 20.0)
 NAMES = ("below 3", "3 to 20", "above 20")
@@ -91,47 +93,60 @@ class Injection:
         self.size = 0.0
 
     @contextmanager
-    def planted(self) -> Iterator[None]:
-        original = getattr(CpuDevice, self._method)
+    def planted(self, device: type[CpuDevice] | type[CudaDevice]) -> Iterator[None]:
+        original = getattr(device, self._method)
 
-        def spoiling(device: CpuDevice, *arguments: Any, **more: Any) -> Any:
+        def spoiling(device: Any, *arguments: Any, **more: Any) -> Any:
             event = original(device, *arguments, **more)
-            into, source = (arguments[2], arguments[2]) if self._method == "multiply" else arguments[:2]
-            in_memory = source if self._method == "copy_in" else into
-            if not self.size and np.may_share_memory(in_memory, self._matrices[self._operand]):
+            into = arguments[2] if self._method == "multiply" else arguments[0]
+            in_memory = arguments[1] if self._method == "copy_in" else into
+            written = self._method == "multiply" or np.may_share_memory(in_memory, self._matrices[self._operand])
+            if written and not self.size:
+                device.wait(event)
                 self._put_into(into, in_memory)
             return event
 
-        with mock.patch.object(CpuDevice, self._method, spoiling):
+        with mock.patch.object(device, self._method, spoiling):
             yield
 
-    def _put_into(self, into: np.ndarray, in_memory: np.ndarray) -> None:
+    def _put_into(self, into: Any, in_memory: Any) -> None:
+        """`into`: an array in host memory, or on a GPU, of which a corner gets the fault."""
+        on_host = isinstance(into, np.ndarray)
+        if not on_host:
+            into = into[:_CORNER, :_CORNER]
+        values = into if on_host else into.get()
         while not self.size:  # a zero whose sign is turned, or a bit that is set already, is no fault
-            where, new = self._spoil(into, self._random, self._rounding)
+            where, new = self._spoil(values, self._random, self._rounding)
             with np.errstate(all="ignore"):
-                change = np.abs(np.asarray(new, np.longdouble) - into[where]).max()
+                change = np.abs(np.asarray(new, np.longdouble) - values[where]).max()
                 change = np.longdouble(np.inf) if np.isnan(change) else change
                 self.size = float(change * self._weight(where, in_memory) / self._rounding)
-        into[where] = new
+        values[where] = new
+        if not on_host:
+            import cupy
+
+            with into.device:
+                into[...] = cupy.asarray(values)
+                into.device.synchronize()
 
     def _weight(self, where: Any, in_memory: np.ndarray) -> float:
         """By how much an element of C changes with the element that is spoiled."""
+        if self._operand == "C":
+            return 1.0
         whole = self._matrices[self._operand]
         first = (in_memory.ctypes.data - whole.ctypes.data) // whole.itemsize
         if self._operand == "A":
             return float(np.abs(self._matrices["B"][first % whole.shape[1] + where[1]]).max())
-        if self._operand == "B":
-            return float(np.abs(self._matrices["A"][:, first // whole.shape[1] + where[0]]).max())
-        return 1.0
+        return float(np.abs(self._matrices["A"][:, first // whole.shape[1] + where[0]]).max())
 
 
-def multiplied(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[str, float]:
+def multiplied(a: np.ndarray, b: np.ndarray, c: np.ndarray, device: str) -> tuple[str, float]:
     """ "repaired", "refused" or "" for neither, and the seconds."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", RuntimeWarning)
         began = time.perf_counter()
         try:
-            hybrid.multiply(a, b, out=c, on_fault="repair")
+            hybrid.multiply(a, b, out=c, device=device, on_fault="repair")
         except CheckFailed:
             return "refused", time.perf_counter() - began
         seconds = time.perf_counter() - began
@@ -143,22 +158,23 @@ def is_right(c: np.ndarray, right: np.ndarray, rounding: float, *, exact: bool) 
         return bool(np.abs(c - right).max() <= (0.0 if exact else RIGHT * rounding))  # which a NaN is not
 
 
-def measured(made: Any, n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
+def measured(made: Any, n: int, data: str, device: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
     """A line for each kind of fault. `made`: A, B, their right product and its largest rounding error."""
     a, b, c = made.a, made.b, np.zeros_like(made.c)
+    spoiled = CudaDevice if device == "cuda" else CpuDevice
     for kind, (method, _, _) in KINDS.items():
         counts, times = [[0] * len(OUTCOMES) for _ in NAMES], []
         with mock.patch.dict(os.environ, {"HYBRID_STAGED": str(int(method != "multiply"))}):
-            multiplied(a, b, c)
+            multiplied(a, b, c, device)
             for _ in cli.shown(range(faults), f"{n} {data} {kind}"):
-                _, right = multiplied(a, b, c)
+                _, right = multiplied(a, b, c, device)
                 injection = Injection(kind, {"A": a, "B": b, "C": c}, made.rounding, random)
-                with injection.planted():
-                    found, seconds = multiplied(a, b, c)
+                with injection.planted(spoiled):
+                    found, seconds = multiplied(a, b, c, device)
                 if found == "repaired":
                     times.append((right, seconds))
                     found = found if is_right(c, made.c, made.rounding, exact=data == "integers") else "wrong"
                 counts[sum(injection.size >= bound for bound in BOUNDS)][OUTCOMES.index(found)] += 1
-        about = {"n": n, "data": data, "device": "cpu", "kind": kind, "sizes": list(NAMES), "counts": counts}
+        about = {"n": n, "data": data, "device": device, "kind": kind, "sizes": list(NAMES), "counts": counts}
         ratio = statistics.median(repaired / right for right, repaired in times) if times else None
         yield {**about, "part": "repairs", "times_as_long": ratio}

@@ -56,6 +56,14 @@ def test_repairs_are_counted_printed_and_read_again(tmp_path, capsys):
             assert sum(of_size[0] for of_size in line["counts"]) == 2
 
 
+@pytest.mark.gpu
+def test_faults_of_a_gpu_are_repaired(capsys):
+    assert detection.main(["--repair", "--device", "cuda", "--sizes", "600", "--faults", "2", "--seed", "5"]) == 0
+    printed = capsys.readouterr().out
+    assert "48 faults: " in printed
+    assert " 0 refused, 0 wrong." in printed
+
+
 @pytest.mark.needs("matplotlib")
 def test_repairs_have_no_picture(tmp_path, capsys):
     asked = ["--repair", "--sizes", "130", "--faults", "1", "--picture", str(tmp_path / "picture.svg")]
@@ -69,7 +77,9 @@ def test_a_repair_that_repairs_nothing_fails(monkeypatch, capsys):
     assert "24 faults: 0 repaired, 0 unseen, 0 refused, 24 wrong." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", [["--sizes", "63"], ["--repair", "--sizes", "127"], ["--faults", "1", "2", "--sizes", "80"]])
+@pytest.mark.parametrize(
+    "wrong", [["--sizes", "63"], ["--repair", "--sizes", "127"], ["--faults", "1", "2", "--sizes", "80"], ["--device", "cuda"]]
+)
 def test_what_cannot_be_is_refused(wrong, capsys):
     assert detection.main(wrong) == 2
     assert "--" in capsys.readouterr().err
