@@ -11,7 +11,7 @@ from queue import SimpleQueue
 Call = Callable[[], object]
 Outcomes = SimpleQueue[BaseException | None]  # an entry for each call that has ended
 
-_MOST_THREADS = 22  # more would wait for memory, and for the GIL between their calls
+_MOST_THREADS = 12  # more take longer: they want the GIL between their calls, as does the thread that submits copies and kernels
 
 
 class _Threads:
@@ -55,7 +55,7 @@ os.register_at_fork(after_in_child=_new_threads)  # the threads exist in the par
 
 
 class Calls:
-    """Calls that belong together, each made by one of at least `threads` threads, or at most 22."""
+    """Calls that belong together, each made by one of at least `threads` threads, or at most 12."""
 
     def __init__(self, threads: int) -> None:
         self._threads, self._begun, self.abandoned = _threads, 0, False

@@ -111,7 +111,7 @@ class Job:
         texts = []
         for stream in (self._out, self._err):
             stream.seek(0)
-            texts.append(stream.read().decode(errors="replace"))
+            texts.append(stream.read().replace(b"\0", b"").decode(errors="replace"))  # Open MPI's launcher ends texts with 0
             stream.close()
         return texts[0], texts[1]
 
