@@ -7,11 +7,8 @@ and scripts/mutants.py use this module.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.emulation.build import build, compiler
+from hybrid.emulation.build import build
+from hybrid.emulation.child import run_child
 from hybrid.emulation.errors import EmulationError
+from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import Launch, launch_of, named
@@ -33,15 +32,6 @@ _PLAIN = {  # mode without a sanitizer: the order of threads, when asynchronous 
 }
 _CHECKS = {mode: mode for mode in ("undefined", "address", "threads", "loads")}
 MODES = (*_PLAIN, *_CHECKS)
-# Sanitizer runtimes must be loaded before Python; with ASan's also libstdc++, whose exceptions it intercepts.
-_PRELOAD = {"address": ("libasan.so", "libstdc++.so.6"), "threads": ("libtsan.so",)}
-_OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
-    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
-    "UBSAN_OPTIONS": "print_stacktrace=0",
-    "OPENBLAS_NUM_THREADS": "1",
-}
-_FENCE = 256  # unused rows before and after a matrix, as many as a tile has: a faulty kernel must not hit Python's own memory
 _CANARY = -7.0
 
 
@@ -112,29 +102,12 @@ def _launches(job: Job) -> dict[int, Launch]:
 
 def _child(tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> list[Verdict]:
     """Verdicts on the first of these tasks, at least one: up to the one that ended the process."""
-    environment = {**os.environ, **_OPTIONS}
-    if checks in _PRELOAD:
-        environment["LD_PRELOAD"] = ":".join(map(_path_of, _PRELOAD[checks]))
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "hybrid.emulation.checked"],
-            input=json.dumps(tasks).encode(),
-            capture_output=True,
-            env=environment,
-            timeout=seconds,
-        )
-        out, stderr, status = done.stdout, done.stderr.decode(errors="replace"), f"exit status {done.returncode}"
-    except subprocess.TimeoutExpired as late:
-        out, stderr, status = late.stdout or b"", "", ""
-    verdicts = [Verdict(**json.loads(line)) for line in out.decode(errors="replace").splitlines() if line.startswith("{")]
+    ended = run_child("hybrid.emulation.checked", tasks, checks, seconds)
+    verdicts = [Verdict(**json.loads(line)) for line in ended.out.splitlines() if line.startswith("{")]
     if len(verdicts) < len(tasks):
-        verdicts.append(_cause_of_death(stderr, status) if status else Verdict("hang", f"not done within {seconds:g} s"))
+        hung = Verdict("hang", f"not done within {seconds:g} s")
+        verdicts.append(hung if ended.status is None else _cause_of_death(ended.err, f"exit status {ended.status}"))
     return verdicts
-
-
-def _path_of(library: str) -> str:
-    return subprocess.run([compiler(), f"-print-file-name={library}"], capture_output=True, text=True).stdout.strip()  # noqa: S603
 
 
 def _cause_of_death(stderr: str, status: str) -> Verdict:
@@ -148,37 +121,6 @@ def _cause_of_death(stderr: str, status: str) -> Verdict:
     if found := re.search(r"AddressSanitizer: (\S+)", stderr):
         return Verdict("address", found[1] + where)
     return Verdict("crash", "; ".join([status, *stderr.strip().splitlines()[-1:]]))
-
-
-class _Guarded:
-    """A matrix within a larger buffer that holds `filler` between and around its rows, so that stray writes are found.
-
-    Under ASan `guard` forbids reads there, too, until `guard(off=True)`.
-    """
-
-    def __init__(self, rows: int, columns: int, dtype: str, filler: float, aligned: bool) -> None:
-        item = np.dtype(dtype).itemsize
-        vector = 16 // item  # elements of the widest copy
-        stride = -(-columns // vector) * vector + vector if aligned else (columns + 3) // 2 * 2 + 1
-        fence = _FENCE * (stride + 1)
-        self._whole = np.full(2 * (fence + vector) + rows * stride, filler, dtype)
-        self._filler = filler
-        start = fence + -(self._whole.ctypes.data + fence * item) % 16 // item + (not aligned)
-        indices = np.arange(rows * stride).reshape(rows, stride)[:, :columns] + start
-        self._outside = np.ones(len(self._whole), bool)
-        self._outside[indices] = False
-        self.inner = self._whole[start : start + rows * stride].reshape(rows, stride)[:, :columns]
-
-    def untouched(self) -> bool:
-        around = self._whole[self._outside]
-        return bool(((around == self._filler) | (np.isnan(around) & np.isnan(self._filler))).all())
-
-    def guard(self, off: bool = False) -> None:
-        function = getattr(ctypes.CDLL(None), f"__asan_{'un' if off else ''}poison_memory_region")
-        steps = np.diff(self._outside.astype(np.int8), prepend=0, append=0)
-        for begin, end in zip(np.flatnonzero(steps == 1), np.flatnonzero(steps == -1), strict=True):
-            outside = self._whole[begin:end]
-            function(ctypes.c_void_p(outside.ctypes.data), ctypes.c_size_t(outside.nbytes))
 
 
 def _judge(task: dict[str, Any]) -> Verdict:
@@ -199,8 +141,8 @@ def _judge(task: dict[str, Any]) -> Verdict:
 
 def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Verdict:
     n, l, m = job.shape
-    a, b = (_Guarded(rows, columns, job.dtype, np.nan, aligned) for rows, columns in ((n, l), (l, m)))
-    c = _Guarded(n, m, job.dtype, _CANARY, aligned)
+    a, b = (Guarded(rows, columns, job.dtype, np.nan, aligned=aligned) for rows, columns in ((n, l), (l, m)))
+    c = Guarded(n, m, job.dtype, _CANARY, aligned=aligned)
     random = np.random.default_rng((n, l, m))
     a.inner[:], b.inner[:] = random.standard_normal((n, l)), random.standard_normal((l, m))
     before = random.standard_normal((n, m)).astype(job.dtype) if job.adds else np.zeros((n, m), job.dtype)

@@ -23,6 +23,7 @@ import numpy as np
 
 from experiments.common.cli import command, plain_parser
 from experiments.kernel_checks.bug_list import BUGS, Bug
+from hybrid.classroom.c_map import map_lines
 from hybrid.emulation.build import compiler
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS, EmulatedKernel
@@ -141,19 +142,12 @@ def drawn(outcome: Outcome) -> str:
     """The map of C, and below it that of what was written elsewhere."""
     height, width = (-(-size // most) for size, most in zip(outcome.wrong.shape, MAP, strict=True))
     worst = np.select([outcome.uncertain, outcome.writes == 0, outcome.wrong], [3, 2, 1], 0)
-    lines = _lines(worst, height, width, ".x?!")
+    lines = map_lines(worst, height, width, ".x?!")
     if outcome.outside.any():
         rows = outcome.outside[outcome.outside.any(axis=1)]
-        lines += [f"and {outcome.where}:", *_lines(rows.astype(int), height, width, " #")]
+        lines += [f"and {outcome.where}:", *map_lines(rows.astype(int), height, width, " #")]
     scale = f"a character stands for {height}×{width} elements" if height * width > 1 else "a character is an element"
     return "\n".join([f"{scale}:", *lines])
-
-
-def _lines(codes: np.ndarray, height: int, width: int, characters: str) -> list[str]:
-    rows, columns = codes.shape
-    padded = np.pad(codes, ((0, -rows % height), (0, -columns % width)))
-    cells = padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))
-    return ["".join(characters[cell] for cell in line).rstrip() for line in cells]
 
 
 def summary(outcome: Outcome) -> str:

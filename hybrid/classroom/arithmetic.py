@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Whole numbers as C writes them: (m + 15) / 16, with names."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+
+from hybrid.errors import UsageError
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # of positive numbers
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def evaluated(text: str, names: Mapping[str, int]) -> int:
+    """UsageError for anything that is no sum, difference, product, quotient or remainder of numbers and these names."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.Name) and node.id in names:
+            return names[node.id]
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}")
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, ZeroDivisionError):
+        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}") from None

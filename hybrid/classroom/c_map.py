@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""A map of C in characters: which elements are right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+_MOST = (20, 40)  # lines and characters
+_LEGEND = {"!": "written by several threads", "?": "never written", "x": "wrong", ".": "right"}
+
+
+def drawn(shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]) -> list[str]:
+    """Of elements numbered row by row. A character shows the worst of those it stands for."""
+    codes = np.zeros(shape, int)
+    for code, elements in enumerate((wrong, never, uncertain), 1):
+        codes.flat[list(elements)] = code
+    height, width = (-(-size // most) for size, most in zip(shape, _MOST, strict=True))
+    scale = f"{height}×{width} elements of C" if height * width > 1 else "an element of C"
+    legend = ", ".join(f"{character} {text}" for character, text in _LEGEND.items())
+    return [f"a character is {scale}: {legend}", *map_lines(codes, height, width, ".x?!")]
+
+
+def map_lines(codes: np.ndarray, height: int, width: int, characters: str) -> list[str]:
+    """A character for each `height`×`width` codes, the one of the largest."""
+    rows, columns = codes.shape
+    padded = np.pad(codes, ((0, -rows % height), (0, -columns % width)))
+    cells = padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))
+    return ["".join(characters[cell] for cell in line).rstrip() for line in cells]

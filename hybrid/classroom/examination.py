@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""Is a student's kernel right? It runs in several orders of its threads, with accesses counted, and under sanitizers."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hybrid.classroom.meaning import Launch, Meaning, Pair
+from hybrid.classroom.sanitizers import race_in, stray_access_in
+from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.trial import Outcome, Task
+from hybrid.classroom.wrapper import ENTRY, wrapped
+from hybrid.emulation.build import build
+from hybrid.emulation.child import Ended, run_child
+from hybrid.emulation.kernel import ORDERS
+from hybrid.errors import UsageError
+
+Sizes = tuple[int, int, int]  # n, l, m
+
+_CHILD = "hybrid.classroom.trial"
+_CHECKS = ("loads", "address", "threads")
+_LEAST, _MOST = 8, 64  # of the tile that sizes are multiples of, and not
+
+
+@dataclass(frozen=True)
+class Case:
+    """The kernel on one shape."""
+
+    sizes: Sizes
+    grid: Pair
+    block: Pair
+    outcomes: dict[str, Outcome]  # by order; fewer after one that was stopped
+    faults: tuple[str, ...] = ()  # that have nothing to do with values: races, stray accesses, a barrier, an endless loop
+
+    @property
+    def wrong(self) -> set[int]:
+        return {each for outcome in self.outcomes.values() for each in outcome.wrong}
+
+    @property
+    def never(self) -> set[int]:
+        return {each for outcome in self.outcomes.values() for each in outcome.never}
+
+    @property
+    def uncertain(self) -> set[int]:
+        """Elements that several threads write."""
+        return {each for outcome in self.outcomes.values() for each in outcome.several}
+
+    @property
+    def depends_on_order(self) -> bool:
+        return len({outcome.digest for outcome in self.outcomes.values()}) > 1
+
+    @property
+    def outside(self) -> tuple[tuple[str, int], ...]:
+        return next((outcome.outside for outcome in self.outcomes.values() if outcome.outside), ())
+
+    @property
+    def is_right(self) -> bool:
+        return not (self.wrong or self.faults or self.outside or self.uncertain)
+
+
+@dataclass(frozen=True)
+class Examination:
+    kernel: StudentKernel
+    meaning: Meaning
+    launch: Launch
+    cases: tuple[Case, ...] = field(default_factory=tuple)
+
+    @property
+    def is_right(self) -> bool:
+        return all(case.is_right for case in self.cases)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How a kernel is run. `instance`: its name, with a template's arguments; `seconds`: that a run may take."""
+
+    file: StudentFile
+    kernel: StudentKernel
+    instance: str
+    meaning: Meaning
+    launch: Launch
+    seconds: float
+    seed: int
+
+    def examined(self, shapes: Sequence[Sizes]) -> Examination:
+        """EmulationError if it does not compile."""
+        with tempfile.TemporaryDirectory(prefix="hybrid-lab-") as folder:
+            source = Path(folder, self.file.path.name)
+            source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
+            with ThreadPoolExecutor(len(_CHECKS)) as compiling:
+                built = compiling.map(lambda checks: str(build(source, [ENTRY], checks=checks)), _CHECKS)
+                libraries = dict(zip(_CHECKS, built, strict=True))
+        return Examination(self.kernel, self.meaning, self.launch, tuple(self._case(libraries, sizes) for sizes in shapes))
+
+    def _case(self, libraries: dict[str, str], sizes: Sizes) -> Case:
+        grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
+        names = self.meaning.names(self.kernel)
+        task = Task("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, names)
+        ended, found = self._run(libraries, task, "loads", ORDERS)
+        outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
+        case = Case(sizes, grid, block, outcomes)
+        if faults := list(_stopped(outcomes, ended, self.seconds)):
+            return replace(case, faults=tuple(faults))
+        for checks, finding in (("address", stray_access_in), ("threads", race_in)):
+            ended, found = self._run(libraries, task, checks, ORDERS[:1])
+            if ended.status and not found:
+                faults.append(finding(ended) or f"it crashed: {_last_line(ended.err)}")
+        return replace(case, faults=tuple(dict.fromkeys(faults)))
+
+    def _run(
+        self, libraries: dict[str, str], task: Task, checks: str, orders: Sequence[str]
+    ) -> tuple[Ended, list[dict[str, Any]]]:
+        tasks = [asdict(replace(task, library=libraries[checks], checks=checks, order=order)) for order in orders]
+        ended = run_child(_CHILD, tasks, checks, self.seconds)
+        lines = (json.loads(line) for line in ended.out.splitlines() if line.startswith('{"outcome"'))
+        return ended, [line["outcome"] for line in lines]
+
+
+def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:
+    """A shape that consists of whole blocks and tiles, and one that does not. UsageError if the launch is none."""
+    small = (_LEAST, _LEAST, _LEAST)
+    if "blockIdx" not in kernel.body:
+        return [small, (5, 5, 5) if meaning.square else (5, 7, 6)]
+    _, block, _ = launch.at({**constants, **dict(zip("nlm", small, strict=True))})
+    tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
+    if meaning.square:
+        return [(2 * tile,) * 3, (2 * tile + 5,) * 3]
+    return [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9)]
+
+
+def _tuples(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Lists of JSON as the tuples that they were."""
+
+    def restored(value: Any) -> Any:
+        return tuple(map(restored, value)) if isinstance(value, list) else value
+
+    return {key: restored(value) for key, value in outcome.items()}
+
+
+def _stopped(outcomes: dict[str, Outcome], ended: Ended, seconds: float) -> Iterator[str]:
+    for outcome in outcomes.values():
+        if outcome.stopped:
+            yield outcome.why
+            return
+    if ended.status is None:
+        why = "a loop that never ends, or very much work for a CPU"
+        yield f"it had not ended after {seconds:g} s, which --stall sets: {why}"
+    elif len(outcomes) < len(ORDERS):
+        yield f"it crashed: {_last_line(ended.err)}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if not re.match(r"\s*(=|#|at )", line)]
+    return lines[-1].strip() if lines else "no message"
+
+
+def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, str]:
+    """The kernel of this name, or the only one, and the instance that is launched; numbers among a template's arguments are
+    constants of the file."""
+    name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
+    if not wanted and len(names) > 1:
+        raise UsageError(f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME chooses one")
+    if name and name not in names:
+        raise UsageError(f"{file.path.name} has no kernel {name}: it has {', '.join(names)}")
+    kernel = file.kernels[names.index(name) if name else 0]
+    inner = re.fullmatch(r"[^<]*<(.*)>\s*", wanted)
+    arguments = [text.strip() for text in inner[1].split(",")] if inner else []
+    if len(arguments) != len(kernel.template):
+        raise UsageError(f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them")
+    values = dict(zip(kernel.template, arguments, strict=True))
+    constants = {key: int(value) for key, value in values.items() if value.isdecimal()}
+    return replace(file, constants={**file.constants, **constants}), kernel.instance(arguments), wanted or kernel.name

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""One screen about a student's kernel, and its JSON line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hybrid.classroom.c_map import drawn
+from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.student_file import StudentFile
+from hybrid.core.text import counted
+
+Names = tuple[str, str, str]  # of A, B and C in the kernel
+
+
+def told(file: StudentFile, examination: Examination) -> Iterator[str]:
+    """The lines."""
+    kernel, meaning, launch = examination.kernel, examination.meaning, examination.launch
+    yield f"{file.path.name}, line {kernel.line}: {kernel}"
+    yield f"  {meaning.told(kernel)}"
+    yield f"  {launch}"
+    yield f"  {launch.why}"
+    if file.has_main:
+        yield "  host code is left out: main() does not run, and the lab launches the kernel"
+    for case in examination.cases:
+        yield ""
+        yield from _of_case(case, meaning.names(kernel), file.lines)
+    yield ""
+    right = [case.is_right for case in examination.cases]
+    yield (
+        "right"
+        if all(right)
+        else "right where C consists of whole blocks, wrong where it does not"
+        if right == [True, False]
+        else "wrong"
+    )
+
+
+def _of_case(case: Case, names: Names, source: Sequence[str]) -> Iterator[str]:
+    (n, l, m), (a, b, c) = case.sizes, names
+    grid, block = ("×".join(map(str, each)) for each in (case.grid, case.block))
+    verdict = "right in every order of the threads" if case.is_right else "WRONG"
+    yield f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {verdict}"
+    for text in findings(case, c):
+        yield f"  * {text}"
+        for line in sorted(_lines_of(text)):
+            if 0 < line <= len(source):
+                yield f"      {line:>4}  {source[line - 1].strip()}"
+    if case.wrong or case.uncertain:
+        yield from (f"    {line}" for line in drawn((n, m), case.wrong, case.never, case.uncertain))
+    if case.is_right:
+        yield f"  {_traffic(case, names)}"
+
+
+def _lines_of(finding: str) -> set[int]:
+    """Lines of the student's file that it names."""
+    return {int(number) for pair in re.findall(r"\bline (\d+)|\w\.cuh?:(\d+)", finding) for number in pair if number}
+
+
+def findings(case: Case, c: str) -> list[str]:
+    """What is wrong, the cause before its consequences. `c`: the kernel's name of C."""
+    n, _, m = case.sizes
+    found = list(case.faults)
+    for name, number in case.outside:
+        found.append(f"it writes {name}[{number // m}][{number % m}], where nothing may be written")
+    if case.uncertain:
+        found.append(f"{counted(len(case.uncertain), 'element')} of {c} are written by several threads")
+    if case.never:
+        found.append(f"{len(case.never)} of {c}'s {n * m} elements are never written")
+    worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
+    if worst is not None and worst.nan > len(case.never):
+        cause = "shared memory or a variable that no thread has written is read, or memory beside them"
+        found.append(f"{c} has NaN, and its factors have none: {cause}")
+    if worst is not None and worst.first_wrong is not None:
+        row, column = divmod(worst.wrong[0], m)
+        is_now, right = worst.first_wrong
+        first = f"the first {c}[{row}][{column}]: {is_now:g} instead of {right:g}"
+        found.append(f"{len(case.wrong)} of {n * m} elements are wrong, {first}")
+    if case.depends_on_order:
+        found.append(f"{c} depends on the order in which blocks, warps and threads run")
+    return found
+
+
+def _traffic(case: Case, names: Names) -> str:
+    n, l, m = case.sizes
+    outcome = next(iter(case.outcomes.values()))
+    a, b = (loads / (n * l * m) for loads in outcome.loads)
+    stores = outcome.stores / (n * m)
+    each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
+    return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
+
+
+def as_record(file_name: str, examination: Examination) -> dict[str, Any]:
+    """For a JSON line."""
+    c = examination.meaning.names(examination.kernel)[2]
+    cases = [
+        {
+            **dict(zip("nlm", case.sizes, strict=True)),
+            "grid": list(case.grid),
+            "block": list(case.block),
+            "right": case.is_right,
+            "findings": findings(case, c),
+            "wrong": len(case.wrong),
+            "loads": list(next(iter(case.outcomes.values())).loads) if case.outcomes else None,
+        }
+        for case in examination.cases
+    ]
+    return {
+        "file": file_name,
+        "kernel": examination.kernel.name,
+        "dtype": examination.meaning.dtype,
+        "launch": str(examination.launch),
+        "right": examination.is_right,
+        "cases": cases,
+    }

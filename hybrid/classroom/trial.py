@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""Runs a student's kernel once for each of its tasks: `python -m hybrid.classroom.trial` is a child process, which may crash or
+hang. It reads the tasks from standard input and prints a line of JSON for each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.classroom.wrapper import ENTRY
+from hybrid.emulation.errors import EmulationError
+from hybrid.emulation.guarded import Guarded
+from hybrid.emulation.kernel import EmulatedKernel
+from hybrid.errors import one_line
+
+UNTOUCHED = -7.0  # around C: no sum of products of positive numbers
+_EXACT = {"float32": 2**24, "float64": 2**53}  # up to here every integer is a number of the type
+_LARGEST = 99
+
+
+@dataclass(frozen=True)
+class Task:
+    """One launch."""
+
+    library: str
+    checks: str
+    dtype: str
+    sizes: tuple[int, int, int]  # n, l, m
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    shared: int
+    order: str
+    seed: int
+    names: tuple[str, str, str]  # of A, B and C in the kernel
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it. Elements of C are numbered row by row."""
+
+    stopped: str = ""  # the kind of what the runtime refused, and
+    why: str = ""  # its words
+    wrong: tuple[int, ...] = ()
+    first_wrong: tuple[float, float] | None = None  # what it is, and what is right
+    nan: int = 0
+    never: tuple[int, ...] = ()  # elements that no thread has written
+    several: tuple[int, ...] = ()  # that more than one has
+    outside: tuple[
+        tuple[str, int], ...
+    ] = ()  # memory beside a matrix that was written: the matrix, and the element's number from its first
+    loads: tuple[float, float] = (0.0, 0.0)  # of elements of A and of B
+    stores: float = 0.0
+    digest: str = ""  # of C
+
+
+def carried_out(task: Task) -> Outcome:
+    n, l, m = task.sizes
+    random = np.random.default_rng([task.seed, n, l, m])
+    most = min(_LARGEST, math.isqrt(_EXACT[task.dtype] // max(1, l)))
+    a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
+    c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
+    for operand in (a, b):
+        operand.inner[:] = random.integers(1, most, operand.inner.shape, endpoint=True)
+    c.inner[:] = np.nan
+    before = a.inner.copy(), b.inner.copy()
+    kernel = EmulatedKernel.built(Path(task.library), [ENTRY], task.checks)[ENTRY]
+    matrices = dict(zip(task.names, (a, b, c), strict=True))
+    places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
+    print(json.dumps({"places": places}), flush=True)
+    if task.checks == "address":
+        for each in matrices.values():
+            each.guard()
+    try:
+        kernel(task.grid, task.block, task.shared, (a.inner, b.inner, c.inner), order=task.order, seed=task.seed)
+    except EmulationError as error:
+        return Outcome(error.kind, one_line(error).removeprefix(f"{ENTRY}: "))
+    finally:
+        if task.checks == "address":
+            for each in matrices.values():
+                each.guard(off=True)
+    outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
+    outside += [
+        (key, int(np.argmax(each.inner != was)))
+        for (key, each), was in zip(matrices.items(), before, strict=False)
+        if (each.inner != was).any()
+    ]
+    right = before[0].astype(np.float64) @ before[1].astype(np.float64)
+    return _judged(kernel, c.inner, right, outside)
+
+
+def _judged(kernel: EmulatedKernel, c: np.ndarray, right: np.ndarray, outside: list[tuple[str, int]]) -> Outcome:
+    wrong = np.flatnonzero(c != right).tolist()
+    first = (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if wrong else None
+    counts: dict[str, Any] = {}
+    if kernel.loads is not None:
+        writes = kernel.loads.c_writes
+        counts = {
+            "never": tuple(np.flatnonzero(writes == 0).tolist()),
+            "several": tuple(np.flatnonzero(writes > 1).tolist()),
+            "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
+            "stores": float(writes.sum()),
+        }
+    digest = hashlib.sha256(c.tobytes()).hexdigest()
+    return Outcome("", "", tuple(wrong), first, int(np.isnan(c).sum()), outside=tuple(outside), digest=digest, **counts)
+
+
+def main() -> None:
+    for task in json.load(sys.stdin):
+        outcome = carried_out(Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names")}}))
+        print(json.dumps({"outcome": asdict(outcome)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""The command python -m hybrid.lab: a student's own kernel, run on the CPU and judged."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+
+from hybrid.commands.parser import Parser, at_least
+from hybrid.commands.streams import open_streams, say_warnings_in_a_line
+from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.ranks.launcher import launched
+
+NAME = "hybrid.lab"
+_MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
+
+_MORE = """\
+The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float or double. It takes three pointers, or three structs with width,
+height and elements, in the order A, B, C, and sizes by any usual name: Width alone for square matrices, n l m, m n k as BLAS has
+them, wA, numBRows and the like. Host code in the file, main() and launches among it, is left out.
+
+A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
+with x before y as in dim3, and the file's own constants. Otherwise that is guessed, and said.
+
+examples:
+  python -m hybrid.lab run mine.cu
+  python -m hybrid.lab run mine.cu --kernel MatMulKernel --sizes 40 50 60
+  python -m hybrid.lab run mine.cu --kernel 'tiled<16>' --block 16,16 --let rowsOfA=n --json -
+
+exit codes: 0 the kernel is right, 1 it is wrong, or a failure, 2 wrong usage
+"""
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    parser = Parser(prog="python -m hybrid.lab", description="Run a CUDA kernel of your own without a GPU, and find its errors.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run", help="run a kernel that multiplies matrices", description="Is this kernel right?", epilog=_MORE
+    )
+    run.add_argument("file", metavar="FILE.cu")
+    run.add_argument("--kernel", default="", metavar="NAME", help="which kernel; of a template with its arguments (the only one)")
+    run.add_argument(
+        "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
+    )
+    run.add_argument("--grid", default="", metavar="X,Y", help="blocks, as arithmetic of n, l, m and constants")
+    run.add_argument("--block", default="", metavar="X,Y", help="threads of a block")
+    run.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
+    run.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="a parameter is n, l or m")
+    run.add_argument("--stall", type=at_least(1), default=20, metavar="S", help="seconds after which a launch is given up (20)")
+    run.add_argument("--seed", type=at_least(0), default=None, help="of the elements, which are whole numbers")
+    run.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
+    return parser.parse_args(arguments)
+
+
+def _size(text: str) -> int:
+    size = at_least(1)(text)
+    if size > _MOST:
+        raise UsageError(f"{size} is too large for a CPU that runs every thread of the kernel: at most {_MOST}")
+    return size
+
+
+def _let(text: str) -> tuple[str, str]:
+    name, equals, size = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text!r} is no NAME=SIZE, such as Width=n")
+    return name.strip(), size.strip()
+
+
+def work(options: argparse.Namespace) -> int:
+    """Examine the kernel, and say what was found: the exit code."""
+    from hybrid.classroom.examination import Trials, chosen, usual_shapes
+    from hybrid.classroom.meaning import launch_of, meaning_of
+    from hybrid.classroom.report import as_record, told
+    from hybrid.classroom.student_file import read
+
+    file, kernel, instance = chosen(read(options.file), options.kernel)
+    meaning = meaning_of(file, kernel, dict(options.let))
+    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+    shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, launch, file.constants)
+    if meaning.square and len(set(shapes[0])) > 1:
+        raise UsageError(f"{kernel.name} has one size, so its matrices are square: --sizes takes three equal numbers")
+    seed = options.seed if options.seed is not None else secrets.randbits(32)
+    examination = Trials(file, kernel, instance, meaning, launch, options.stall, seed).examined(shapes)
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    print("\n".join(told(file, examination)), file=stream)
+    if not examination.is_right:
+        print(f"--seed {seed} gives the same elements again", file=stream)
+    if options.json:
+        from hybrid.reporting import jsonl
+
+        jsonl.write({"command": "lab run", "seed": seed, **as_record(file.path.name, examination)}, options.json)
+    return 0 if examination.is_right else 1
+
+
+def main() -> int:
+    """The command's exit code."""
+    open_streams()
+    say_warnings_in_a_line(NAME)
+    try:
+        launch = launched()
+        if launch is not None and launch.size > 1:
+            raise UsageError("the lab runs alone, without mpirun")
+        code = work(parse())
+        sys.stdout.flush()
+        return code
+    except HybridError as error:
+        print(f"{NAME}: {one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""python -m hybrid.lab: right kernels pass, written in many ways, and wrong ones are refused for the right reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.selection import exhaustive
+
+from hybrid.commands import lab
+
+pytestmark = pytest.mark.needs("compiler")
+
+HERE = Path(__file__).resolve().parent
+RIGHT, WRONG = (sorted(path.stem for path in (HERE / folder).glob("*.cu")) for folder in ("right", "wrong"))
+STALL = "3"
+
+
+def ran(path, capsys, *arguments):
+    """The exit code, and what was printed."""
+    said = re.findall(r"^// (kernel|block): (.*)", path.read_text(), re.MULTILINE)
+    flags = [word for name, value in said for word in (f"--{name}", value)]
+    code = lab.work(lab.parse(["run", str(path), "--stall", STALL, *flags, *arguments]))
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "whole_program", "dynamic_shared"], RIGHT))
+def test_a_right_kernel_is_right(capsys, name):
+    code, out = ran(HERE / "right" / f"{name}.cu", capsys)
+    assert code == 0, out
+    assert out.endswith("\nright\n")
+    assert len(re.findall("global loads per multiply-add", out)) == 2
+
+
+@pytest.mark.parametrize("name", exhaustive(["no_second_barrier", "whole_tiles_only", "stale_tile", "endless"], WRONG))
+def test_a_wrong_kernel_is_refused_and_told_why(capsys, name):
+    path = HERE / "wrong" / f"{name}.cu"
+    expected = path.read_text().splitlines()[0].removeprefix("// expect: ")
+    code, out = ran(path, capsys)
+    assert code == 1, out
+    assert re.search(rf"\* .*({expected})", out), out
+
+
+def test_loads_are_counted(capsys):
+    """Each thread of `naive` loads both factors of each term; of a tile of 8×8 every element is used 8 times."""
+    _, out = ran(HERE / "right" / "square.cu", capsys, "--sizes", "16", "16", "16")
+    assert "global loads per multiply-add: 2 (M 1, N 1); stores per element: 1" in out
+    _, out = ran(HERE / "right" / "tiles_with_edges.cu", capsys, "--sizes", "16", "24", "8")
+    assert "global loads per multiply-add: 0.25 (a 0.125, b 0.125); stores per element: 1" in out
+
+
+def test_a_race_shows_both_lines_of_the_file(capsys):
+    _, out = ran(HERE / "wrong" / "no_second_barrier.cu", capsys, "--sizes", "32", "32", "32")
+    assert re.search(r"\n +9  a\[y\]\[x\] = .*\n +11  for \(int k = 0; .*\n", out)
+
+
+def test_a_kernel_for_whole_tiles_is_told_so(tmp_path, capsys):
+    text = (HERE / "wrong" / "whole_tiles_only.cu").read_text()
+    path = tmp_path / "whole.cu"
+    path.write_text(text)
+    _, out = ran(path, capsys)
+    assert out.splitlines()[-2] == "right where C consists of whole blocks, wrong where it does not"
+
+
+def test_the_json_line_has_all_of_it(tmp_path, capsys):
+    lines = tmp_path / "lines.jsonl"
+    ran(HERE / "wrong" / "half_of_k.cu", capsys, "--json", str(lines), "--sizes", "32", "32", "32", "--seed", "3")
+    (line,) = map(json.loads, lines.read_text().splitlines())
+    (case,) = line["cases"]
+    assert (line["command"], line["right"], line["kernel"], case["wrong"]) == ("lab run", False, "tiled", 1024)
+    assert any("1024 of 1024 elements are wrong" in finding for finding in case["findings"])
+
+
+def test_the_same_seed_gives_the_same_elements(capsys):
+    first, second = (
+        ran(HERE / "wrong" / "transposed.cu", capsys, "--sizes", "16", "16", "16", "--seed", "5")[1] for _ in range(2)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("int main() { return 0; }", "no kernel"),
+        ("__global__ void k(float* a, float* b, int n) {}", "takes 2 matrices"),
+        ("__global__ void k(float* a, float* b, float* c, int n, int what) {}", "--let what=SIZE"),
+        ("__global__ void k(int* a, int* b, int* c, int n) {}", "float and double"),
+        ("__global__ void k(M a, M b, M c) {}", "struct M of parameter a is not in"),
+        ("struct M { int depth; float* e; };\n__global__ void k(M a, M b, M c) {}", "what depth of the struct M stands for"),
+        ("// lab: block(64, 64)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "1 to 1024 threads"),
+        ("// lab: block(n.x)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "no arithmetic"),
+        ("template <int T> __global__ void k(float* a, float* b, float* c, int n) {}", "is a template"),
+        ("__global__ void k(float* a) {}\n__global__ void q(float* a) {}", "--kernel NAME chooses one"),
+    ],
+)
+def test_what_cannot_be_told_is_wrong_usage(tmp_path, monkeypatch, capsys, text, said):
+    path = tmp_path / "mine.cu"
+    path.write_text(text)
+    monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", str(path)])
+    assert lab.main() == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_an_error_of_the_compiler_names_the_file_and_the_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "mine.cu"
+    path.write_text("__global__ void k(float* a, float* b, float* c, int n)\n{\n    float x = undeclared;\n}\n")
+    monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", str(path)])
+    assert lab.main() == 1
+    assert "mine.cu:3" in capsys.readouterr().err
+
+
+def test_the_lab_runs_alone(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", "none.cu"])
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert lab.main() == 2
+    assert "without mpirun" in capsys.readouterr().err
