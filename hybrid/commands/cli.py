@@ -85,6 +85,21 @@ def run(
     return code or leave()
 
 
+def run_alone(name: str, work: Callable[[], int]) -> int:
+    """Run a command that is no job of ranks: its exit code."""
+    open_streams()
+    say_warnings_in_a_line(name)
+    try:
+        launch = launched()
+        if launch is not None and launch.size > 1:
+            raise UsageError("this command runs alone, without mpirun")
+        code = work()
+        sys.stdout.flush()
+        return code
+    except Exception as error:
+        return _answer_failed(name, error)
+
+
 @record
 class _Command:
     """A command with its options; `usage`: what is wrong with them."""

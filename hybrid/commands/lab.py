@@ -8,10 +8,9 @@ import secrets
 import sys
 from collections.abc import Sequence
 
+from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser, at_least
-from hybrid.commands.streams import open_streams, say_warnings_in_a_line
-from hybrid.errors import HybridError, UsageError, one_line
-from hybrid.ranks.launcher import launched
+from hybrid.errors import UsageError
 
 NAME = "hybrid.lab"
 _MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
@@ -97,15 +96,4 @@ def work(options: argparse.Namespace) -> int:
 
 def main() -> int:
     """The command's exit code."""
-    open_streams()
-    say_warnings_in_a_line(NAME)
-    try:
-        launch = launched()
-        if launch is not None and launch.size > 1:
-            raise UsageError("the lab runs alone, without mpirun")
-        code = work(parse())
-        sys.stdout.flush()
-        return code
-    except HybridError as error:
-        print(f"{NAME}: {one_line(error)}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    return run_alone(NAME, lambda: work(parse()))

@@ -96,27 +96,27 @@ def test_the_same_seed_gives_the_same_elements(capsys):
         ("__global__ void k(float* a) {}\n__global__ void q(float* a) {}", "--kernel NAME chooses one"),
     ],
 )
-def test_what_cannot_be_told_is_wrong_usage(tmp_path, monkeypatch, capsys, text, said):
+def test_what_cannot_be_told_is_wrong_usage(tmp_path, monkeypatch, capfd, text, said):
     path = tmp_path / "mine.cu"
     path.write_text(text)
     monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", str(path)])
     assert lab.main() == 2
-    error = capsys.readouterr().err
+    error = capfd.readouterr().err
     assert said in error
     assert error.count("\n") == 1
 
 
-def test_an_error_of_the_compiler_names_the_file_and_the_line(tmp_path, monkeypatch, capsys):
+def test_an_error_of_the_compiler_names_the_file_and_the_line(tmp_path, monkeypatch, capfd):
     path = tmp_path / "mine.cu"
     path.write_text("__global__ void k(float* a, float* b, float* c, int n)\n{\n    float x = undeclared;\n}\n")
     monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", str(path)])
     assert lab.main() == 1
-    assert "mine.cu:3" in capsys.readouterr().err
+    assert "mine.cu:3" in capfd.readouterr().err
 
 
-def test_the_lab_runs_alone(monkeypatch, capsys):
+def test_the_lab_runs_alone(monkeypatch, capfd):
     monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", "none.cu"])
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     assert lab.main() == 2
-    assert "without mpirun" in capsys.readouterr().err
+    assert "without mpirun" in capfd.readouterr().err

@@ -98,7 +98,7 @@ def as_here(line: str) -> tuple[dict[str, str], list[str]]:
     return environment, [
         *launch,
         sys.executable,
-        *(str(ROOT / word) if word.startswith("scripts/") else word for word in words[1:]),
+        *(str(ROOT / word) if word.startswith(("scripts/", "docs/")) else word for word in words[1:]),
     ]
 
 
@@ -107,7 +107,7 @@ def lacks(line: str) -> str:
     try:
         if "--device cuda" in line:
             usable_gpus()
-        if any(word in line for word in ("emulate", "scripts/", "hybrid.hello")):
+        if any(word in line for word in ("emulate", "scripts/", "hybrid.hello", "hybrid.lab")):
             compiler()
         if "--kernel loops" in line:
             c_compiler()
