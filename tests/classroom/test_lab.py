@@ -15,8 +15,36 @@ from hybrid.commands import lab
 pytestmark = pytest.mark.needs("compiler")
 
 HERE = Path(__file__).resolve().parent
+TILED = HERE.parents[1] / "docs" / "examples" / "tiled.cu"
 RIGHT, WRONG = (sorted(path.stem for path in (HERE / folder).glob("*.cu")) for folder in ("right", "wrong"))
 STALL = "3"
+
+_A = "Ms[y][x] = row < Width && k + x < Width ? M[row * Width + k + x] : 0;"
+_STORE = "if (row < Width && column < Width) P[row * Width + column] = sum;"
+# Errors put into the tiled kernel: what is replaced, at which of its places, by what; and what the lab says.
+MUTANTS = {
+    "no first barrier": ("__syncthreads();", 0, "", "data race: line 1[12] writes and line 14 reads [MN]s,"),
+    "no second barrier": ("__syncthreads();", 1, "", "data race: line 1[12] writes and line 14 reads [MN]s,"),
+    "a barrier in a branch": (
+        "__syncthreads();",
+        0,
+        "if (row < Width) __syncthreads();",
+        "tiled.cu:15, but thread .* waits in tiled.cu:13",
+    ),
+    "threads that leave early": (_A, 0, f"if (row >= Width || column >= Width) return; {_A}", "barrier"),
+    "no test at the edges": (_A, 0, "Ms[y][x] = M[row * Width + k + x];", "out of bounds: line 11 reads M.*, and M is 37×37"),
+    "a store without a test": (_STORE, 0, "P[row * Width + column] = sum;", "out of bounds: line 17 writes P"),
+    "rows and columns exchanged": (
+        _STORE,
+        0,
+        _STORE.replace("P[row * Width + column]", "P[column * Width + row]"),
+        "elements are wrong",
+    ),
+    "every second tile": ("k += TILE_WIDTH", 0, "k += 2 * TILE_WIDTH", "elements are wrong"),
+    "a tile that is too small": ("Ms[y][x] = row", 0, "Ms[y][x + 1] = row", "line 11: index 16 out of bounds"),
+    "a sum that is never begun": ("float sum = 0;", 0, "float sum = Ms[y][x];", "NaN, and its factors have none"),
+    "no store": (_STORE, 0, "", "are never written"),
+}
 
 
 def ran(path, capsys, *arguments):
@@ -27,6 +55,15 @@ def ran(path, capsys, *arguments):
     return code, capsys.readouterr().out
 
 
+def mutant(folder, name):
+    """The tiled kernel with this error."""
+    old, place, new, _ = MUTANTS[name]
+    parts = TILED.read_text().split(old)
+    path = folder / "tiled.cu"
+    path.write_text(old.join(parts[: place + 1]) + new + old.join(parts[place + 1 :]))
+    return path
+
+
 @pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "whole_program", "dynamic_shared"], RIGHT))
 def test_a_right_kernel_is_right(capsys, name):
     code, out = ran(HERE / "right" / f"{name}.cu", capsys)
@@ -35,13 +72,20 @@ def test_a_right_kernel_is_right(capsys, name):
     assert len(re.findall("global loads per multiply-add", out)) == 2
 
 
-@pytest.mark.parametrize("name", exhaustive(["no_second_barrier", "whole_tiles_only", "stale_tile", "endless"], WRONG))
+@pytest.mark.parametrize("name", exhaustive(["endless", "columns_beyond"], WRONG))
 def test_a_wrong_kernel_is_refused_and_told_why(capsys, name):
     path = HERE / "wrong" / f"{name}.cu"
     expected = path.read_text().splitlines()[0].removeprefix("// expect: ")
     code, out = ran(path, capsys)
     assert code == 1, out
     assert re.search(rf"\* .*({expected})", out), out
+
+
+@pytest.mark.parametrize("name", exhaustive(["no second barrier", "no test at the edges", "a barrier in a branch"], MUTANTS))
+def test_an_error_in_the_tiled_kernel_is_found(tmp_path, capsys, name):
+    code, out = ran(mutant(tmp_path, name), capsys)
+    assert code == 1, out
+    assert re.search(rf"\* .*({MUTANTS[name][-1]})", out), out
 
 
 def test_loads_are_counted(capsys):
@@ -52,32 +96,28 @@ def test_loads_are_counted(capsys):
     assert "global loads per multiply-add: 0.25 (a 0.125, b 0.125); stores per element: 1" in out
 
 
-def test_a_race_shows_both_lines_of_the_file(capsys):
-    _, out = ran(HERE / "wrong" / "no_second_barrier.cu", capsys, "--sizes", "32", "32", "32")
-    assert re.search(r"\n +9  a\[y\]\[x\] = .*\n +11  for \(int k = 0; .*\n", out)
+def test_a_race_shows_both_lines_of_the_file(tmp_path, capsys):
+    _, out = ran(mutant(tmp_path, "no second barrier"), capsys, "--sizes", "32", "32", "32")
+    assert re.search(r"\n +11  Ms\[y\]\[x\] = .*\n +14  for \(int e = 0; .*\n", out)
 
 
 def test_a_kernel_for_whole_tiles_is_told_so(tmp_path, capsys):
-    text = (HERE / "wrong" / "whole_tiles_only.cu").read_text()
-    path = tmp_path / "whole.cu"
-    path.write_text(text)
-    _, out = ran(path, capsys)
+    _, out = ran(mutant(tmp_path, "no test at the edges"), capsys)
     assert out.splitlines()[-2] == "right where C consists of whole blocks, wrong where it does not"
 
 
 def test_the_json_line_has_all_of_it(tmp_path, capsys):
     lines = tmp_path / "lines.jsonl"
-    ran(HERE / "wrong" / "half_of_k.cu", capsys, "--json", str(lines), "--sizes", "32", "32", "32", "--seed", "3")
+    ran(mutant(tmp_path, "every second tile"), capsys, "--json", str(lines), "--sizes", "32", "32", "32", "--seed", "3")
     (line,) = map(json.loads, lines.read_text().splitlines())
     (case,) = line["cases"]
-    assert (line["command"], line["right"], line["kernel"], case["wrong"]) == ("lab run", False, "tiled", 1024)
+    assert (line["command"], line["right"], line["kernel"], case["wrong"]) == ("lab run", False, "MatrixMulKernel", 1024)
     assert any("1024 of 1024 elements are wrong" in finding for finding in case["findings"])
 
 
-def test_the_same_seed_gives_the_same_elements(capsys):
-    first, second = (
-        ran(HERE / "wrong" / "transposed.cu", capsys, "--sizes", "16", "16", "16", "--seed", "5")[1] for _ in range(2)
-    )
+def test_the_same_seed_gives_the_same_elements(tmp_path, capsys):
+    path = mutant(tmp_path, "rows and columns exchanged")
+    first, second = (ran(path, capsys, "--sizes", "16", "16", "16", "--seed", "5")[1] for _ in range(2))
     assert first == second
 
 
