@@ -20,12 +20,13 @@ from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.build import build
 from hybrid.emulation.child import Ended, run_child
 from hybrid.emulation.kernel import ORDERS
+from hybrid.emulation.requests import Site
 from hybrid.errors import UsageError
 
 Sizes = tuple[int, int, int]  # n, l, m
 
 _CHILD = "hybrid.classroom.trial"
-_CHECKS = ("loads", "address", "threads")
+_CHECKS = ("loads", "address", "threads", "requests")
 _LEAST, _MOST = 8, 64  # of the tile that sizes are multiples of, and not
 
 
@@ -37,6 +38,7 @@ class Case:
     grid: Pair
     block: Pair
     outcomes: dict[str, Outcome]  # by order; fewer after one that was stopped
+    sites: tuple[Site, ...] = ()  # how its lines use memory, of a right one
     faults: tuple[str, ...] = ()  # that have nothing to do with values: races, stray accesses, a barrier, an endless loop
 
     @property
@@ -102,7 +104,7 @@ class Trials:
     def _case(self, libraries: dict[str, str], sizes: Sizes) -> Case:
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
-        task = Task("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, names)
+        task = Task("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, names, self.file.path.name)
         ended, found = self._run(libraries, task, "loads", ORDERS)
         outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
         case = Case(sizes, grid, block, outcomes)
@@ -112,7 +114,11 @@ class Trials:
             ended, found = self._run(libraries, task, checks, ORDERS[:1])
             if ended.status and not found:
                 faults.append(finding(ended) or f"it crashed: {_last_line(ended.err)}")
-        return replace(case, faults=tuple(dict.fromkeys(faults)))
+        case = replace(case, faults=tuple(dict.fromkeys(faults)))
+        if case.is_right:
+            _, found = self._run(libraries, task, "requests", ORDERS[:1])
+            case = replace(case, sites=tuple(Site(**each) for outcome in found for each in outcome["sites"]))
+        return case
 
     def _run(
         self, libraries: dict[str, str], task: Task, checks: str, orders: Sequence[str]

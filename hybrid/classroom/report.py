@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from hybrid.classroom.c_map import drawn
 from hybrid.classroom.examination import Case, Examination
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.text import counted
+from hybrid.emulation.requests import SHARED, Site
+
+_WARP, _SECTOR = 32, 32  # lanes; bytes
+_SHARING = 4  # lanes that want the same element: from here on it is a broadcast
 
 Names = tuple[str, str, str]  # of A, B and C in the kernel
 
@@ -27,6 +32,8 @@ def told(file: StudentFile, examination: Examination) -> Iterator[str]:
     for case in examination.cases:
         yield ""
         yield from _of_case(case, meaning.names(kernel), file.lines)
+        if case is examination.cases[0]:  # the other's rows begin anywhere in a sector, and its edges leave lanes without work
+            yield from (f"    {_use(site, meaning.names(kernel))}" for site in case.sites)
     yield ""
     right = [case.is_right for case in examination.cases]
     yield (
@@ -92,6 +99,22 @@ def _traffic(case: Case, names: Names) -> str:
     return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
 
 
+def _use(site: Site, names: Names) -> str:
+    """How a line's requests use memory, in a lecture's words."""
+    shared, lanes = site.space == SHARED, site.lanes / site.requests
+    where = f"line {site.line} {'stores to' if site.writes else 'loads from'} {'shared memory' if shared else names[site.space]}"
+    of_lanes = f"a request of {lanes:.3g} lanes" if lanes < _WARP else "a warp's request"
+    if shared:
+        ways = site.steps / site.least_steps
+        return f"{where}: {'no bank conflicts' if ways <= 1 else f'{ways:.3g}-way bank conflicts'}, for {of_lanes}"
+    sectors, used = site.sectors / site.requests, site.bytes / (_SECTOR * site.sectors)
+    if site.addresses * _SHARING <= site.lanes:
+        how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
+    else:
+        how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"
+    return f"{where}: {sectors:.3g} sector{'' if sectors == 1 else 's'} of {_SECTOR} bytes for {of_lanes}: {how}"
+
+
 def as_record(file_name: str, examination: Examination) -> dict[str, Any]:
     """For a JSON line."""
     c = examination.meaning.names(examination.kernel)[2]
@@ -103,6 +126,7 @@ def as_record(file_name: str, examination: Examination) -> dict[str, Any]:
             "right": case.is_right,
             "findings": findings(case, c),
             "wrong": len(case.wrong),
+            "requests": [asdict(site) for site in case.sites],
             "loads": list(next(iter(case.outcomes.values())).loads) if case.outcomes else None,
         }
         for case in examination.cases

@@ -18,6 +18,7 @@ from hybrid.classroom.wrapper import ENTRY
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
+from hybrid.emulation.requests import Site
 from hybrid.errors import one_line
 
 UNTOUCHED = -7.0  # around C: no sum of products of positive numbers
@@ -39,6 +40,7 @@ class Task:
     order: str
     seed: int
     names: tuple[str, str, str]  # of A, B and C in the kernel
+    file_name: str
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Outcome:
     loads: tuple[float, float] = (0.0, 0.0)  # of elements of A and of B
     stores: float = 0.0
     digest: str = ""  # of C
+    sites: tuple[Site, ...] = ()  # how lines of the file use memory
 
 
 def carried_out(task: Task) -> Outcome:
@@ -85,6 +88,8 @@ def carried_out(task: Task) -> Outcome:
         if task.checks == "address":
             for each in matrices.values():
                 each.guard(off=True)
+    if task.checks == "requests":
+        return Outcome(sites=kernel.sites(task.file_name))
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
     outside += [
         (key, int(np.argmax(each.inner != was)))

@@ -32,9 +32,11 @@ _KERNEL = {
     # Not -O0, where every use of a variable that a lambda captures is a counted access, and kernels take minutes. At -O1 two
     # loads of the same element may be merged, as nvcc may do, too.
     "loads": ("-O1", "-fsanitize=thread"),
+    "requests": ("-O1", "-g1", "-fsanitize=thread"),
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
-# "loads" links our own functions (loads.cpp) instead of ThreadSanitizer's runtime.
+# "loads" and "requests" link our own functions (loads.cpp, requests.cpp) instead of ThreadSanitizer's runtime.
+_OWN = ("loads", "requests")
 _LINK = {
     "undefined": ("-fsanitize=undefined",),
     "address": ("-fsanitize=address,undefined",),
@@ -133,7 +135,7 @@ def _runtime(program: str, checks: str) -> list[Path]:
         _compile(program, source.name, [*flags, "-c", str(source), "-o", str(folder / f"{name}.o")], log)
         return folder / f"{name}.o"
 
-    names = ("first", "last", "runtime", *(["loads"] if checks == "loads" else []))
+    names = ("first", "last", "runtime", *([checks] if checks in _OWN else []))
     return [_cached(f"{name}-{key}.o", partial(compile_in, name=name)) for name in names]
 
 

@@ -91,6 +91,7 @@ void block_barrier(const char* file, int line);
 // Waits until all lanes in `mask` have called it. Then `combine`, the same for all, computes each lane's output.
 void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line);
 void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
+bool is_dynamic_shared(const char* at);
 void copy(void* to, const void* from, int bytes, int there, const char* file, int line);
 void commit_copies();
 void wait_copies(int pending);

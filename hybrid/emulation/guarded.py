@@ -7,6 +7,7 @@ import ctypes
 
 import numpy as np
 
+_ALIGNMENT = 256  # bytes, as cudaMalloc's
 _FENCE = 256  # unused rows before and after a matrix, as many as a tile has: a faulty kernel must not hit Python's own memory
 
 
@@ -23,9 +24,9 @@ class Guarded:
         stride = -(-columns // vector) * vector + vector if aligned else (columns + 3) // 2 * 2 + 1
         stride = stride if between else columns
         fence = _FENCE * (stride + 1)
-        self._whole = np.full(2 * (fence + vector) + rows * stride, filler, dtype)
+        self._whole = np.full(2 * fence + _ALIGNMENT // item + 1 + rows * stride, filler, dtype)
         self._filler = filler
-        start = fence + -(self._whole.ctypes.data + fence * item) % 16 // item + (not aligned)
+        start = fence + -(self._whole.ctypes.data + fence * item) % _ALIGNMENT // item + (not aligned)
         self._first = start
         indices = np.arange(rows * stride).reshape(rows, stride)[:, :columns] + start
         self._outside = np.ones(len(self._whole), bool)

@@ -13,6 +13,7 @@ import numpy as np
 
 from hybrid.emulation.build import build
 from hybrid.emulation.errors import EmulationError
+from hybrid.emulation.requests import Site, sites_of
 from hybrid.errors import one_line
 
 ORDERS = ("forward", "reverse", "shuffled")  # in which blocks, a block's warps and a warp's lanes run
@@ -53,8 +54,8 @@ class Loads:
 class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
-    `checks`: "", "loads" (count them), or a sanitizer ("address", "undefined", "threads"), which must be loaded before Python
-    is: see checked.py.
+    `checks`: "", "loads" (count them), "requests" (tell how they use memory), or a sanitizer ("address", "undefined", "threads"),
+    which must be loaded before Python is: see checked.py.
     """
 
     def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
@@ -79,6 +80,7 @@ class EmulatedKernel:
     def _open(self, library: _Library, number: int, expression: str, checks: str) -> None:
         self.expression = expression
         self.loads: Loads | None = None  # of the last call, with checks="loads"
+        self._requests = checks == "requests"
         self._library = library
         self._counting = checks == "loads"
         self._run = library.code[f"run_{number}"]
@@ -114,6 +116,10 @@ class EmulatedKernel:
             (a, _), (b, _), (c_reads, c_writes) = counts
             self.loads = Loads(a, b, c_reads, c_writes)
 
+    def sites(self, file_name: str) -> tuple[Site, ...]:
+        """With checks="requests": how the lines of this file used memory in the last call."""
+        return sites_of(self._library.code, self._library.path, file_name)
+
     def progress(self) -> int | None:
         """How many threads have returned from the kernel, where a launch is under way, else None."""
         if not self._library.lock.locked():
@@ -123,6 +129,8 @@ class EmulatedKernel:
     def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """New counters of how often each element is read and written; with checks="loads" the kernel's accesses update them."""
         reads, writes = np.zeros(matrix.shape), np.zeros(matrix.shape)
+        if self._requests:
+            self._library.code.watch_requests(number, ctypes.byref(array))
         if self._counting:
             self._library.code.watch(
                 number, ctypes.byref(array), ctypes.c_void_p(reads.ctypes.data), ctypes.c_void_p(writes.ctypes.data)
@@ -134,6 +142,7 @@ class _Library:
     """A compiled library. Its runtime is global state, so it runs one kernel at a time."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self.code = ctypes.CDLL(str(path))
         except OSError as error:

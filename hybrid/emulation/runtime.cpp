@@ -559,6 +559,8 @@ void* dynamic_shared_memory()
     return dynamic_shared;
 }
 
+bool is_dynamic_shared(const char* at) { return dynamic_shared && at >= dynamic_shared && at < dynamic_shared + dynamic_bytes; }
+
 void copy(void* to, const void* from, int bytes, int there, const char* file, int line)
 {
     auto refuse_here = [&](const std::string& why) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,24 @@ def test_loads_are_counted(capsys):
     assert "global loads per multiply-add: 2 (M 1, N 1); stores per element: 1" in out
     _, out = ran(HERE / "right" / "tiles_with_edges.cu", capsys, "--sizes", "16", "24", "8")
     assert "global loads per multiply-add: 0.25 (a 0.125, b 0.125); stores per element: 1" in out
+
+
+@pytest.mark.skipif(shutil.which("addr2line") is None, reason="no addr2line (binutils)")
+def test_lines_are_told_how_they_use_memory(tmp_path, capsys):
+    """Threads of a warp read 32 neighbours in 4 sectors, or the first elements of 32 rows in 32; the columns of a 32×32 tile
+    are all in one bank."""
+    _, out = ran(HERE / "right" / "rows.cu", capsys, "--sizes", "64", "32", "64")
+    assert (
+        "line 8 loads from A: 32 sectors of 32 bytes for a warp's request: not coalesced, 12 % of what is moved is wanted" in out
+    )
+    assert "line 8 loads from B: 1 sector of 32 bytes for a warp's request: broadcast, 32 lanes want the same" in out
+    path = tmp_path / "turned.cu"
+    text = TILED.read_text().replace("TILE_WIDTH 16", "TILE_WIDTH 32")
+    path.write_text(text.replace("Ms[y][x]", "Ms[x][y]").replace("Ms[y][e]", "Ms[e][y]"))
+    _, out = ran(path, capsys, "--sizes", "64", "64", "64")
+    assert "line 11 loads from M: 4 sectors of 32 bytes for a warp's request: coalesced" in out
+    assert "line 11 stores to shared memory: 32-way bank conflicts, for a warp's request" in out
+    assert "line 12 stores to shared memory: no bank conflicts, for a warp's request" in out
 
 
 def test_a_race_shows_both_lines_of_the_file(tmp_path, capsys):

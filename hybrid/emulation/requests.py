@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""How a kernel's instructions use memory: sectors of requests to global memory, bank conflicts of requests to shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_NUMBERS = ("requests", "lanes", "addresses", "sectors", "bytes", "steps", "least_steps")
+SHARED = 3  # as the space of a site; else the number of the matrix
+
+
+class _Site(ctypes.Structure):
+    _fields_ = (
+        ("offset", ctypes.c_ulonglong),
+        *((name, ctypes.c_longlong) for name in ("space", "writes", *_NUMBERS)),
+    )
+
+
+@dataclass(frozen=True)
+class Site:
+    """Loads, or stores, of a line, by all warps. `sectors`: of 32 bytes that were moved; `bytes`: that were wanted of them, and
+    their `addresses`, each once a request. `steps`: in which the banks of shared memory served all requests; `least_steps`:
+    without conflicts."""
+
+    line: int
+    space: int
+    writes: bool
+    requests: int
+    lanes: int
+    addresses: int
+    sectors: int
+    bytes: int
+    steps: int
+    least_steps: int
+
+
+def sites_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Site, ...]:
+    """Of the last launch, by line of this file, without those whose line is unknown."""
+    first = ctypes.POINTER(_Site)()
+    count = code.sites_of_requests(ctypes.byref(first))
+    found = [first[number] for number in range(count)]
+    numbers: dict[tuple[int, int, bool], list[int]] = {}
+    for line, each in zip(_lines([each.offset for each in found], library, file_name), found, strict=True):
+        if line:
+            of_line = numbers.setdefault((line, each.space, bool(each.writes)), [0] * len(_NUMBERS))
+            of_line[:] = [so_far + getattr(each, name) for so_far, name in zip(of_line, _NUMBERS, strict=True)]
+    return tuple(Site(*key, *numbers[key]) for key in sorted(numbers))
+
+
+def _lines(offsets: Sequence[int], library: Path, file_name: str) -> list[int]:
+    """Of the calls that return to these offsets; 0 where that is not known."""
+    program = shutil.which("addr2line")
+    if program is None or not offsets:
+        return [0] * len(offsets)
+    addresses = [hex(offset - 1) for offset in offsets]
+    command = [program, "-a", "-i", "-e", str(library), *addresses]
+    out = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    lines = []
+    for frames in re.split(r"^0x[0-9a-f]+\n", out, flags=re.MULTILINE)[1:]:  # the innermost function first
+        places = re.findall(r"^(.*):(\d+)", frames, re.MULTILINE)
+        lines.append(next((int(line) for file, line in places if Path(file).name == file_name), 0))
+    return lines if len(lines) == len(offsets) else [0] * len(offsets)
