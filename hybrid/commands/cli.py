@@ -17,7 +17,7 @@ from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.interrupts import wait_for_turn
+from hybrid.ranks.interrupts import handle, wait_for_turn
 from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
@@ -93,9 +93,12 @@ def run_alone(name: str, work: Callable[[], int]) -> int:
         launch = launched()
         if launch is not None and launch.size > 1:
             raise UsageError("this command runs alone, without mpirun")
+        handle(signal.SIGINT, signal.default_int_handler)  # what it has begun, files and processes, is to be ended in order
         code = work()
         sys.stdout.flush()
         return code
+    except KeyboardInterrupt:
+        return _print_error(name, HybridError("interrupted"))
     except Exception as error:
         return _answer_failed(name, error)
 

@@ -7,10 +7,14 @@ import argparse
 import secrets
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser, at_least
 from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.classroom.examination import Trials
 
 NAME = "hybrid.lab"
 _MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
@@ -36,22 +40,39 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options."""
     parser = Parser(prog="python -m hybrid.lab", description="Run a CUDA kernel of your own without a GPU, and find its errors.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser(
-        "run", help="run a kernel that multiplies matrices", description="Is this kernel right?", epilog=_MORE
-    )
+    run = commands.add_parser("run", help="is a kernel right?", description="Is this kernel right?", epilog=_MORE)
     run.add_argument("file", metavar="FILE.cu")
-    run.add_argument("--kernel", default="", metavar="NAME", help="which kernel; of a template with its arguments (the only one)")
+    _add_launch(run)
     run.add_argument(
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
-    run.add_argument("--grid", default="", metavar="X,Y", help="blocks, as arithmetic of n, l, m and constants")
-    run.add_argument("--block", default="", metavar="X,Y", help="threads of a block")
-    run.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
-    run.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="a parameter is n, l or m")
-    run.add_argument("--stall", type=at_least(1), default=20, metavar="S", help="seconds after which a launch is given up (20)")
-    run.add_argument("--seed", type=at_least(0), default=None, help="of the elements, which are whole numbers")
-    run.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
+    exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
+    exercises.add_argument("name", nargs="?", metavar="NAME")
+    exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
+    start = commands.add_parser("start", help="print the file to begin with", description="The file to begin an exercise with.")
+    start.add_argument("name", metavar="NAME")
+    check = commands.add_parser("check", help="does a kernel solve an exercise?", description="Is this a solution?")
+    grade = commands.add_parser("grade", help="points for many files", description="Points for each file, a line each.")
+    for judging, files in ((check, None), (grade, "+")):
+        judging.add_argument("name", metavar="EXERCISE")
+        judging.add_argument("files", nargs=files or 1, metavar="FILE.cu")
+        _add_launch(judging)
     return parser.parse_args(arguments)
+
+
+def _add_launch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kernel", default="", metavar="NAME", help="which kernel; of a template with its arguments (the only one)"
+    )
+    parser.add_argument("--grid", default="", metavar="X,Y", help="blocks, as arithmetic of n, l, m and constants")
+    parser.add_argument("--block", default="", metavar="X,Y", help="threads of a block")
+    parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
+    parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="a parameter is n, l or m")
+    parser.add_argument(
+        "--stall", type=at_least(1), default=20, metavar="S", help="seconds after which a launch is given up (20)"
+    )
+    parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, which are whole numbers")
+    parser.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
 
 
 def _size(text: str) -> int:
@@ -69,29 +90,46 @@ def _let(text: str) -> tuple[str, str]:
 
 
 def work(options: argparse.Namespace) -> int:
-    """Examine the kernel, and say what was found: the exit code."""
-    from hybrid.classroom.examination import Trials, chosen, usual_shapes
-    from hybrid.classroom.meaning import launch_of, meaning_of
-    from hybrid.classroom.report import as_record, told
-    from hybrid.classroom.student_file import read
+    """What the command says: the exit code."""
+    if options.command == "run":
+        return _run(options)
+    from hybrid.commands import lab_exercises
 
-    file, kernel, instance = chosen(read(options.file), options.kernel)
-    meaning = meaning_of(file, kernel, dict(options.let))
-    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
-    shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, launch, file.constants)
+    return lab_exercises.work(options, _trials)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hybrid.classroom.examination import usual_shapes
+    from hybrid.classroom.report import as_record, told
+
+    trials = _trials(options.file, options)
+    kernel, meaning = trials.kernel, trials.meaning
+    shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
     if meaning.square and len(set(shapes[0])) > 1:
         raise UsageError(f"{kernel.name} has one size, so its matrices are square: --sizes takes three equal numbers")
-    seed = options.seed if options.seed is not None else secrets.randbits(32)
-    examination = Trials(file, kernel, instance, meaning, launch, options.stall, seed).examined(shapes)
+    examination = trials.examined(shapes)
     stream = sys.stderr if options.json == "-" else sys.stdout
-    print("\n".join(told(file, examination)), file=stream)
+    print("\n".join(told(trials.file, examination)), file=stream)
     if not examination.is_right:
-        print(f"--seed {seed} gives the same elements again", file=stream)
+        print(f"--seed {trials.seed} gives the same elements again", file=stream)
     if options.json:
         from hybrid.reporting import jsonl
 
-        jsonl.write({"command": "lab run", "seed": seed, **as_record(file.path.name, examination)}, options.json)
+        jsonl.write({"command": "lab run", "seed": trials.seed, **as_record(trials.file.path.name, examination)}, options.json)
     return 0 if examination.is_right else 1
+
+
+def _trials(path: str, options: argparse.Namespace) -> Trials:
+    """Of this file's kernel, as the options say. UsageError where something cannot be told."""
+    from hybrid.classroom.examination import Trials, chosen
+    from hybrid.classroom.meaning import launch_of, meaning_of
+    from hybrid.classroom.student_file import read
+
+    file, kernel, instance = chosen(read(path), options.kernel)
+    meaning = meaning_of(file, kernel, dict(options.let))
+    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+    seed = options.seed if options.seed is not None else secrets.randbits(32)
+    return Trials(file, kernel, instance, meaning, launch, options.stall, seed)
 
 
 def main() -> int:

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hybrid.emulation.build import compiler
@@ -21,6 +25,9 @@ _OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=0",
     "OPENBLAS_NUM_THREADS": "1",
 }
+# Bytes, of one that is limited. ThreadSanitizer begins with a file of half a megabyte, which it deletes.
+_MEMORY, _FILE = 4 << 30, 1 << 20
+_NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000  # CLONE_NEWUSER, CLONE_NEWNET of unshare(2)
 
 
 @dataclass(frozen=True)
@@ -32,9 +39,16 @@ class Ended:
     status: int | None
 
 
-def run_child(module: str, tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> Ended:
-    """Run `python -m module`, which reads the tasks from standard input as JSON, under the sanitizer that `checks` names."""
+def run_child(module: str, tasks: Sequence[dict[str, Any]], checks: str, seconds: float, *, limited: bool = False) -> Ended:
+    """Run `python -m module`, which reads the tasks from standard input as JSON, under the sanitizer that `checks` names.
+
+    `limited`: it runs somebody's code, and gets little memory and time, writes no large file, and has no network where the system
+    lets a user take it away (Linux with user namespaces).
+    """
     environment = {**os.environ, **_OPTIONS}
+    if limited:
+        for sanitizer in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
+            environment[sanitizer] += f":hard_rss_limit_mb={_MEMORY >> 20}"
     if checks in _PRELOAD:
         environment["LD_PRELOAD"] = ":".join(map(_path_of, _PRELOAD[checks]))
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -45,10 +59,21 @@ def run_child(module: str, tasks: Sequence[dict[str, Any]], checks: str, seconds
             capture_output=True,
             env=environment,
             timeout=seconds,
+            preexec_fn=partial(_limit, ctypes.CDLL(None), seconds, sanitized=checks in _PRELOAD) if limited else None,
         )
     except subprocess.TimeoutExpired as late:
         return Ended(_text(late.stdout), _text(late.stderr), None)
     return Ended(_text(done.stdout), _text(done.stderr), done.returncode)
+
+
+def _limit(c: ctypes.CDLL, seconds: float, *, sanitized: bool) -> None:
+    """In the child, before it becomes Python. Sanitizers reserve terabytes of addresses, and have a limit of their own."""
+    limits = {resource.RLIMIT_FSIZE: _FILE, resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: math.ceil(seconds) + 1}
+    if not sanitized:
+        limits[resource.RLIMIT_AS] = _MEMORY
+    for which, most in limits.items():
+        resource.setrlimit(which, (most, most))
+    c.unshare(_NEW_USER_AND_NETWORK)
 
 
 def _text(output: bytes | None) -> str:

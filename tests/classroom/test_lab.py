@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,7 +100,7 @@ def test_loads_are_counted(capsys):
     assert "global loads per multiply-add: 0.25 (a 0.125, b 0.125); stores per element: 1" in out
 
 
-@pytest.mark.skipif(shutil.which("addr2line") is None, reason="no addr2line (binutils)")
+@pytest.mark.needs("addr2line")
 def test_lines_are_told_how_they_use_memory(tmp_path, capsys):
     """Threads of a warp read 32 neighbours in 4 sectors, or the first elements of 32 rows in 32; the columns of a 32×32 tile
     are all in one bank."""
@@ -171,6 +174,18 @@ def test_an_error_of_the_compiler_names_the_file_and_the_line(tmp_path, monkeypa
     monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", str(path)])
     assert lab.main() == 1
     assert "mine.cu:3" in capfd.readouterr().err
+
+
+def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "hybrid.lab", "run", str(HERE / "wrong" / "endless.cu"), "--stall", "60"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True) as process:
+        while not list(tmp_path.glob("hybrid-lab-*")):
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate()
+    assert (process.returncode, error) == (1, "hybrid.lab: interrupted\n")
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []
 
 
 def test_the_lab_runs_alone(monkeypatch, capfd):

@@ -66,6 +66,7 @@ def _namespaces() -> str:
 
 
 _LACKING = {
+    "addr2line": lambda: _program("addr2line (binutils)", "addr2line"),
     "compiler": _compiler,
     "c compiler": _c_compiler,
     "chromium": lambda: _program("Chromium", "chromium", "chromium-browser", "google-chrome"),

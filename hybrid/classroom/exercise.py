@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""Exercises: a statement, a file to begin with, hints, and what a solution must do on shapes that are not told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybrid.classroom.examination import Case, Sizes
+from hybrid.emulation.requests import SHARED
+from hybrid.errors import UsageError
+
+HERE = Path(__file__).resolve().parent
+
+_RIGHT_POINTS = 6  # shared by the shapes; each demand has _DEMAND_POINTS
+_DEMAND_POINTS = 4
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a right kernel must do besides, on the first shape."""
+
+    text: str
+    holds: Callable[[Case], bool]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    name: str
+    title: str
+    statement: str
+    hints: tuple[str, ...]
+    shapes: tuple[Sizes, ...]
+    demands: tuple[Demand, ...] = ()
+
+    @property
+    def points(self) -> int:
+        return _RIGHT_POINTS + _DEMAND_POINTS * len(self.demands)
+
+    def judged(self, cases: tuple[Case, ...]) -> list[tuple[str, int, int]]:
+        """Of each part what it is, the points it got, and those there are."""
+        right = sum(case.is_right for case in cases)
+        parts = [(f"right on {right} of {len(cases)} shapes", _RIGHT_POINTS * right // len(cases), _RIGHT_POINTS)]
+        for demand in self.demands:
+            met = bool(cases[0].is_right and demand.holds(cases[0]))
+            parts.append((demand.text, _DEMAND_POINTS * met, _DEMAND_POINTS))
+        return parts
+
+    def text(self) -> str:
+        """The file to begin with."""
+        return (HERE / "exercises" / f"{self.name}.cu").read_text(encoding="utf-8")
+
+
+def named(name: str) -> Exercise:
+    """UsageError where there is none of this name."""
+    for exercise in EXERCISES:
+        if exercise.name == name:
+            return exercise
+    raise UsageError(f"there is no exercise {name}: {', '.join(each.name for each in EXERCISES)}")
+
+
+def _loads_at_most(most: float) -> Demand:
+    def holds(case: Case) -> bool:
+        n, l, m = case.sizes
+        return sum(next(iter(case.outcomes.values())).loads) <= most * n * l * m
+
+    return Demand(f"at most {most:g} global loads per multiply-add", holds)
+
+
+def _is_coalesced(case: Case) -> bool:
+    """Of each global request as many bytes are wanted as its sectors have, or all lanes want the same few."""
+    return bool(case.sites) and all(
+        site.space == SHARED or site.bytes >= 32 * site.sectors or 4 * site.addresses <= site.lanes for site in case.sites
+    )
+
+
+def _has_no_conflicts(case: Case) -> bool:
+    shared = [site for site in case.sites if site.space == SHARED]
+    return bool(shared) and all(site.steps <= site.least_steps for site in shared)
+
+
+def _uses_shared_memory(case: Case) -> bool:
+    return any(site.space == SHARED for site in case.sites)
+
+
+_COALESCED = Demand("all loads and stores of global memory are coalesced, or broadcast", _is_coalesced)
+_NO_CONFLICTS = Demand("no bank conflicts in shared memory", _has_no_conflicts)
+_SHARED = Demand("shared memory is used", _uses_shared_memory)
+
+EXERCISES = (
+    Exercise(
+        "element",
+        "One thread an element",
+        "Each thread computes one element of C. There are as many threads as whole blocks need, so some have nothing to do.",
+        ("The row comes from y, the column from x: blockIdx * blockDim + threadIdx.", "A thread beyond C must not touch memory."),
+        ((32, 48, 16), (37, 19, 41), (1, 1, 1)),
+    ),
+    Exercise(
+        "row",
+        "One thread a row",
+        "Each thread computes one row of C: PMPP, chapter 3, exercise 1a.",
+        ("There is one index: the row.", "Three loops would be the CPU's program. Which one is gone?"),
+        ((64, 16, 24), (37, 19, 41)),
+    ),
+    Exercise(
+        "column",
+        "One thread a column",
+        "Each thread computes one column of C: PMPP, chapter 3, exercise 1b. Look at the sectors: which of the two, a thread "
+        "a row or a thread a column, loads memory better, and why?",
+        ("There is one index: the column.", "Threads of a warp have neighbouring columns, and so do the elements of a row."),
+        ((24, 16, 64), (37, 19, 41)),
+        (_COALESCED,),
+    ),
+    Exercise(
+        "vector",
+        "A matrix times a vector",
+        "B and C have a single column: PMPP, chapter 3, exercise 2. Each thread computes one element of C.",
+        ("m is 1, and need not be used.", "The row of A that a thread reads begins at row * l."),
+        ((64, 32, 1), (37, 19, 1)),
+    ),
+    Exercise(
+        "barriers",
+        "Two barriers are missing",
+        "The tiled kernel of the lecture, from which somebody has removed both __syncthreads(). Put them back.",
+        ("When may a thread read what others have stored?", "When may a thread overwrite what others still read?"),
+        ((32, 48, 32), (37, 19, 41)),
+    ),
+    Exercise(
+        "edges",
+        "Sizes that are no multiples of the tile",
+        "This tiled kernel is right where the tile divides n, l and m. Make it right for all sizes.",
+        (
+            "What should a tile hold where the matrix has ended, so that the sum does not change?",
+            "No thread may leave before the last barrier. How many tiles along k are there, if the last is not whole?",
+        ),
+        ((37, 19, 41), (32, 48, 32), (3, 50, 2)),
+    ),
+    Exercise(
+        "tiles",
+        "Tiles in shared memory, all by yourself",
+        "The kernel of `element` loads every element of A and B again and again. Load tiles of 16×16 elements into shared "
+        "memory, and use each 16 times.",
+        (
+            "A block goes along a row of tiles of A and a column of tiles of B.",
+            "Each thread loads one element of each tile, then waits, then adds 16 products, then waits.",
+        ),
+        ((32, 64, 48), (37, 19, 41)),
+        (_loads_at_most(2 / 16), _SHARED),
+    ),
+    Exercise(
+        "coalesce",
+        "Neighbours in a warp",
+        "This kernel is right, but the threads of a warp go down a column of C. Let them go along a row.",
+        ("Threads of a warp differ in threadIdx.x first.", "Neighbours in memory are neighbours in a row."),
+        ((32, 32, 64), (37, 19, 41)),
+        (_COALESCED,),
+    ),
+    Exercise(
+        "conflicts",
+        "Bank conflicts",
+        "This kernel stores A's tile turned, so that its threads write down a column of a 32×32 array: all of them into the same "
+        "bank. Keep it turned, and get rid of the conflicts.",
+        (
+            "Bank = word number modulo 32. How far apart are neighbours of a column?",
+            "A row may be longer than what is used of it.",
+        ),
+        ((64, 64, 64), (37, 19, 41)),
+        (_NO_CONFLICTS, _loads_at_most(2 / 32)),
+    ),
+    Exercise(
+        "registers",
+        "Four elements a thread",
+        "In the tiled kernel each product needs two loads from shared memory. Let each thread compute 2×2 elements of C, with "
+        "tiles of 32×32 and blocks of 16×16 threads.",
+        (
+            "Each thread loads four elements of each tile.",
+            "Two values of A's column and two of B's row, kept in variables, make four products.",
+        ),
+        ((64, 64, 64), (37, 19, 41)),
+        (_loads_at_most(2 / 32), _SHARED),
+    ),
+)

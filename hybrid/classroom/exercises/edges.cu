@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+#define TILE 16
+__global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)
+{
+    __shared__ float a_tile[TILE][TILE], b_tile[TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y, row = blockIdx.y * TILE + y, column = blockIdx.x * TILE + x;
+    float sum = 0;
+    for (int tile = 0; tile < l / TILE; ++tile) {
+        a_tile[y][x] = a[row * l + tile * TILE + x];
+        b_tile[y][x] = b[(tile * TILE + y) * m + column];
+        __syncthreads();
+        for (int k = 0; k < TILE; ++k) sum += a_tile[y][k] * b_tile[k][x];
+        __syncthreads();
+    }
+    c[row * m + column] = sum;
+}

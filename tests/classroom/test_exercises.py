@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Exercises: solutions get all points, the files to begin with do not, and what is wrong with a kernel costs points."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.selection import exhaustive
+
+from hybrid.classroom.exercise import EXERCISES, HERE, named
+from hybrid.commands import lab
+from hybrid.errors import UsageError
+
+pytestmark = pytest.mark.needs("compiler", "addr2line")
+
+NAMES = [exercise.name for exercise in EXERCISES]
+
+
+def ran(capsys, *arguments):
+    code = lab.work(lab.parse([*arguments]))
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", exhaustive(["conflicts", "registers"], NAMES))
+def test_a_solution_gets_all_points(capsys, name):
+    code, out = ran(capsys, "check", name, str(HERE / "solutions" / f"{name}.cu"))
+    assert (code, out.splitlines()[-1]) == (0, f"{name}: {named(name).points} of {named(name).points} points")
+
+
+@pytest.mark.parametrize("name", exhaustive(["coalesce", "edges"], NAMES))
+def test_the_file_to_begin_with_is_no_solution(tmp_path, capsys, name):
+    _, text = ran(capsys, "start", name)
+    path = tmp_path / f"{name}.cu"
+    path.write_text(text)
+    code, out = ran(capsys, "check", name, str(path))
+    assert code == 1
+    assert f"{name}: {named(name).points} of" not in out
+
+
+def test_each_demand_counts_for_itself(tmp_path, capsys):
+    """Two loads a multiply-add, but right: the points of the shapes, and none of the demands."""
+    code, out = ran(capsys, "check", "tiles", str(HERE / "solutions" / "element.cu"))
+    assert code == 1
+    assert out.splitlines()[-4:] == [
+        "6 of 6 points: right on 2 of 2 shapes",
+        "0 of 4 points: at most 0.125 global loads per multiply-add",
+        "0 of 4 points: shared memory is used",
+        "tiles: 6 of 14 points",
+    ]
+
+
+def test_many_files_are_graded_and_one_that_cannot_be_stops_nothing(tmp_path, capsys):
+    lines = tmp_path / "grades.jsonl"
+    files = [str(HERE / "solutions" / "element.cu"), str(tmp_path / "none.cu"), str(HERE / "exercises" / "element.cu")]
+    code, out = ran(capsys, "grade", "element", *files, "--json", str(lines))
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["6", "0", "0"]
+    graded = list(map(json.loads, lines.read_text().splitlines()))
+    assert [(line["points"], line["of"]) for line in graded] == [(6, 6), (0, 6), (0, 6)]
+    assert "cannot be read" in graded[1]["why"]
+
+
+def test_hints_come_one_by_one(capsys):
+    first, second = named("barriers").hints
+    for hints, seen in ((0, ()), (1, (first,)), (2, (first, second))):
+        _, out = ran(capsys, "exercises", "barriers", "--hint", str(hints))
+        assert [hint for hint in (first, second) if hint in out] == list(seen)
+
+
+def test_all_are_listed_and_an_unknown_one_is_refused(capsys):
+    _, out = ran(capsys, "exercises")
+    assert [line.split()[0] for line in out.splitlines()] == NAMES
+    with pytest.raises(UsageError, match=r"there is no exercise tile:.*tiles"):
+        ran(capsys, "start", "tile")
