@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from support.selection import exhaustive
@@ -14,6 +15,7 @@ from hybrid.errors import UsageError
 
 pytestmark = pytest.mark.needs("compiler", "addr2line")
 
+SOLUTIONS = Path(__file__).resolve().parent / "solutions"
 NAMES = [exercise.name for exercise in EXERCISES]
 
 
@@ -24,7 +26,7 @@ def ran(capsys, *arguments):
 
 @pytest.mark.parametrize("name", exhaustive(["conflicts", "registers"], NAMES))
 def test_a_solution_gets_all_points(capsys, name):
-    code, out = ran(capsys, "check", name, str(HERE / "solutions" / f"{name}.cu"))
+    code, out = ran(capsys, "check", name, str(SOLUTIONS / f"{name}.cu"))
     assert (code, out.splitlines()[-1]) == (0, f"{name}: {named(name).points} of {named(name).points} points")
 
 
@@ -40,7 +42,7 @@ def test_the_file_to_begin_with_is_no_solution(tmp_path, capsys, name):
 
 def test_each_demand_counts_for_itself(tmp_path, capsys):
     """Two loads a multiply-add, but right: the points of the shapes, and none of the demands."""
-    code, out = ran(capsys, "check", "tiles", str(HERE / "solutions" / "element.cu"))
+    code, out = ran(capsys, "check", "tiles", str(SOLUTIONS / "element.cu"))
     assert code == 1
     assert out.splitlines()[-4:] == [
         "6 of 6 points: right on 2 of 2 shapes",
@@ -52,7 +54,7 @@ def test_each_demand_counts_for_itself(tmp_path, capsys):
 
 def test_many_files_are_graded_and_one_that_cannot_be_stops_nothing(tmp_path, capsys):
     lines = tmp_path / "grades.jsonl"
-    files = [str(HERE / "solutions" / "element.cu"), str(tmp_path / "none.cu"), str(HERE / "exercises" / "element.cu")]
+    files = [str(SOLUTIONS / "element.cu"), str(tmp_path / "none.cu"), str(HERE / "exercises" / "element.cu")]
     code, out = ran(capsys, "grade", "element", *files, "--json", str(lines))
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["6", "0", "0"]
