@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 
 from hybrid.errors import UsageError
@@ -19,6 +20,9 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
+_SIZE_OF, _BYTES = re.compile(r"sizeof\s*\(\s*(float|double|int)\s*\)"), {"float": 4, "double": 8, "int": 4}
+
+
 def evaluated(text: str, names: Mapping[str, int]) -> int:
     """UsageError for anything that is no sum, difference, product, quotient or remainder of numbers and these names."""
 
@@ -31,6 +35,7 @@ def evaluated(text: str, names: Mapping[str, int]) -> int:
             return _OPERATORS[type(node.op)](value(node.left), value(node.right))
         raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}")
 
+    text = _SIZE_OF.sub(lambda found: str(_BYTES[found[1]]), text)
     try:
         return value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, ZeroDivisionError):

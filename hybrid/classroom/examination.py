@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from hybrid.errors import UsageError
 
 Sizes = tuple[int, int, int]  # n, l, m
 
+_LOOKED_FOR = {"address": "accesses out of bounds", "threads": "data races"}
 _CHILD = "hybrid.classroom.trial"
 _CHECKS = ("loads", "address", "threads", "requests")
 _LEAST, _MOST = 8, 64  # of the tile that sizes are multiples of, and not
@@ -97,7 +99,7 @@ class Trials:
             source = Path(folder, self.file.path.name)
             source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
             with ThreadPoolExecutor(len(_CHECKS)) as compiling:
-                built = compiling.map(lambda checks: str(build(source, [ENTRY], checks=checks)), _CHECKS)
+                built = compiling.map(lambda checks: str(build(source, [ENTRY], checks=checks, poison_locals=True)), _CHECKS)
                 libraries = dict(zip(_CHECKS, built, strict=True))
         return Examination(self.kernel, self.meaning, self.launch, tuple(self._case(libraries, sizes) for sizes in shapes))
 
@@ -110,10 +112,15 @@ class Trials:
         case = Case(sizes, grid, block, outcomes)
         if faults := list(_stopped(outcomes, ended, self.seconds)):
             return replace(case, faults=tuple(faults))
+        crashed = len(outcomes) < len(ORDERS)
         for checks, finding in (("address", stray_access_in), ("threads", race_in)):
-            ended, found = self._run(libraries, task, checks, ORDERS[:1])
-            if ended.status and not found:
-                faults.append(finding(ended) or f"it crashed: {_last_line(ended.err)}")
+            checking, found = self._run(libraries, task, checks, ORDERS[:1])
+            if checking.status is None:
+                faults.append(f"{_LOOKED_FOR[checks]} could not be looked for within {self.seconds:g} s, which --stall sets")
+            elif checking.status and not found and not (crashed and faults):
+                faults.append(finding(checking) or f"it crashed: {_cause(checking)}")
+        if crashed and not faults:
+            faults.append(f"it crashed: {_cause(ended)}")
         case = replace(case, faults=tuple(dict.fromkeys(faults)))
         if case.is_right:
             _, found = self._run(libraries, task, "requests", ORDERS[:1])
@@ -124,7 +131,7 @@ class Trials:
         self, libraries: dict[str, str], task: Task, checks: str, orders: Sequence[str]
     ) -> tuple[Ended, list[dict[str, Any]]]:
         tasks = [asdict(replace(task, library=libraries[checks], checks=checks, order=order)) for order in orders]
-        ended = run_child(_CHILD, tasks, checks, self.seconds, limited=True)
+        ended = run_child(_CHILD, tasks, checks, self.seconds * len(tasks), limited=True)
         lines = (json.loads(line) for line in ended.out.splitlines() if line.startswith('{"outcome"'))
         return ended, [line["outcome"] for line in lines]
 
@@ -158,13 +165,16 @@ def _stopped(outcomes: dict[str, Outcome], ended: Ended, seconds: float) -> Iter
     if ended.status is None:
         why = "a loop that never ends, or very much work for a CPU"
         yield f"it had not ended after {seconds:g} s, which --stall sets: {why}"
-    elif len(outcomes) < len(ORDERS):
-        yield f"it crashed: {_last_line(ended.err)}"
 
 
-def _last_line(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if not re.match(r"\s*(=|#|at )", line)]
-    return lines[-1].strip() if lines else "no message"
+def _cause(ended: Ended) -> str:
+    """Of a crash: the signal, or what was said last."""
+    if ended.status == 0:
+        return "the kernel ended the process"
+    if ended.status is not None and ended.status < 0:
+        return f"{signal.Signals(-ended.status).name} ended it"
+    lines = [line for line in ended.err.strip().splitlines() if not re.match(r"\s*(=|#|at )", line)]
+    return lines[-1].strip() if lines else f"exit code {ended.status}"
 
 
 def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, str]:
@@ -178,6 +188,8 @@ def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, 
     kernel = file.kernels[names.index(name) if name else 0]
     inner = re.fullmatch(r"[^<]*<(.*)>\s*", wanted)
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
+    if arguments and not kernel.template:
+        raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}")
     if len(arguments) != len(kernel.template):
         raise UsageError(f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them")
     values = dict(zip(kernel.template, arguments, strict=True))

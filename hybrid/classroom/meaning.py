@@ -23,9 +23,10 @@ _OF_MATRIX = {  # rows and columns of the matrices that lectures call so
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
     **dict.fromkeys(("c", "p", "pd", "d_c", "dp"), ("n", "m")),
 }
-_TILE = re.compile(r"tile|block", re.IGNORECASE)
+_TILE, _COUNT = re.compile(r"tile|block", re.IGNORECASE), re.compile(r"num|count|blocks|tiles", re.IGNORECASE)
+_LONGEST = 32  # of a square block's side
 _DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
-_MOST_THREADS = 1024  # of a block
+_MOST_THREADS, _MOST_SHARED = 1024, 227 << 10  # of a block
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,16 @@ class Launch:
     def at(self, sizes: Mapping[str, int]) -> tuple[Pair, Pair, int]:
         """Blocks, threads of a block and bytes."""
         grid, block = ((evaluated(x, sizes), evaluated(y, sizes)) for x, y in (self.grid, self.block))
-        if min(*grid, *block) < 1 or block[0] * block[1] > _MOST_THREADS:
+        shared = evaluated(self.shared, sizes)
+        if min(grid) < 1:
+            raise UsageError(f"a grid of {_pair(grid)} blocks cannot be launched: grid({', '.join(self.grid)})")
+        if shared > _MOST_SHARED:
+            raise UsageError(f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}")
+        if min(block) < 1 or block[0] * block[1] > _MOST_THREADS:
             raise UsageError(
                 f"a grid of {_pair(grid)} blocks of {_pair(block)} threads cannot be launched: a block has 1 to 1024 threads"
             )
-        return grid, block, evaluated(self.shared, sizes)
+        return grid, block, shared
 
     def __str__(self) -> str:
         text = f"grid({', '.join(self.grid)}) block({', '.join(self.block)})"
@@ -74,6 +80,11 @@ class Meaning:
 
 def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str]) -> Meaning:
     """`let`: sizes by the parameter's name, as the user says. UsageError where something cannot be told."""
+    for each in kernel.parameters:
+        if not (each.is_number or each.is_pointer or each.type in file.structs):
+            raise UsageError(
+                f"{kernel.name}: the parameter {each} is no pointer, no whole number, and no struct of {file.path.name}"
+            )
     matrices = [each for each in kernel.parameters if not each.is_number]
     if len(matrices) != 3:
         raise UsageError(f"{kernel} takes {len(matrices)} matrices: the lab runs kernels that multiply A by B into C")
@@ -84,18 +95,25 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
         )
     numbers = [each for each in kernel.parameters if each.is_number]
     of_numbers = _sizes([each.name for each in numbers], let)
-    letters = iter("ABC")
+    letters = iter(_letters([each.name for each in matrices]))
     of = tuple(of_numbers[each.name] if each.is_number else next(letters) for each in kernel.parameters)
-    square = bool(numbers) and len(numbers) == 1 and not let
+    square = len(numbers) == 1
     return Meaning(of, ELEMENTS[elements.pop()], square)
+
+
+def _letters(names: Sequence[str]) -> str:
+    """In the order of the parameters: by their names, A, B, C or M, N, P, else A, B and C."""
+    bare = [re.sub(r"^(d|dev|g|h|mat)_|_(d|dev|mat)$|(?<=^.)d$", "", name.lower()) for name in names]
+    for usual in ("abc", "mnp"):
+        if sorted(bare) == sorted(usual):
+            return "".join("ABC"[usual.index(name)] for name in bare)
+    return "ABC"
 
 
 def _element(file: StudentFile, parameter: Parameter) -> str:
     if parameter.is_pointer:
         return parameter.type
-    fields = file.structs.get(parameter.type)
-    if fields is None:
-        raise UsageError(f"the struct {parameter.type} of parameter {parameter.name} is not in {file.path.name}")
+    fields = file.structs[parameter.type]
     pointers = [kind[:-1].replace("const", "").strip() for kind in fields.values() if kind.endswith("*")]
     if len(pointers) != 1:
         raise UsageError(f"the struct {parameter.type} has {len(pointers)} pointers: one is wanted, to the elements")
@@ -107,7 +125,7 @@ def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
         raise UsageError(f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}")
     if wrong := [size for size in let.values() if size not in ("n", "l", "m")]:
         raise UsageError(f"--let …={wrong[0]}: a size is {_SIZES}")
-    if len(names) == 1 and not let:
+    if len(names) == 1:
         return {names[0]: "n"}
     lower = [name.lower() for name in names]
     if {"m", "n", "k"} <= set(lower) and "l" not in lower:  # BLAS: C is m×n, and k is summed over
@@ -142,6 +160,8 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
     grid, block = (_two(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
     if said["block"] and not said["grid"]:
         grid = _covering(kernel, block)
+    if "dynamic_shared_memory" in file.compiled and not said["shared"]:
+        raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
     return Launch(grid, block, said["shared"] or "0", where)
 
 
@@ -169,8 +189,13 @@ def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
 def _covering(kernel: StudentKernel, block: tuple[str, str]) -> tuple[str, str]:
     x, y = block
     if not re.search(r"(threadIdx|blockIdx)\.y", kernel.body):
-        return (f"(n * m + {x} - 1) / {x}", "1")
-    return (f"(m + {x} - 1) / {x}", f"(n + {y} - 1) / {y}")
+        return (_blocks_of("n * m", x), "1")
+    return (_blocks_of("m", x), _blocks_of("n", y))
+
+
+def _blocks_of(size: str, threads: str) -> str:
+    threads = threads if threads.isalnum() or threads.isidentifier() else f"({threads})"
+    return f"({size} + {threads} - 1) / {threads}"
 
 
 def _within(comment: str, name: str) -> str:

@@ -14,6 +14,7 @@ from hybrid.classroom.student_file import StudentFile
 from hybrid.core.text import counted
 from hybrid.emulation.requests import SHARED, Site
 
+_NO_VALUE = -1e37  # and below: bytes of 0xFE, with which variables begin; no right sum is there
 _WARP, _SECTOR = 32, 32  # lanes; bytes
 _SHARING = 4  # lanes that want the same element: from here on it is a broadcast
 
@@ -73,9 +74,9 @@ def findings(case: Case, c: str) -> list[str]:
     for name, number in case.outside:
         found.append(f"it writes {name}[{number // m}][{number % m}], where nothing may be written")
     if case.uncertain:
-        found.append(f"{counted(len(case.uncertain), 'element')} of {c} are written by several threads")
+        found.append(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads")
     if case.never:
-        found.append(f"{len(case.never)} of {c}'s {n * m} elements are never written")
+        found.append(f"{len(case.never)} of {c}'s {n * m} elements never written")
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
     if worst is not None and worst.nan > len(case.never):
         cause = "shared memory or a variable that no thread has written is read, or memory beside them"
@@ -84,6 +85,8 @@ def findings(case: Case, c: str) -> list[str]:
         row, column = divmod(worst.wrong[0], m)
         is_now, right = worst.first_wrong
         first = f"the first {c}[{row}][{column}]: {is_now:g} instead of {right:g}"
+        if is_now < _NO_VALUE:
+            found.append("a variable is used that has never been given a value: here it then begins with a huge negative one")
         found.append(f"{len(case.wrong)} of {n * m} elements are wrong, {first}")
     if case.depends_on_order:
         found.append(f"{c} depends on the order in which blocks, warps and threads run")

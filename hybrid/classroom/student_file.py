@@ -17,7 +17,7 @@ _KERNEL = re.compile(
 )
 _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")
 _CONSTANT = re.compile(
-    r"^\s*(?:#\s*define\s+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)(\w+)\s*=?\s*(\d+)\b", re.MULTILINE
+    r"^[ \t]*(?:#\s*define\s+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)(\w+)\s*=?\s*(\d+)\b", re.MULTILINE
 )
 _STRUCT = re.compile(r"(?:typedef\s+)?struct\s*(\w*)\s*\{([^}]*)\}\s*(\w*)\s*;")
 _FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(\w+)\s*(?:,|;|$)")
@@ -25,7 +25,37 @@ _DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\s*\([^)]*\)\s*
 _INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
 ELEMENTS = {"float": "float32", "double": "float64"}
-_NUMBERS = {"int", "unsigned", "unsigned int", "long", "long long", "size_t", "unsigned long", "unsigned long long", "short"}
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+_ALIAS = re.compile(
+    r"\btypedef\s+(float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(float|double)\s*;"
+    r"|#[ \t]*define[ \t]+(\w+)[ \t]+(float|double)\b"
+)
+_HEADER = re.compile(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>")
+_MOST_BYTES = 1 << 20
+# Of the C++ library: headers that host code may need, whose declarations stay.
+_STANDARD = frozenset({
+    "algorithm", "array", "assert.h",
+    "cassert", "chrono", "climits", "cmath", "complex", "cstdint", "cstdio", "cstdlib", "cstring",
+    "ctime", "fstream", "functional", "iomanip", "iostream", "limits", "limits.h", "map", "math.h", "memory", "numeric", "random",
+    "sstream", "stdexcept", "stdint.h", "stdio.h", "stdlib.h", "string", "string.h", "time.h", "tuple", "utility", "vector",
+})  # fmt: skip
+_NUMBERS = {
+    "uint",
+    "uint32_t",
+    "int32_t",
+    "uint64_t",
+    "int64_t",
+    "ulong",
+    "int",
+    "unsigned",
+    "unsigned int",
+    "long",
+    "long long",
+    "size_t",
+    "unsigned long",
+    "unsigned long long",
+    "short",
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +102,7 @@ class StudentFile:
     kernels: tuple[StudentKernel, ...]
     constants: dict[str, int] = field(default_factory=dict)
     structs: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the types of the fields
+    headers: tuple[str, ...] = ()  # of the C++ library
     launch_comment: str = ""  # the rest of a line "// lab:"
     has_main: bool = False
 
@@ -80,13 +111,21 @@ def read(path: str) -> StudentFile:
     """UsageError where there is no such file, or no kernel in it."""
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        content = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > _MOST_BYTES or b"\0" in content:
+        raise UsageError(
+            f"{path} is no source file: it has {len(content)} bytes, and a zero among them or more than {_MOST_BYTES}"
+        )
+    try:
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text in UTF-8") from None
+        text = content.decode("latin-1")
+    text = text.replace("\r\n", "\n")
     plain = _blanked(text)
-    kernels = tuple(_kernels(plain, path))
+    aliases = _aliases(plain)
+    kernels = tuple(_kernels(plain, aliases))
     if not kernels:
         raise UsageError(f"{path} has no kernel: a function that begins with __global__ void")
     comment = re.search(r"//\s*lab:(.*)", text)
@@ -94,14 +133,17 @@ def read(path: str) -> StudentFile:
     structs = {(of or name): _fields(fields) for name, fields, of in _STRUCT.findall(plain)}
     has_main = re.search(r"\bint\s+main\s*\(", plain) is not None
     return StudentFile(
-        file,
-        tuple(text.splitlines()),
-        _for_cpu(text, file),
-        kernels,
-        constants,
-        structs,
-        comment[1].strip() if comment else "",
-        has_main,
+        path=file,
+        lines=tuple(text.splitlines()),
+        compiled=_for_cpu(text, file),
+        kernels=kernels,
+        constants=constants,
+        structs=structs,
+        headers=tuple(
+            dict.fromkeys(name for name in re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", text) if name in _STANDARD)
+        ),
+        launch_comment=comment[1].strip() if comment else "",
+        has_main=has_main,
     )
 
 
@@ -114,22 +156,32 @@ def _spaces(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-def _kernels(plain: str, path: str) -> Iterator[StudentKernel]:
+def _aliases(plain: str) -> dict[str, str]:
+    """Other names of float and double."""
+    found = {}
+    for typedef, of_typedef, of_using, using, of_define, define in _ALIAS.findall(plain):
+        found[of_typedef or of_using or of_define] = typedef or using or define
+    return found
+
+
+def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:
     for found in _KERNEL.finditer(plain):
         line = plain.count("\n", 0, found.start("name")) + 1
         texts = [text.strip() for text in found["parameters"].split(",") if text.strip()]
         body = plain[found.end() : _end_of_block(plain, found.end() - 1)]
-        parameters = tuple(_parameter(text, path, line) for text in texts)
+        parameters = tuple(_parameter(text, aliases) for text in texts)
         template = tuple(text.partition("=")[0].split()[-1] for text in (found["template"] or "").split(",") if text.strip())
         yield StudentKernel(found["name"], parameters, line, body, template)
 
 
-def _parameter(text: str, path: str, line: int) -> Parameter:
+def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
+    """What cannot be taken has its text as the type: it matters only if this kernel is to be launched."""
     words = " ".join(word for word in re.sub(r"([*\[])", r" \1 ", text).split() if word not in _NOT_A_TYPE)
     found = _PARAMETER.match(words)
     if found is None:
-        raise UsageError(f"{path}:{line}: the parameter {text!r} is neither a pointer, a number nor a struct")
-    return Parameter(found["name"], found["type"], bool(found["pointer"] or found["array"]))
+        return Parameter(words, words, is_pointer=False)
+    kind = found["type"].removeprefix("struct ")
+    return Parameter(found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]))
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -155,11 +207,11 @@ def _end_of_block(plain: str, opening: int) -> int:
 
 def _for_cpu(text: str, file: Path) -> str:
     """Without host functions, whose launches <<<…>>> no C++ compiler takes; headers of CUDA and C are there already."""
-    plain, kept, place = _blanked(text), list(text), 0
+    plain, kept, place = _DIRECTIVE.sub(lambda found: _spaces(found[0]), _blanked(text)), list(text), 0
     while (opening := plain.find("{", place)) >= 0:
         end = _end_of_block(plain, opening)
         begin = max(plain.rfind(mark, 0, opening) for mark in ";}") + 1
-        begin = max(begin, place, _after_directives(plain, begin, opening))
+        begin = max(begin, place)
         head = plain[begin:opening]
         if re.match(r"\s*(namespace|extern)\b[^(]*$", head):
             place = opening + 1
@@ -169,12 +221,6 @@ def _for_cpu(text: str, file: Path) -> str:
         place = end
     text = _DYNAMIC_SHARED.sub(r"\1* \2 = static_cast<\1*>(cuda_on_cpu::dynamic_shared_memory());", "".join(kept))
     return _INCLUDE.sub(lambda found: _included(found, file), text)
-
-
-def _after_directives(plain: str, begin: int, opening: int) -> int:
-    """Where the last line ends that is a preprocessor's."""
-    lines = list(re.finditer(r"^[ \t]*#[^\n]*(?:\\\n[^\n]*)*\n", plain[begin:opening], re.MULTILINE))
-    return begin + lines[-1].end() if lines else begin
 
 
 def _included(found: re.Match[str], file: Path) -> str:

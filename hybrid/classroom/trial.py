@@ -7,7 +7,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from hybrid.errors import one_line
 
 UNTOUCHED = -7.0  # around C: no sum of products of positive numbers
 _EXACT = {"float32": 2**24, "float64": 2**53}  # up to here every integer is a number of the type
-_LARGEST = 99
+_LARGEST = {"float32": 99, "float64": 1 << 20}  # in float64 sums are beyond float32
+_FRACTION = 8  # elements are multiples of 1/8: a sum in an int is wrong
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,21 @@ class Outcome:
     sites: tuple[Site, ...] = ()  # how lines of the file use memory
 
 
-def carried_out(task: Task) -> Outcome:
+def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcome:
+    """`tell` is told where the matrices are, before the kernel runs."""
     n, l, m = task.sizes
     random = np.random.default_rng([task.seed, n, l, m])
-    most = min(_LARGEST, math.isqrt(_EXACT[task.dtype] // max(1, l)))
+    most = min(_LARGEST[task.dtype], math.isqrt(_EXACT[task.dtype] // max(1, l)))
     a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
     c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
     for operand in (a, b):
-        operand.inner[:] = random.integers(1, most, operand.inner.shape, endpoint=True)
+        operand.inner[:] = random.integers(1, most, operand.inner.shape, endpoint=True) / _FRACTION
     c.inner[:] = np.nan
     before = a.inner.copy(), b.inner.copy()
     kernel = EmulatedKernel.built(Path(task.library), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
     places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
-    print(json.dumps({"places": places}), flush=True)
+    tell(places)
     if task.checks == "address":
         for each in matrices.values():
             each.guard()
@@ -108,7 +112,7 @@ def _judged(kernel: EmulatedKernel, c: np.ndarray, right: np.ndarray, outside: l
         writes = kernel.loads.c_writes
         counts = {
             "never": tuple(np.flatnonzero(writes == 0).tolist()),
-            "several": tuple(np.flatnonzero(writes > 1).tolist()),
+            "several": tuple(np.flatnonzero(kernel.loads.c_writers > 1).tolist()),
             "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
             "stores": float(writes.sum()),
         }
@@ -117,9 +121,12 @@ def _judged(kernel: EmulatedKernel, c: np.ndarray, right: np.ndarray, outside: l
 
 
 def main() -> None:
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the kernel prints is no result
     for task in json.load(sys.stdin):
-        outcome = carried_out(Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names")}}))
-        print(json.dumps({"outcome": asdict(outcome)}), flush=True)
+        given = Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names")}})
+        outcome = carried_out(given, lambda places: print(json.dumps({"places": places}), file=results, flush=True))
+        print(json.dumps({"outcome": asdict(outcome)}), file=results, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,12 @@ from hybrid.classroom.student_file import Parameter, StudentFile, StudentKernel
 from hybrid.errors import UsageError
 
 ENTRY = "lab_entry"
-_SIZES = {"n": "c.rows", "l": "a.columns", "m": "c.columns"}
+_SIZES = {"n": "lab_c.lab_rows", "l": "lab_a.lab_columns", "m": "lab_c.lab_columns"}
+# For declarations of host functions and variables, which stay.
+_HOST_TYPES = """typedef int cudaError_t, cudaMemcpyKind;
+typedef void *cudaEvent_t, *cudaStream_t;
+struct cudaDeviceProp;
+"""
 _FIELDS = {  # of a struct that is a matrix, by what they are called
     **dict.fromkeys(("width", "w", "columns", "cols", "stride", "pitch", "ld"), "columns"),
     **dict.fromkeys(("height", "h", "rows"), "rows"),
@@ -23,16 +28,20 @@ def wrapped(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Me
         if parameter.is_number:
             arguments.append(f"static_cast<{parameter.type}>({_SIZES[of]})")
         elif parameter.is_pointer:
-            arguments.append(f"const_cast<{element}*>({of.lower()}.data)")
+            arguments.append(f"const_cast<{element}*>(lab_{of.lower()}.data)")
         else:
             lines += _filled(file, parameter, of.lower(), element)
-            arguments.append(f"lab_{of.lower()}")
+            arguments.append(f"lab_struct_{of.lower()}")
     body = "\n    ".join([*lines, f"{instance}({', '.join(arguments)});"])
-    return f"""#line 1 "{file.path.name}"
+    headers = "".join(f"#include <{name}>\n" for name in file.headers)
+    # The file is compiled inside an anonymous namespace, in which the library's headers must not stand.
+    return f"""}}
+{headers}{_HOST_TYPES}namespace {{
+template <typename LabElement> struct LabMatrix {{ LabElement* data; long long lab_rows, lab_columns, lab_stride; }};
+#line 1 "{file.path.name}"
 {file.compiled}
 #line 1 "launch"
-template <typename T> struct LabMatrix {{ T* data; long long rows, columns, stride; }};
-__global__ void {ENTRY}(LabMatrix<const {element}> a, LabMatrix<const {element}> b, LabMatrix<{element}> c)
+__global__ void {ENTRY}(LabMatrix<const {element}> lab_a, LabMatrix<const {element}> lab_b, LabMatrix<{element}> lab_c)
 {{
     {body}
 }}
@@ -40,12 +49,12 @@ __global__ void {ENTRY}(LabMatrix<const {element}> a, LabMatrix<const {element}>
 
 
 def _filled(file: StudentFile, parameter: Parameter, of: str, element: str) -> list[str]:
-    lines = [f"{parameter.type} lab_{of};"]
+    lines = [f"{parameter.type} lab_struct_{of};"]
     for name, kind in file.structs[parameter.type].items():
         if kind.endswith("*"):
-            lines.append(f"lab_{of}.{name} = const_cast<{element}*>({of}.data);")
+            lines.append(f"lab_struct_{of}.{name} = const_cast<{element}*>(lab_{of}.data);")
         elif name.lower() in _FIELDS:
-            lines.append(f"lab_{of}.{name} = static_cast<{kind}>({of}.{_FIELDS[name.lower()]});")
+            lines.append(f"lab_struct_{of}.{name} = static_cast<{kind}>(lab_{of}.lab_{_FIELDS[name.lower()]});")
         else:
             raise UsageError(
                 f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known"

@@ -91,6 +91,10 @@ def _let(text: str) -> tuple[str, str]:
 
 def work(options: argparse.Namespace) -> int:
     """What the command says: the exit code."""
+    if getattr(options, "json", None) not in (None, "-"):
+        from hybrid.host.files import refuse_unwritable
+
+        refuse_unwritable(options.json)
     if options.command == "run":
         return _run(options)
     from hybrid.commands import lab_exercises

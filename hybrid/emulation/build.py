@@ -36,6 +36,7 @@ _KERNEL = {
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
 # "loads" and "requests" link our own functions (loads.cpp, requests.cpp) instead of ThreadSanitizer's runtime.
+_POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
 _OWN = ("loads", "requests")
 _LINK = {
     "undefined": ("-fsanitize=undefined",),
@@ -76,14 +77,18 @@ def _program(variable: str, names: Sequence[str], language: str, missing: str) -
     raise DeviceUnavailable(missing)
 
 
-def build(source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "") -> Path:
+def build(
+    source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "", poison_locals: bool = False
+) -> Path:
     """A shared library with these instances of the kernels in `source` as functions run_0, run_1, ...
 
     Headers are searched beside `source`, then among the project's kernels. `capability`: the compute capability, times ten,
-    that sets __CUDA_ARCH__. EmulationError of kind "build" when they do not compile.
+    that sets __CUDA_ARCH__. `poison_locals`: variables begin with values that no right kernel has, where the compiler
+    can do that. EmulationError of kind "build" when they do not compile.
     """
-    source = source.resolve()
-    flags = (*_COMMON, *_KERNEL[checks], *_native(), f"-D__CUDA_ARCH__={capability * 10}")
+    source, program = source.resolve(), compiler()
+    poison = (_POISON,) if poison_locals and _takes(program, _POISON) else ()
+    flags = (*_COMMON, *poison, *_KERNEL[checks], *_native(), f"-D__CUDA_ARCH__={capability * 10}")
     entries = "".join(
         f'extern "C" __attribute__((visibility("default"))) int run_{i}(const cuda_on_cpu::Launch* launch,\n'
         f"    const cuda_on_cpu::Array* arrays, int count, char* error, size_t error_size)\n"
@@ -91,7 +96,6 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
         for i, expression in enumerate(expressions)
     )
     headers = sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")})
-    program = compiler()
     key = _cache_key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
 
@@ -109,6 +113,13 @@ def build(source: Path, expressions: Sequence[str], *, capability: int = 90, che
         return folder / "library.so"
 
     return _cached(f"{name}-{key}.so", compile_in)
+
+
+@cache
+def _takes(program: str, flag: str) -> bool:
+    """Whether the compiler knows this flag."""
+    tried = [program, flag, "-fsyntax-only", "-x", "c++", os.devnull]
+    return not subprocess.run(tried, capture_output=True).returncode  # noqa: S603
 
 
 def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ _OPTIONS = {
 }
 # Bytes, of one that is limited. ThreadSanitizer begins with a file of half a megabyte, which it deletes.
 _MEMORY, _FILE = 4 << 30, 1 << 20
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000  # CLONE_NEWUSER, CLONE_NEWNET of unshare(2)
 
 
@@ -73,6 +75,7 @@ def _limit(c: ctypes.CDLL, seconds: float, *, sanitized: bool) -> None:
         limits[resource.RLIMIT_AS] = _MEMORY
     for which, most in limits.items():
         resource.setrlimit(which, (most, most))
+    c.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     c.unshare(_NEW_USER_AND_NETWORK)
 
 

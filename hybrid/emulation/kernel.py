@@ -49,6 +49,7 @@ class Loads:
     b: np.ndarray
     c_reads: np.ndarray
     c_writes: np.ndarray
+    c_writers: np.ndarray  # 0, 1, or 2 where several threads have written
 
 
 class EmulatedKernel:
@@ -113,8 +114,8 @@ class EmulatedKernel:
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {text}")
         if self._counting and len(counts) == 3:
-            (a, _), (b, _), (c_reads, c_writes) = counts
-            self.loads = Loads(a, b, c_reads, c_writes)
+            (a, _, _), (b, _, _), of_c = counts
+            self.loads = Loads(a, b, *of_c)
 
     def sites(self, file_name: str) -> tuple[Site, ...]:
         """With checks="requests": how the lines of this file used memory in the last call."""
@@ -126,16 +127,15 @@ class EmulatedKernel:
             return None
         return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
 
-    def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """New counters of how often each element is read and written; with checks="loads" the kernel's accesses update them."""
-        reads, writes = np.zeros(matrix.shape), np.zeros(matrix.shape)
+    def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """New counters of how often each element is read and written, and by how many; with checks="loads" the kernel's
+        accesses update them."""
+        counters = np.zeros(matrix.shape), np.zeros(matrix.shape), np.zeros(matrix.shape)
         if self._requests:
             self._library.code.watch_requests(number, ctypes.byref(array))
         if self._counting:
-            self._library.code.watch(
-                number, ctypes.byref(array), ctypes.c_void_p(reads.ctypes.data), ctypes.c_void_p(writes.ctypes.data)
-            )
-        return reads, writes
+            self._library.code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
+        return counters
 
 
 class _Library:

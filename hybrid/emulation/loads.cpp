@@ -3,21 +3,37 @@
 // definitions replace ThreadSanitizer's.
 #include "cuda_on_cpu.h"
 
+#include <vector>
+
 namespace {
 
 struct Watched {
     cuda_on_cpu::Array array;
     double *reads, *writes;  // per element; an access to half of its bytes counts 0.5
+    double* writers;         // 1 where one thread has written, 2 where several have
+    std::vector<unsigned long long> last_writer;
 };
 
 Watched watched[3];
+
+void note_writer(Watched& one, long long number)
+{
+    const cuda_on_cpu::Thread& thread = *cuda_on_cpu::current;
+    const auto& size = cuda_on_cpu::block_size;
+    unsigned long long block =
+        static_cast<unsigned long long>(cuda_on_cpu::block_index.y) * cuda_on_cpu::grid_size.x + cuda_on_cpu::block_index.x;
+    unsigned long long writer = block * size.x * size.y + thread.index.y * size.x + thread.index.x + 1;
+    unsigned long long& last = one.last_writer[number];
+    one.writers[number] = last && last != writer ? 2 : max(one.writers[number], 1.0);
+    last = writer;
+}
 
 void count(const volatile void* address, long long bytes, double* Watched::* counts)
 {
     uintptr_t at = reinterpret_cast<uintptr_t>(address);
     while (bytes > 0) {
         long long taken = bytes;
-        for (const Watched& one : watched) {
+        for (Watched& one : watched) {
             const cuda_on_cpu::Array& array = one.array;
             long long offset = static_cast<long long>(at - reinterpret_cast<uintptr_t>(array.data));
             if (!array.data || offset < 0 || !array.columns) continue;
@@ -25,7 +41,9 @@ void count(const volatile void* address, long long bytes, double* Watched::* cou
             long long row = array.rows > 1 ? element / array.stride : 0, column = element - row * array.stride;
             if (row >= array.rows || column >= array.columns) continue;
             taken = min(bytes, array.item - offset % array.item);
-            (one.*counts)[row * array.columns + column] += static_cast<double>(taken) / array.item;
+            long long number = row * array.columns + column;
+            (one.*counts)[number] += static_cast<double>(taken) / array.item;
+            if (counts == &Watched::writes) note_writer(one, number);
             break;
         }
         if (taken == bytes) return;
@@ -38,10 +56,13 @@ void count(const volatile void* address, long long bytes, double* Watched::* cou
 
 extern "C" {
 
-__attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads, double* writes)
+__attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads, double* writes,
+                                                  double* writers)
 {
     if (!number) watched[1] = watched[2] = {};
-    if (number < 3) watched[number] = {*array, reads, writes};
+    if (number >= 3) return;
+    std::vector<unsigned long long> nobody(static_cast<size_t>(array->rows * array->columns));
+    watched[number] = {*array, reads, writes, writers, std::move(nobody)};
 }
 
 #define ACCESSES(bytes)                                                                            \

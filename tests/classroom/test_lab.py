@@ -47,7 +47,7 @@ MUTANTS = {
     "every second tile": ("k += TILE_WIDTH", 0, "k += 2 * TILE_WIDTH", "elements are wrong"),
     "a tile that is too small": ("Ms[y][x] = row", 0, "Ms[y][x + 1] = row", "line 11: index 16 out of bounds"),
     "a sum that is never begun": ("float sum = 0;", 0, "float sum = Ms[y][x];", "NaN, and its factors have none"),
-    "no store": (_STORE, 0, "", "are never written"),
+    "no store": (_STORE, 0, "", "elements never written"),
 }
 
 
@@ -150,7 +150,7 @@ def test_the_same_seed_gives_the_same_elements(tmp_path, capsys):
         ("__global__ void k(float* a, float* b, int n) {}", "takes 2 matrices"),
         ("__global__ void k(float* a, float* b, float* c, int n, int what) {}", "--let what=SIZE"),
         ("__global__ void k(int* a, int* b, int* c, int n) {}", "float and double"),
-        ("__global__ void k(M a, M b, M c) {}", "struct M of parameter a is not in"),
+        ("__global__ void k(M a, M b, M c) {}", "the parameter M a is no pointer"),
         ("struct M { int depth; float* e; };\n__global__ void k(M a, M b, M c) {}", "what depth of the struct M stands for"),
         ("// lab: block(64, 64)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "1 to 1024 threads"),
         ("// lab: block(n.x)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "no arithmetic"),

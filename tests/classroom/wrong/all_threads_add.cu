@@ -1,4 +1,4 @@
-// expect: elements of C are written by several threads
+// expect: elements? of C written by several threads
 // lab: block(8, 8) grid(m, n)
 __global__ void parts(float* A, float* B, float* C, int n, int l, int m)
 {

@@ -1,4 +1,4 @@
-// expect: never written
+// expect: elements never written
 // Only as many columns as one block has threads.
 __global__ void one_block_wide(float* A, float* B, float* C, int n)
 {
