@@ -16,6 +16,7 @@ from hybrid.errors import UsageError
 pytestmark = pytest.mark.needs("compiler", "addr2line")
 
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"
+THE_SAME = {"barriers": "tiles", "edges": "tiles"}  # what solves both
 NAMES = [exercise.name for exercise in EXERCISES]
 
 
@@ -24,13 +25,13 @@ def ran(capsys, *arguments):
     return code, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", exhaustive(["conflicts", "registers"], NAMES))
+@pytest.mark.parametrize("name", exhaustive(["conflicts"], NAMES))
 def test_a_solution_gets_all_points(capsys, name):
-    code, out = ran(capsys, "check", name, str(SOLUTIONS / f"{name}.cu"))
+    code, out = ran(capsys, "check", name, str(SOLUTIONS / f"{THE_SAME.get(name, name)}.cu"))
     assert (code, out.splitlines()[-1]) == (0, f"{name}: {named(name).points} of {named(name).points} points")
 
 
-@pytest.mark.parametrize("name", exhaustive(["coalesce", "edges"], NAMES))
+@pytest.mark.parametrize("name", exhaustive(["coalesce"], NAMES))
 def test_the_file_to_begin_with_is_no_solution(tmp_path, capsys, name):
     _, text = ran(capsys, "start", name)
     path = tmp_path / f"{name}.cu"

@@ -68,7 +68,7 @@ def mutant(folder, name):
     return path
 
 
-@pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "whole_program", "dynamic_shared"], RIGHT))
+@pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "host_code"], RIGHT))
 def test_a_right_kernel_is_right(capsys, name):
     code, out = ran(HERE / "right" / f"{name}.cu", capsys)
     assert code == 0, out
@@ -76,16 +76,17 @@ def test_a_right_kernel_is_right(capsys, name):
     assert len(re.findall("global loads per multiply-add", out)) == 2
 
 
-@pytest.mark.parametrize("name", exhaustive(["endless", "columns_beyond"], WRONG))
+@pytest.mark.parametrize("name", exhaustive(["endless"], WRONG))
 def test_a_wrong_kernel_is_refused_and_told_why(capsys, name):
     path = HERE / "wrong" / f"{name}.cu"
     expected = path.read_text().splitlines()[0].removeprefix("// expect: ")
-    code, out = ran(path, capsys)
+    in_short = ("--sizes", "8", "8", "8", "--stall", "1") if name == "endless" else ()
+    code, out = ran(path, capsys, *in_short)
     assert code == 1, out
     assert re.search(rf"\* .*({expected})", out), out
 
 
-@pytest.mark.parametrize("name", exhaustive(["no second barrier", "no test at the edges", "a barrier in a branch"], MUTANTS))
+@pytest.mark.parametrize("name", exhaustive(["a barrier in a branch"], MUTANTS))
 def test_an_error_in_the_tiled_kernel_is_found(tmp_path, capsys, name):
     code, out = ran(mutant(tmp_path, name), capsys)
     assert code == 1, out

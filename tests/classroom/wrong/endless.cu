@@ -1,4 +1,4 @@
-// expect: it had not ended after 3 s
+// expect: it had not ended after 1 s
 __global__ void endless(float* A, float* B, float* C, int n)
 {
     int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
