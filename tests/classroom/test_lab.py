@@ -138,6 +138,7 @@ def test_the_json_line_has_all_of_it(tmp_path, capsys):
     assert any("1024 of 1024 elements are wrong" in finding for finding in case["findings"])
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_elements(tmp_path, capsys):
     path = mutant(tmp_path, "rows and columns exchanged")
     first, second = (ran(path, capsys, "--sizes", "16", "16", "16", "--seed", "5")[1] for _ in range(2))
