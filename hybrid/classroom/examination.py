@@ -130,7 +130,7 @@ class Trials:
     def _run(
         self, libraries: dict[str, str], task: Task, checks: str, orders: Sequence[str]
     ) -> tuple[Ended, list[dict[str, Any]]]:
-        tasks = [asdict(replace(task, library=libraries[checks], checks=checks, order=order)) for order in orders]
+        tasks = [asdict(replace(task, shared_object=libraries[checks], checks=checks, order=order)) for order in orders]
         ended = run_child(_CHILD, tasks, checks, self.seconds * len(tasks), limited=True)
         lines = (json.loads(line) for line in ended.out.splitlines() if line.startswith('{"outcome"'))
         return ended, [line["outcome"] for line in lines]

@@ -33,7 +33,7 @@ _FRACTION = 8  # elements are multiples of 1/8: a sum in an int is wrong
 class Task:
     """One launch."""
 
-    library: str
+    shared_object: str  # the compiled file
     checks: str
     dtype: str
     sizes: tuple[int, int, int]  # n, l, m
@@ -77,7 +77,7 @@ def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcom
         operand.inner[:] = random.integers(1, most, operand.inner.shape, endpoint=True) / _FRACTION
     c.inner[:] = np.nan
     before = a.inner.copy(), b.inner.copy()
-    kernel = EmulatedKernel.built(Path(task.library), [ENTRY], task.checks)[ENTRY]
+    kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
     places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
     tell(places)
