@@ -158,7 +158,7 @@ class _Command:
             return self.unstarted(error, self.options, self.settings)
         if "mpi4py.MPI" in sys.modules:
             return 0  # MPI has started, with this process as its only rank: nobody waits for it, and rank 0 reports
-        time.sleep(REPORT_TIME)
+        time.sleep(REPORT_TIME)  # the launcher ends all processes at the first failure: rank 0 is to report before
         raise error
 
     def after_failed_start(self, happened: str) -> int | None:
@@ -168,7 +168,7 @@ class _Command:
         assert launch is not None
         assert self.unstarted is not None
         if launch.rank != 0:
-            time.sleep(REPORT_TIME)
+            time.sleep(REPORT_TIME)  # likewise
             return None
         error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
         try:
