@@ -57,6 +57,7 @@ def build_parser() -> Parser:
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
     how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
+    how.add_argument("--grid", metavar="RxC", help="of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)")
     add_job_options(how)
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
@@ -90,7 +91,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError("with only one of --a and --b the sizes n l m are needed")
     if not options.explain and (options.ranks or options.gpus_per_node or options.capability):
         raise UsageError("--ranks, --gpus-per-node and --capability describe a machine one does not have: only with --explain")
-    flags = ("device", "kernel", "transport", "threads", "check", "on_fault", "stall", "host_memory", "gpu_memory")
+    flags = ("device", "kernel", "transport", "grid", "threads", "check", "on_fault", "stall", "host_memory", "gpu_memory")
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])

@@ -27,6 +27,7 @@ class Settings:
     on_fault: str = "raise"  # a product that fails its check: raise refuses it, repair computes again what is wrong of it
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
+    grid: str = "auto"  # of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
     stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
     message_bytes: int = 256 * MiB  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses

@@ -35,6 +35,11 @@ class Span:
         lo = max(self.lo, other.lo)
         return Span(lo, max(lo, min(self.hi, other.hi)))
 
+    def part(self, parts: int, number: int) -> Span:
+        """Part `number` of so many parts, whose lengths differ by at most one."""
+        of_length = block(len(self), parts, number)
+        return Span(self.lo + of_length.lo, self.lo + of_length.hi)
+
     @property
     def slice(self) -> slice:
         return slice(self.lo, self.hi)
@@ -60,9 +65,7 @@ def pieces(span: Span, size: int) -> Iterator[Span]:
 def even_pieces(span: Span, at_most: int) -> tuple[Span, ...]:
     """`span` in the fewest pieces of at most `at_most`, whose sizes differ by at most one; none for an empty span."""
     parts = -(-len(span) // max(1, at_most))
-    return tuple(
-        Span(span.lo + piece.lo, span.lo + piece.hi) for piece in (block(len(span), parts, part) for part in range(parts))
-    )
+    return tuple(span.part(parts, number) for number in range(parts))
 
 
 @record

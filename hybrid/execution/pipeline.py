@@ -8,13 +8,13 @@ callback is told of the progress.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.buffers import Buffers
+from hybrid.execution.worker import Worker
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
@@ -23,7 +23,6 @@ from hybrid.transport.panel_gather import PanelGather
 from hybrid.transport.panel_stream import PanelStream
 from hybrid.verification.device_check import DeviceCheck
 
-_PAUSE = 1e-3  # seconds, at most, between two looks of the thread that moves data while another one multiplies
 LOADS_AHEAD = 4  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
 
 Entering = Callable[[str], None]  # told the phase of each copy and multiplication before it is submitted
@@ -49,7 +48,7 @@ def multiply_in_place(
         if gather is not None:
             gather.stored(tile)
 
-    with _Worker(beside=any(each is not None and each.takes_part for each in (panel_stream, gather))) as worker:
+    with Worker(beside=any(each is not None and each.takes_part for each in (panel_stream, gather))) as worker:
         for arrival in share.order:
             if panel_stream is not None and arrival.operand == "B":
                 panel_stream.wait_for(arrival.index)
@@ -59,34 +58,6 @@ def multiply_in_place(
         entering("multiply")
         worker.wait(gather.advance if gather is not None else lambda: None)
     return device.finish()
-
-
-class _Worker:
-    """Does work in its order: at once, or `beside` the caller, in another thread."""
-
-    def __init__(self, *, beside: bool) -> None:
-        self._thread = ThreadPoolExecutor(1) if beside else None
-        self._asked: list[Future[None]] = []
-
-    def __enter__(self) -> _Worker:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
-
-    def do(self, work: Callable[[], None]) -> None:
-        if self._thread is None:
-            work()
-        else:
-            self._asked.append(self._thread.submit(work))
-
-    def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Until all is done; raises what any of it has raised."""
-        for each in self._asked:
-            while not wait([each], _PAUSE).done:
-                meanwhile()
-            each.result()
 
 
 def run_share(

@@ -14,6 +14,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, copy_rows
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Interval, Spread, Timeline, slowest
 from hybrid.core.wall import wall
+from hybrid.execution.grid_run import GridRun
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.root_alone import recompute_at_root, verify_at_root
@@ -114,9 +115,13 @@ class _Product:
         outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), check, repeats=len(totals))
         return _with_times(team, outcome) if self._options.measured else outcome
 
-    def _rank_run(self) -> RankRun:
+    def _rank_run(self) -> RankRun | GridRun:
         plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
-        rows = plan.shares[rank].rows
+        rows, progress = plan.shares[rank].rows, self._options.progress
+        if plan.grid_layout is not None:
+            of_c = c.array if rank == plan.root else c.array[:0]
+            kept = {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c}
+            return GridRun(self._session, self._decision, kept, progress)
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
             matrices = RankMatrices(a[rows], b, c[rows])
@@ -130,10 +135,9 @@ class _Product:
             transfers_of_b(self._team, plan, b, isinstance(self._operands[1], RootMatrix), self._settings),
             transfers_of_c(self._team, plan, c, self._settings),
         )
-        progress = self._options.progress
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers)
 
-    def _repeat(self, run: RankRun) -> list[float]:
+    def _repeat(self, run: RankRun | GridRun) -> list[float]:
         """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end."""
         team, options, totals = self._team, self._options, []
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
@@ -170,7 +174,7 @@ class _Product:
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self._team.rank)
             copy_rows(c[own], np.nan, self._threads)
 
-    def _multiply(self, run: RankRun) -> float:
+    def _multiply(self, run: RankRun | GridRun) -> float:
         """One product; its seconds, from the operands in host memory to C at the root."""
         team, plan = self._team, self._plan
         began = time.perf_counter()
@@ -184,7 +188,7 @@ class _Product:
             run.note_work()
         return seconds
 
-    def _checked(self, run: RankRun) -> Check | None:
+    def _checked(self, run: RankRun | GridRun) -> Check | None:
         if self._plan.check == "off":
             return None
         wrong = self._wrong_parts() if self._settings.on_fault == "repair" else None
@@ -196,7 +200,7 @@ class _Product:
         means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
         return repaired(self._session, self._decision, self._settings, run, result, wrong, means)
 
-    def _checked_for_repair(self, run: RankRun, wrong: WrongParts | None) -> Check:
+    def _checked_for_repair(self, run: RankRun | GridRun, wrong: WrongParts | None) -> Check:
         """`wrong`: gets what is, where the product may be repaired."""
         plan, check = self._plan, None
         if plan.check == "device":
@@ -210,7 +214,7 @@ class _Product:
 
         return WrongParts(self._plan.problem.n, self._plan.problem.m)
 
-    def _multiplied_again(self, run: RankRun) -> tuple[Check, WrongParts]:
+    def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
         timeline, wrong, began = self._team.timeline, self._wrong_parts(), time.perf_counter()
         repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
         with self._team.phase("scatter", timed=False), busy():

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
+from hybrid.execution.grid_run import GridRun
 from hybrid.execution.rank_run import RankRun
 from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
@@ -33,7 +34,13 @@ class Means:
 
 
 def repaired(
-    session: Session, decision: Decision, settings: Settings, run: RankRun, failed: Check, wrong: WrongParts, means: Means
+    session: Session,
+    decision: Decision,
+    settings: Settings,
+    run: RankRun | GridRun,
+    failed: Check,
+    wrong: WrongParts,
+    means: Means,
 ) -> Check:
     """What is to be said of the product when it is right; `failed` where it cannot be made so. `wrong`: what the check has found.
     Every rank calls it."""

@@ -10,6 +10,7 @@ from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
+from hybrid.execution.grid_run import GridRun
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.scatter_gather import broadcast_to_nodes
 from hybrid.host.row_view import RowView
@@ -56,9 +57,7 @@ class _RowBlockProduct:
         self._all_of_b = RowView(self._b, share.b_rows) if plan.own_rows_suffice else self._gathered_b()
 
     def run(self) -> tuple[Any, Check | None]:
-        matrices = RankMatrices(self._a, self._all_of_b, self._c)
-        read_and_written = [self._a, self._all_of_b.array, self._c]
-        run = RankRun(self._session, self._decision, matrices, read_and_written, self._settings, lambda *_: None)
+        run = self._rank_run()
         wrong = self._wrong_parts() if self._settings.on_fault == "repair" and self._plan.check != "off" else None
         try:
             result = self._multiplied(run, wrong)
@@ -72,12 +71,25 @@ class _RowBlockProduct:
             run.abandon()
             raise
 
-    def _multiplied(self, run: RankRun, wrong: WrongParts | None) -> Check | None:
+    def _rank_run(self) -> RankRun | GridRun:
+        def nobody(phase: str, done: int, of: int) -> None:
+            """Is told of the progress."""
+
+        if self._plan.grid_layout is not None:
+            kept = {"A": self._a, "B": self._b, "C": self._c}
+            return GridRun(self._session, self._decision, kept, nobody)
+        matrices = RankMatrices(self._a, self._all_of_b, self._c)
+        read_and_written = [self._a, self._all_of_b.array, self._c]
+        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)
+
+    def _multiplied(self, run: RankRun | GridRun, wrong: WrongParts | None) -> Check | None:
         """What the check says; None where there is none. `wrong`: gets what is, where the product may be repaired."""
         plan = self._plan
         with self._team.phase("scatter", timed=False):
             run.make_ready()
         run.multiply()
+        if plan.grid_layout is not None:
+            run.gather()
         if plan.check == "off":
             return None
         check = run.check() if plan.check == "device" else None
@@ -90,7 +102,7 @@ class _RowBlockProduct:
 
         return WrongParts(self._plan.problem.n, self._plan.problem.m)
 
-    def _multiplied_again(self, run: RankRun) -> tuple[Check, WrongParts]:
+    def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
         wrong = self._wrong_parts()
         check = self._multiplied(run, wrong)
         assert check is not None

@@ -33,7 +33,7 @@ def scatter(
                     operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
         if isinstance(a, RootMatrix):
             _send_rows(team, plan, views["A"], a, plan.a_rows_on, settings)
-        if isinstance(b, RootMatrix) and plan.transport == "nccl":
+        if isinstance(b, RootMatrix) and plan.b_stays_parted:
             _send_rows(team, plan, views["B"], b, plan.b_rows_on, settings)
 
 
@@ -55,12 +55,12 @@ def gateways(plan: Plan) -> list[int]:
 
 
 def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings: Settings) -> PanelTransfers | None:
-    """How column panels of B reach the shared matrices of all nodes; None where there is one node, or NCCL brings them.
+    """How column panels of B reach the shared matrices of all nodes; None where there is one node, or none needs all of them.
 
     `from_root`: all rows lie on the root's node; else every node has those that its ranks made.
     """
     ranks, depth = gateways(plan), plan.problem.l
-    if len(ranks) == 1 or plan.transport == "nccl":
+    if len(ranks) == 1 or plan.b_stays_parted:
         return None
 
     def transfer(columns: Span) -> Start:
@@ -73,9 +73,9 @@ def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings
 
 
 def transfers_of_c(team: Team, plan: Plan, c: RowView, settings: Settings) -> PanelTransfers | None:
-    """How the nodes' rows of column panels of C reach the root's node; None where there is one node."""
+    """How the nodes' rows of column panels of C reach the root's node; None where there is one node, or they form a grid."""
     nodes = range(len(plan.topology.nodes))
-    if len(nodes) == 1:
+    if len(nodes) == 1 or plan.grid_layout is not None:
         return None
     rows = [plan.a_rows_on(node) for node in nodes]
 

@@ -15,6 +15,7 @@ from hybrid.core.spans import Span, Topology, block
 from hybrid.errors import UsageError
 from hybrid.plan.buffer_layout import Tiling, layout_of
 from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, memory_for_check, most_bytes_of_check
+from hybrid.plan.grid_layout import GridLayout, grid_layout
 from hybrid.plan.k_slabs import slabs_of
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.request import OperandLocation, PlanRequest, TilingRequest
@@ -39,6 +40,7 @@ class Plan:
     operands: OperandLocation = OperandLocation.NODE_SHARED
     transport: str = "in place"  # or "host", "peers", "nccl": how the operands reach the devices
     device_memory: int = 0  # bytes each rank may take on its device; 0: as many as it needs
+    grid_layout: GridLayout | None = None  # where the nodes form a grid; None: every node multiplies its rows of A by all of B
 
     def with_transport(self, transport: str) -> Plan:
         """With buffers laid out for the transport: NCCL broadcasts whole rows, so each column panel is a matrix of its own."""
@@ -65,6 +67,11 @@ class Plan:
     def at_root(self) -> bool:
         """The matrices stay in the root's private memory, which no other rank can read."""
         return self.operands is OperandLocation.ROOT_ARRAYS
+
+    @property
+    def b_stays_parted(self) -> bool:
+        """Of several nodes none ever has all of B in host memory, but each the rows that its ranks provide."""
+        return self.transport == "nccl" or self.grid_layout is not None
 
     @property
     def root_node(self) -> int:
@@ -100,8 +107,10 @@ class Plan:
         return self.topology.rows_of_node(node, self.problem.n)
 
     def c_rows_on(self, node: int) -> Span:
-        """All of C on the root's node, where it is gathered; elsewhere the node's own rows."""
-        return Span(0, self.problem.n) if node == self.root_node else self.a_rows_on(node)
+        """All of C on the root's node, where it is gathered; elsewhere the node's own rows, or none with a grid of nodes."""
+        if node == self.root_node:
+            return Span(0, self.problem.n)
+        return self.a_rows_on(node) if self.grid_layout is None else Span(0, 0)
 
     def c_rows_at_the_end(self, rank: int) -> Span:
         """The rows of C that this rank checks and writes to a file: its own where there is one node, else the ranks of the
@@ -123,7 +132,7 @@ class Plan:
 
     def b_rows_on(self, node: int) -> Span:
         """The rows of B in the node's shared memory: all of them, unless each rank loads only the rows that it provides."""
-        return self.b_rows_from(node) if self.transport == "nccl" else Span(0, self.problem.l)
+        return self.b_rows_from(node) if self.b_stays_parted else Span(0, self.problem.l)
 
     def b_rows_from(self, node: int) -> Span:
         """The rows of B that the ranks of this node provide."""
@@ -133,16 +142,18 @@ class Plan:
     def own_rows_suffice(self) -> bool:
         """Of row blocks: no rank reads rows of B that are not its own from host memory. It is the only rank, or the others' rows
         come from their devices."""
-        return self.topology.size == 1 or self.transport in ("peers", "nccl")
+        return self.topology.size == 1 or self.transport in ("peers", "nccl") or self.grid_layout is not None
 
     def bytes_shared_on_node(self, node: int) -> int:
         """Bytes of the matrices that a node's ranks share. With row blocks that is B alone, and nothing where B goes from device
         to device."""
         p = self.problem
+        for_grid = self.grid_layout.bytes_shared_on_node(node) if self.grid_layout else 0
         if self.has_row_blocks:
-            return 0 if self.own_rows_suffice else p.bytes(p.l, p.m)
+            return for_grid if self.own_rows_suffice else p.bytes(p.l, p.m)
         return (
-            p.bytes(len(self.a_rows_on(node)), p.l)
+            for_grid
+            + p.bytes(len(self.a_rows_on(node)), p.l)
             + p.bytes(len(self.b_rows_on(node)), p.m)
             + p.bytes(len(self.c_rows_on(node)), p.m)
         )
@@ -166,7 +177,8 @@ class Plan:
         """Private host memory of a rank."""
         buffers = 0 if self.device == "cuda" else self.bytes_of_buffers(rank)
         of_c = self.problem.bytes(len(self.shares[rank].rows), self.problem.m) if self.has_row_blocks else 0
-        return PROCESS_BYTES + buffers + of_c + self.bytes_of_check(rank)
+        for_grid = self.grid_layout.bytes_on_rank(rank) if self.grid_layout else 0
+        return PROCESS_BYTES + buffers + of_c + for_grid + self.bytes_of_check(rank)
 
     def bytes_on_node(self, node: int) -> int:
         return self.bytes_shared_on_node(node) + sum(self.bytes_on_rank(rank) for rank in self.topology.nodes[node])
@@ -243,7 +255,21 @@ def make_plan(request: PlanRequest) -> Plan:
     check = request.check
     if check == "on":
         check = "device" if staged and _checks_on_device(request, tiling, tallest) else "host"
-    return Plan(problem, topology, request.root, device, staged, check, shares, operands, device_memory=request.device_memory)
+    layout = None
+    if request.grid:
+        layout = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
+    return Plan(
+        problem,
+        topology,
+        request.root,
+        device,
+        staged,
+        check,
+        shares,
+        operands,
+        device_memory=request.device_memory,
+        grid_layout=layout,
+    )
 
 
 def _checks_on_device(request: PlanRequest, tiling: Tiling, rows: int) -> bool:

@@ -7,7 +7,8 @@ from enum import Enum
 
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
-from hybrid.core.spans import Span, Topology, block
+from hybrid.core.spans import Span, Topology
+from hybrid.plan.grid import Grid, Placement
 from hybrid.plan.machine_model import H200, MachineModel
 
 
@@ -45,11 +46,20 @@ class PlanRequest:
     row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
     model: MachineModel = H200
     left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
+    grid: Grid | None = None  # of the nodes; None: every node multiplies its rows of A by all of B
+    message_bytes: int = 1 << 28  # that a rank of a grid receives at a time, at most
 
     @property
     def copies_to_buffers(self) -> bool:
         """A GPU always multiplies copies of the panels; a CPU multiplies the matrices in place unless told otherwise."""
         return self.staged or self.device != "cpu"
+
+    @property
+    def placement(self) -> Placement:
+        """Which rows the ranks have before the product, and of C after it: the same as of A, or all at the root."""
+        n, ranks = self.problem.n, range(self.topology.size)
+        of_c = self.rows_of_a if self.row_blocks else tuple(Span(0, n if rank == self.root else 0) for rank in ranks)
+        return Placement(self.rows_of_a, self.rows_of_b, of_c)
 
     @property
     def rows_of_a(self) -> tuple[Span, ...]:
@@ -70,8 +80,7 @@ class PlanRequest:
         for node, members in enumerate(self.topology.nodes):
             rows, at_work = self.topology.rows_of_node(node, self.problem.n), [rank for rank in members if rank not in idle]
             for rank in members:
-                part = block(len(rows), len(at_work), at_work.index(rank)) if rank in at_work else Span(0, 0)
-                blocks[rank] = Span(rows.lo + part.lo, rows.lo + part.hi)
+                blocks[rank] = rows.part(len(at_work), at_work.index(rank)) if rank in at_work else Span(rows.lo, rows.lo)
         return tuple(blocks[rank] for rank in range(self.topology.size))
 
     def _equal_blocks(self, rows: int) -> tuple[Span, ...]:

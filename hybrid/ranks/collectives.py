@@ -8,7 +8,7 @@ ranks that have started fewer start the others as well, so that all can end and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -112,6 +112,12 @@ class Series:
             self._messages.complete(self._requests[number], longest_pause=_PAUSE, look=meanwhile)
             del self._requests[number]
 
+    def wait_until_complete(self) -> None:
+        """Start all that there are, and wait for them; PhaseEnded if a rank fails meanwhile."""
+        self.start(self.started + len(self._waiting))
+        for number in sorted(self._requests):
+            self.wait_for(number)
+
     def end(self) -> None:
         """Wait for all that have been started, on all ranks."""
         while self._requests:
@@ -156,6 +162,44 @@ def row_gather(matrix: np.ndarray, rows: Sequence[Span], root: int) -> Start:
             return comm.Igatherv(MPI.IN_PLACE, [buffer, counts, displacements, row], root)
 
     return start
+
+
+def exchange(sends: Mapping[int, np.ndarray], receives: Mapping[int, np.ndarray], own_rank: int) -> Start:
+    """Send each rank its matrix in `sends`, and receive those in `receives`: an all-to-all of matrices, which may be parts of
+    larger ones. What a rank has for itself is copied."""
+
+    def start(comm: MPI.Comm) -> MPI.Request:
+        from mpi4py import MPI
+
+        def side(matrices: Mapping[int, np.ndarray]) -> tuple[list[int], list[MPI.Datatype]]:
+            there = [rank in matrices and rank != own_rank for rank in range(comm.Get_size())]
+            types = [_placed(matrices[rank]) if is_there else MPI.BYTE for rank, is_there in enumerate(there)]
+            return list(map(int, there)), types
+
+        if own_rank in receives:
+            receives[own_rank][...] = sends[own_rank]
+
+        (counts, types), (counts_received, types_received) = side(sends), side(receives)
+        nowhere = [0] * len(counts)  # the datatypes have the addresses
+        try:
+            return comm.Ialltoallw((MPI.BOTTOM, counts, nowhere, types), (MPI.BOTTOM, counts_received, nowhere, types_received))
+        finally:  # a collective that has been started keeps the datatypes
+            for made in (*types, *types_received):
+                if made != MPI.BYTE:
+                    made.Free()
+
+    return start
+
+
+def _placed(matrix: np.ndarray) -> MPI.Datatype:
+    """The datatype of a matrix at its address."""
+    from mpi4py import MPI
+
+    rows, columns = matrix.shape
+    lines = MPI.BYTE.Create_hvector(rows, columns * matrix.itemsize, matrix.strides[0])
+    placed = MPI.Datatype.Create_struct([1], [matrix.ctypes.data], [lines]).Commit()
+    lines.Free()
+    return placed
 
 
 @contextmanager

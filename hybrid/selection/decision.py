@@ -19,6 +19,7 @@ from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.threads import Threads, choose_threads
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
+from hybrid.plan import grid as grids
 from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.plan import Plan, make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
@@ -173,12 +174,32 @@ def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Setting
         row_blocks=row_blocks,
         model=machine.model,
         left_out=request.left_out if may_leave_out(settings) else (),
+        message_bytes=settings.message_bytes,
     )
+    asked = replace(asked, grid=_choose_grid(asked, machine, request, settings))
     plan = make_plan(asked)
     ranks = range(machine.topology.size)
     if not memory or all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in ranks):
         return plan
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
+
+
+def _choose_grid(asked: PlanRequest, machine: Machine, request: ProductRequest, settings: Settings) -> grids.Grid | None:
+    """The grid asked for, or the best; None where B comes to every node in column panels. UsageError where there can be none."""
+    nodes = len(asked.topology.nodes)
+    grid = grids.parse(settings.grid, nodes)
+    if asked.copies_to_buffers and grid is not None and not grid.is_rows:
+        raise UsageError(f"a grid of nodes multiplies on CPUs, in place: choose device cpu, or grid {grids.ROWS}")
+    if asked.copies_to_buffers or nodes == 1:
+        return None
+    if grid is None:
+        # The root's arrays leave it over one link, whoever needs them: row blocks ask for no more of that.
+        if request.operands is OperandLocation.ROOT_ARRAYS:
+            return None
+        memory = min(each.host_bytes for each in machine.memory)
+        grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
+    # Unless C is gathered: then its panels and B's travel as broadcasts and gathers, which spare the root's link.
+    return grid if request.row_blocks or not grid.is_rows else None
 
 
 def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory]) -> bool:

@@ -60,7 +60,7 @@ class _Recomputing:
         self._a, self._b, self._c = matrices
         several_nodes = len(plan.topology.nodes) > 1
         self._sends = several_nodes and not plan.has_row_blocks  # to the ranks that have C
-        self._b_is_parted = plan.has_row_blocks or (several_nodes and plan.transport == "nccl")
+        self._b_is_parted = plan.has_row_blocks or (several_nodes and plan.b_stays_parted)
 
     def run(self, wrong: WrongParts, row_blocks: Sequence[Span]) -> list[Recomputed]:
         tasks = sorted(self._tasks(wrong, row_blocks), key=lambda task: (task.columns, task.rows))

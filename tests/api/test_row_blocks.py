@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from support.selection import pairs_first
 
 import hybrid
-from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, UsageError
+from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, RankFailed, UsageError
+from hybrid.plan.grid import candidates
 from hybrid.plan.plan import PROCESS_BYTES
 
 pytestmark = pytest.mark.mpi
@@ -66,6 +69,86 @@ def test_where_rows_of_b_lie_on_other_nodes_they_are_not_fetched_from_devices(co
         monkeypatch.setenv(f"HYBRID_{name}", value)
     rows = hybrid.RowBlock(rng.random((3, 3 * comm.size)))
     with pytest.raises(DeviceUnavailable, match="rows of B lie on other nodes"):
+        hybrid.multiply(rows, rows, comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_every_grid_of_nodes_gives_numpys_product(comm, rng, monkeypatch, dtype):
+    monkeypatch.setenv("HYBRID_DEVICE", "cpu")
+    for ranks_per_node in range(1, comm.size):
+        monkeypatch.setenv("HYBRID_RANKS_PER_NODE", str(ranks_per_node))
+        for grid in sorted({str(each) for each in candidates(-(-comm.size // ranks_per_node))}):
+            monkeypatch.setenv("HYBRID_GRID", grid)
+            monkeypatch.setenv("HYBRID_MESSAGE_BYTES", str(rng.choice([100, 1 << 28])))
+            n, l, m = (int(size) for size in rng.integers(0, 300, 3))
+            a, b = rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
+            rows = tiling(rng, comm, n)
+            c = hybrid.multiply(block(comm, a, rows), block(comm, b, tiling(rng, comm, l)), comm=comm)
+            assert c.array.shape == (rows[comm.rank], m)
+            accuracy = 1e-3 if dtype == "float32" else 1e-12
+            np.testing.assert_allclose(whole(comm, c), a @ b, rtol=accuracy, atol=accuracy)
+
+
+@pytest.fixture
+def grid(comm, monkeypatch):
+    """Of all ranks, each a node: as many rows as columns where that can be."""
+    shape = {2: "1x2", 3: "1x3", 4: "2x2"}[comm.size]
+    for name, value in {"DEVICE": "cpu", "RANKS_PER_NODE": "1", "GRID": shape}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    return shape
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_of_a_grid_that_fails_ends_the_call_on_all(comm, rng, monkeypatch, grid):
+    from hybrid.devices import cpu
+
+    rows = [20] * comm.size
+    a, b = rng.random((20 * comm.size, 20 * comm.size)), rng.random((20 * comm.size, 300))
+
+    def fails(*matrices):
+        raise ArithmeticError("a broken BLAS")
+
+    with monkeypatch.context() as broken:
+        if comm.rank == 1:
+            broken.setattr(cpu, "blas", fails)
+        with pytest.raises(RankFailed, match=r"rank 1 on .*, multiply: .*a broken BLAS"):
+            hybrid.multiply(block(comm, a, rows), block(comm, b, rows), comm=comm)
+    c = hybrid.multiply(block(comm, a, rows), block(comm, b, rows), comm=comm)
+    np.testing.assert_allclose(whole(comm, c), a @ b, rtol=1e-12)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("on_fault", ["raise", "repair"])
+def test_a_grid_s_wrong_product_is_found(comm, rng, monkeypatch, grid, on_fault):
+    from hybrid.devices import cpu
+
+    def wrong(a, b, c):
+        np.matmul(a, b, out=c)
+        if comm.rank == 1:
+            c[-1, -1] += 1
+
+    rows = [20] * comm.size
+    a, b = rng.random((20 * comm.size, 20 * comm.size)), rng.random((20 * comm.size, 300))
+    monkeypatch.setattr(cpu, "blas", wrong)
+    if on_fault == "raise":
+        with pytest.raises(CheckFailed):
+            hybrid.multiply(block(comm, a, rows), block(comm, b, rows), comm=comm)
+        return
+    with pytest.warns(RuntimeWarning, match="repaired") if comm.rank == 0 else nullcontext():
+        c = hybrid.multiply(block(comm, a, rows), block(comm, b, rows), comm=comm, on_fault="repair")
+    np.testing.assert_allclose(whole(comm, c), a @ b, rtol=1e-12)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_grid_of_other_nodes_or_of_gpus_is_refused(comm, monkeypatch, grid):
+    rows = hybrid.RowBlock(np.ones((2, 2 * comm.size)))
+    monkeypatch.setenv("HYBRID_GRID", "5x7")
+    with pytest.raises(UsageError, match=rf"a grid 5x7 has 35 nodes, and this job {comm.size}"):
+        hybrid.multiply(rows, rows, comm=comm)
+    monkeypatch.setenv("HYBRID_GRID", grid)
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    with pytest.raises(UsageError, match="a grid of nodes multiplies on CPUs"):
         hybrid.multiply(rows, rows, comm=comm)
 
 

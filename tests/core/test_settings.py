@@ -50,6 +50,7 @@ OTHER = {
     "slab_rows": ("13", 13),
     "staged": ("on", True),
     "ranks_per_node": ("2", 2),
+    "grid": ("2x1", "2x1"),
     "host_memory": ("64G", 64 << 30),
     "gpu_memory": ("141GiB", 141 << 30),
     "machine": ("machine.json", "machine.json"),

@@ -8,7 +8,7 @@ import pytest
 
 from hybrid.core.spans import Span
 from hybrid.errors import RankFailed
-from hybrid.ranks.collectives import row_allgather, row_broadcast
+from hybrid.ranks.collectives import exchange, row_allgather, row_broadcast
 from hybrid.ranks.team import Team
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -48,6 +48,39 @@ def test_panels_are_broadcast_in_place_and_nothing_beside_them_is_written(comm, 
     assert made.started == 2
     np.testing.assert_array_equal(matrix[:, : 2 * PANEL], right[:, : 2 * PANEL])
     assert team.rank == ranks[1] or (matrix[:, 2 * PANEL :] == -1.0).all()
+
+
+def test_parts_of_matrices_are_exchanged_and_nothing_beside_them_is_written(comm, team, right):
+    """Each rank sends rank r the r-th part of the rows of some columns, and gets its own part from all."""
+    ranks = range(comm.size)
+    parts = [Span(0, ROWS).part(comm.size, rank).slice for rank in ranks]
+    mine = right + team.rank
+    gathered = np.full((comm.size, ROWS, COLUMNS), -1.0)
+
+    def make(columns):
+        sends = {rank: mine[parts[rank], columns] for rank in ranks}
+        return exchange(sends, {rank: gathered[rank, parts[team.rank], columns] for rank in ranks}, team.rank)
+
+    made = series(team, ranks, make, "parts")
+    with team.phase("multiply"):
+        made.wait_until_complete()
+    assert made.started == len(PANELS)
+    for rank in ranks:
+        np.testing.assert_array_equal(gathered[rank, parts[team.rank]], right[parts[team.rank]] + rank)
+    gathered[:, parts[team.rank]] = -1.0
+    assert (gathered == -1.0).all()
+
+
+def test_who_has_nothing_to_exchange_takes_part_all_the_same(team, right):
+    matrix = np.full_like(right, -1.0)
+    sends = {1: right} if team.rank == 0 else {}
+    receives = {0: matrix} if team.rank == 1 else {}
+    collectives = team.messages.collectives
+    collectives.connect("parts", range(team.size))
+    with team.phase("multiply"):
+        made = collectives.series("parts", range(team.size), [exchange(sends, receives, team.rank)])
+        made.wait_until_complete()
+    np.testing.assert_array_equal(matrix, right if team.rank == 1 else -1.0)
 
 
 def test_rows_of_all_are_gathered_on_all_also_where_some_have_none(comm, team, right):

@@ -35,6 +35,7 @@ chosen = st.builds(
     panel_columns=st.sampled_from([0, 0, 40]),
     slab_rows=st.sampled_from([0, 0, 64]),
     ranks_per_node=st.sampled_from([0, 1, 2, 4]),
+    grid=st.sampled_from(["auto", "auto", "rows", "1x2", "2x2", "1x1x3", "2xx"]),
     host_memory=st.sampled_from([0, 300 * MiB, 4096 * MiB]),
     gpu_memory=st.sampled_from([0, 1 * MiB, 40 * MiB, 900 * MiB]),
 )

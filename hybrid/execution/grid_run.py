@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""One rank's part of a product on a grid of nodes: rectangles of A and B arrive, are multiplied, and C goes where it is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from hybrid.execution.host_matrices import Progress
+from hybrid.execution.rank_check import SumElsewhere
+from hybrid.execution.worker import Worker
+from hybrid.host.page_memory import empty_matrix
+from hybrid.plan.rectangles import Rectangle
+from hybrid.ranks.collectives import Series, Start, exchange
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.shared_memory import make_shared_matrices
+from hybrid.selection.decision import Decision
+from hybrid.selection.session import Session
+from hybrid.verification.check import Check, WrongCopy
+from hybrid.verification.wrong_parts import WrongParts
+
+_IN, _OUT = "to the grid", "from the grid"  # the two series of collectives
+_AHEAD = 2  # collectives that are started before they are needed: their messages fill the network while others end
+
+
+class GridRun:
+    """The multiplication, set up as far as can be done before the clock runs. Every rank makes one; as `RankRun`.
+
+    `kept`: what this rank has of A, B and C, by operand.
+    """
+
+    def __init__(self, session: Session, decision: Decision, kept: Mapping[str, np.ndarray], progress: Progress) -> None:
+        layout = decision.plan.grid_layout
+        assert layout is not None
+        self._layout, self._team, self._kept, self._progress = layout, session.team, kept, progress
+        gpus = [placement.gpu for placement in decision.placements]
+        self._rank_device = session.device(decision.plan, gpus, decision.kernel)
+        team, rank, dtype = self._team, self._team.rank, layout.problem.dtype
+        needed_of_b = layout.grid.of_b(team.node, layout.problem)
+        self._b = make_shared_matrices(team, {"B": needed_of_b.rows}, {"B": len(needed_of_b.columns)}, dtype)["B"].array
+        self._place_of_b = needed_of_b
+        with team.phase("prepare", timed=False), busy():
+            self._a = kept["A"] if layout.grid.is_rows else empty_matrix(*layout.rows_of_a(rank).shape, dtype)
+            in_place = layout.computes_in_place
+            self._c = kept["C"] if in_place else empty_matrix(*layout.part_of_c(rank).shape, dtype)
+            height, width = kept["C"].shape
+            layers = layout.grid.layers
+            self._terms = None if layers == 1 else empty_matrix(height * layers, width, dtype).reshape(layers, height, width)
+        self._rank_device.meet(team, layout.pieces["B"])
+        self._transfers = {
+            series: [self._transfer(operand, number) for operand in operands for number in range(layout.pieces[operand])]
+            for series, operands in ((_IN, "AB"), (_OUT, "C"))
+        }
+        self._series: dict[str, Series] = {}
+        self._computed = self._sent = 0  # panels of C
+
+    def make_ready(self) -> None:
+        """Before each product, in a phase that all ranks leave together before they multiply."""
+        self._computed = self._sent = 0
+        assert self._rank_device.flags is not None
+        self._rank_device.flags.new_round()
+
+    def multiply(self) -> None:
+        """Every rank calls it."""
+        collectives, ranks = self._team.messages.collectives, range(self._team.size)
+        for series in (_IN, _OUT):
+            if not collectives.is_connected(series, ranks):
+                with self._team.phase("prepare", timed=False):
+                    pass  # a rank that fails before keeps no other one waiting inside MPI
+                collectives.connect(series, ranks)
+        with self._team.phase("multiply", timed=False), busy():
+            for name, transfers in self._transfers.items():
+                started = collectives.series(name, ranks, transfers)
+                assert started is not None
+                self._series[name] = started
+            try:
+                self._multiply_panels()
+            except BaseException:
+                self._rank_device.drain()
+                raise
+
+    def gather(self) -> None:
+        """C to where it is kept, what is left of it when all is multiplied. Every rank calls it."""
+        with self._team.phase("gather"):
+            self._series[_OUT].wait_until_complete()
+            if self._terms is not None:
+                np.sum(self._terms, axis=0, out=self._kept["C"])
+
+    def abandon(self) -> None:
+        """The product has failed, on this rank or another."""
+
+    def check(self, elsewhere: SumElsewhere | None = None) -> Check:
+        raise AssertionError("a product on a grid is checked on the host")
+
+    def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
+        """As a `RankRun`: no device checks."""
+        return True
+
+    def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
+        return []
+
+    def note_work(self) -> None:
+        """After the clock has stopped: when each multiplication of the product ran."""
+        for phase, begin, end in self._rank_device.device.finish():
+            self._team.timeline.add(phase, begin, end)
+
+    def _multiply_panels(self) -> None:
+        flags, team, first = self._rank_device.flags, self._team, self._layout.pieces["A"]
+        panels = self._layout.pieces["B"]
+        assert flags is not None
+        with Worker(beside=True) as worker:
+            for number in range(panels):
+                began = time.perf_counter()
+                team.enter("scatter")
+                for index in range(first + number + 1) if number == 0 else (first + number,):
+                    self._series[_IN].start(index + 1 + _AHEAD)
+                    self._series[_IN].wait_for(index, self._send_computed)
+                flags.set_flag(number)
+                for rank in team.node_ranks:
+                    flags.wait(rank, number)
+                team.timeline.add("scatter", began, time.perf_counter())
+                team.enter("multiply")
+                self._progress("multiply", number, panels)
+                worker.do(partial(self._multiply, number))
+            worker.wait(self._send_computed)
+        self._send_computed()
+
+    def _multiply(self, number: int) -> None:
+        """One panel, in the worker's thread."""
+        place = Rectangle(self._place_of_b.rows, self._layout.panel(self._team.rank, number))
+        columns = place.within(self._place_of_b)[1]
+        self._rank_device.device.multiply(self._a, self._b[:, columns], self._c[:, columns], after=[])
+        self._computed = number + 1
+
+    def _send_computed(self) -> None:
+        """Without waiting: start sending the panels of C that are computed, and go on with those that are under way."""
+        series = self._series[_OUT]
+        series.start(self._computed)
+        while self._sent < series.started and series.is_complete(self._sent):
+            self._sent += 1
+
+    def _transfer(self, operand: str, number: int) -> Start:
+        """Of one piece: what this rank sends to each rank, and receives from each."""
+        layout, me = self._layout, self._team.rank
+        sends, receives = {}, {}
+        for rank in range(self._team.size):
+            to, of = layout.sends(operand, number, me, rank), layout.sends(operand, number, rank, me)
+            if to.elements:
+                sends[rank] = self._source(operand, to)
+            if of.elements:
+                receives[rank] = self._destination(operand, of, layout.layer_of(rank))
+        return exchange(sends, receives, me)
+
+    def _source(self, operand: str, part: Rectangle) -> np.ndarray:
+        if operand == "C":
+            return self._c[part.within(self._layout.part_of_c(self._team.rank))]
+        return self._kept[operand][part.within(self._layout.kept(operand, self._team.rank))]
+
+    def _destination(self, operand: str, part: Rectangle, layer: int) -> np.ndarray:
+        if operand == "A":
+            return self._a[part.within(self._layout.rows_of_a(self._team.rank))]
+        if operand == "B":
+            return self._b[part.within(self._place_of_b)]
+        into = self._kept["C"] if self._terms is None else self._terms[layer]
+        return into[part.within(self._layout.kept("C", self._team.rank))]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""A thread that multiplies, while the caller moves data: MPI goes on only while it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+_PAUSE = 1e-3  # seconds, at most, between two looks of the thread that moves data while another one multiplies
+
+
+class Worker:
+    """Does work in its order: at once, or `beside` the caller, in another thread."""
+
+    def __init__(self, *, beside: bool) -> None:
+        self._thread = ThreadPoolExecutor(1) if beside else None
+        self._asked: list[Future[None]] = []
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+
+    def do(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            work()
+        else:
+            self._asked.append(self._thread.submit(work))
+
+    def wait(self, meanwhile: Callable[[], None]) -> None:
+        """Until all is done; raises what any of it has raised."""
+        for each in self._asked:
+            while not wait([each], _PAUSE).done:
+                meanwhile()
+            each.result()

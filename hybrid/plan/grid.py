@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""A grid of nodes: which part of a product each node computes.
+
+Of P nodes with a block of rows each, a grid of P×1, every one needs all of B: the more nodes, the more of the network's time that
+takes. In a grid of r×c nodes, each needs only the rows of A of its row of the grid, and the columns of B of its column. With d
+layers of such grids each layer multiplies a part of the columns of A by the same rows of B, and the layers' results are added up:
+that pays where l is much larger than n and m, or where memory has room for so many partial results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hybrid.core.problem import Problem
+from hybrid.core.record import record
+from hybrid.core.spans import Span, Topology, block
+from hybrid.errors import UsageError
+from hybrid.plan.rectangles import Rectangle
+
+AUTO, ROWS = "auto", "rows"
+_WORTH_IT = 0.9  # of the bytes that row blocks take, which neither move A nor add anything up
+
+
+@record
+class Grid:
+    """`rows`×`columns` nodes in each of `layers`, numbered row by row. `layers_inside`: the nodes of all layers that have the
+    same place in the grid follow each other; else one layer follows the other."""
+
+    rows: int
+    columns: int
+    layers: int = 1
+    layers_inside: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}" + (f"x{self.layers}" if self.layers > 1 else "")
+
+    @property
+    def is_rows(self) -> bool:
+        """Every node computes whole rows of C: those of which it has A's, however many these are."""
+        return self.columns == self.layers == 1
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns * self.layers
+
+    def place(self, node: int) -> tuple[int, int, int]:
+        """The row, the column and the layer of a node."""
+        if self.layers_inside:
+            of_layers, layer = divmod(node, self.layers)
+        else:
+            layer, of_layers = divmod(node, self.rows * self.columns)
+        return *divmod(of_layers, self.columns), layer
+
+    def of_a(self, node: int, problem: Problem) -> Rectangle:
+        """What a node needs of A."""
+        row, _, layer = self.place(node)
+        return Rectangle(block(problem.n, self.rows, row), block(problem.l, self.layers, layer))
+
+    def of_b(self, node: int, problem: Problem) -> Rectangle:
+        """What a node needs of B."""
+        _, column, layer = self.place(node)
+        return Rectangle(block(problem.l, self.layers, layer), block(problem.m, self.columns, column))
+
+    def of_c(self, node: int, problem: Problem) -> Rectangle:
+        """What a node computes of C; one layer's part of the sums."""
+        return Rectangle(self.of_a(node, problem).rows, self.of_b(node, problem).columns)
+
+    def elements_on(self, node: int, problem: Problem) -> int:
+        """That a node keeps beside the operands and C as they are distributed."""
+        return sum(each.elements for each in (self.of_a(node, problem), self.of_b(node, problem), self.of_c(node, problem)))
+
+
+@record
+class Placement:
+    """Which rows of A, B and C the ranks have, before the product and after it. Plain row blocks on every node, or all of C at
+    the root."""
+
+    a: tuple[Span, ...]
+    b: tuple[Span, ...]
+    c: tuple[Span, ...]
+
+    def of_node(self, ranks: tuple[int, ...], operand: str) -> tuple[Span, ...]:
+        return tuple(getattr(self, operand)[rank] for rank in ranks)
+
+
+def parse(text: str, nodes: int) -> Grid | None:
+    """Of so many nodes: `rows`, `2x3`, `2x3x2`; None for `auto`. UsageError for anything else."""
+    if text == AUTO:
+        return None
+    if text == ROWS:
+        return Grid(nodes, 1)
+    found = re.fullmatch(r"(\d{1,6})x(\d{1,6})(?:x(\d{1,6}))?", text, re.ASCII)
+    if found is None or not all(int(number) for number in found.groups("1")):
+        raise UsageError(f"grid must be {AUTO}, {ROWS}, RxC or RxCxL (rows, columns and layers of nodes), not {text!r}")
+    rows, columns, layers = map(int, found.groups("1"))
+    grid = Grid(rows, columns, layers)
+    if grid.size != nodes:
+        raise UsageError(f"a grid {grid} has {grid.size} nodes, and this job {nodes}")
+    return grid
+
+
+def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> int:
+    """Elements of A, B and C that a node receives from others."""
+    ranks = topology.nodes[node]
+    if grid.is_rows:
+        rows_of_a, rows_of_b, rows_of_c = (sum(map(len, placement.of_node(ranks, operand))) for operand in "abc")
+        return problem.m * (problem.l - rows_of_b + max(0, rows_of_c - rows_of_a))
+
+    def from_others(needed: Rectangle, own: tuple[Span, ...], width: int) -> int:
+        return needed.elements - sum(needed.common(Rectangle(rows, Span(0, width))).elements for rows in own)
+
+    total = from_others(grid.of_a(node, problem), placement.of_node(ranks, "a"), problem.l)
+    total += from_others(grid.of_b(node, problem), placement.of_node(ranks, "b"), problem.m)
+    kept, computed = placement.of_node(ranks, "c"), grid.of_c(node, problem)
+    total += grid.layers * problem.m * sum(map(len, kept))
+    return total - sum(computed.common(Rectangle(rows, Span(0, problem.m))).elements for rows in kept)
+
+
+def candidates(nodes: int) -> Iterator[Grid]:
+    """All grids of so many nodes; of those with layers both ways of numbering."""
+    for layers in _divisors(nodes):
+        for rows in _divisors(nodes // layers):
+            columns = nodes // layers // rows
+            yield Grid(rows, columns, layers)
+            if layers > 1 and rows * columns > 1:
+                yield Grid(rows, columns, layers, layers_inside=True)
+
+
+@record
+class Cost:
+    """Of a grid, in elements."""
+
+    grid: Grid
+    received: int  # by the node that receives most
+    kept: int  # by the node that needs most memory for it
+
+
+def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Cost]:
+    """Of row blocks first, then of all other grids, those that receive least first."""
+    nodes = range(len(topology.nodes))
+    found = [
+        Cost(
+            grid,
+            max(received(grid, node, problem, topology, placement) for node in nodes),
+            max(grid.elements_on(node, problem) for node in nodes),
+        )
+        for grid in candidates(len(nodes))
+    ]
+    return sorted(found, key=lambda cost: (not cost.grid.is_rows, cost.received, cost.kept))
+
+
+def choose(problem: Problem, topology: Topology, placement: Placement, memory: int) -> Grid:
+    """The grid whose busiest node receives least and that fits, where that is clearly less than with row blocks; else these.
+    `memory`: bytes of the smallest node's."""
+    by_rows, *others = costs(problem, topology, placement)
+    best = next((cost for cost in others if problem.bytes(1, cost.kept) <= memory), by_rows)
+    return best.grid if best.received < _WORTH_IT * by_rows.received else by_rows.grid
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""A product on a grid of nodes in detail: which rectangles of A, B and C the ranks send each other, in which order.
+
+First A travels, then B in column panels, each of which is multiplied while the next ones are on their way; and each panel of C
+goes to the ranks that keep it as soon as it is computed. All nodes send and receive something of every panel, so that no link
+waits for another. The ranks of a node divide its rows of A among them, and share what the node receives of B.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+from hybrid.core.problem import Problem
+from hybrid.core.record import record
+from hybrid.core.spans import Span, Topology
+from hybrid.plan.grid import Grid, Placement
+from hybrid.plan.rectangles import Rectangle
+
+_PANEL_BYTES = 8 << 20  # of B that a node receives at a time, at least: enough to keep a network busy
+_MOST_PANELS, _LEAST_COLUMNS = 16, 64
+
+
+@record
+class GridLayout:
+    """Of all ranks. All rectangles are counted in the whole matrices."""
+
+    problem: Problem
+    topology: Topology
+    grid: Grid
+    placement: Placement
+    message_bytes: int  # that a rank receives at a time, at most
+
+    @cached_property
+    def pieces(self) -> dict[str, int]:
+        """In how many pieces A, B and C travel: the same on all ranks."""
+        p, ranks = self.problem, range(self.topology.size)
+        of_a, of_b, of_c = (
+            max(p.bytes(*of(rank).shape) for rank in ranks) for of in (self.rows_of_a, self._received_of_b, self.part_of_c)
+        )
+        width = -(-p.m // self.grid.columns)
+        panels = min(of_b // _PANEL_BYTES, width // _LEAST_COLUMNS, _MOST_PANELS)
+        panels = min(max(1, panels, self._messages(of_b), self._messages(of_c)), max(1, width))
+        pieces_of_a = 0 if self.grid.is_rows else min(self._messages(of_a), max(1, p.l // self.grid.layers))
+        return {"A": pieces_of_a, "B": panels, "C": 0 if self.computes_in_place else panels}
+
+    def rows_of_a(self, rank: int) -> Rectangle:
+        """What a rank multiplies of A."""
+        if self.grid.is_rows:
+            return self.kept("A", rank)
+        whole, members = self.grid.of_a(self._node(rank), self.problem), self._members(rank)
+        return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
+
+    def part_of_c(self, rank: int) -> Rectangle:
+        """What a rank computes of C: where there are several layers, terms of the sums."""
+        return Rectangle(self.rows_of_a(rank).rows, self._received_of_b(rank).columns)
+
+    def panel(self, rank: int, number: int) -> Span:
+        """The columns of B that the rank's node multiplies as panel `number`."""
+        return self._received_of_b(rank).columns.part(self.pieces["B"], number)
+
+    def sends(self, operand: str, number: int, source: int, to: int) -> Rectangle:
+        """What of piece `number` one rank sends another, or has for itself."""
+        if operand == "C":
+            computed = Rectangle(self.part_of_c(source).rows, self.panel(source, number))
+            return computed.common(self.kept("C", to))
+        return self.kept(operand, source).common(self._receives(operand, number, to))
+
+    def layer_of(self, rank: int) -> int:
+        return self.grid.place(self._node(rank))[2]
+
+    @cached_property
+    def computes_in_place(self) -> bool:
+        """Whether every rank computes just what it keeps of C."""
+        ranks = range(self.topology.size)
+        return self.grid.layers == 1 and all(self.part_of_c(rank) == self.kept("C", rank) for rank in ranks)
+
+    def kept(self, operand: str, rank: int) -> Rectangle:
+        """What a rank has of A or B before the product, or of C after it."""
+        width = self.problem.l if operand == "A" else self.problem.m
+        return Rectangle(getattr(self.placement, operand.lower())[rank], Span(0, width))
+
+    def bytes_shared_on_node(self, node: int) -> int:
+        """Of B, as the node needs it."""
+        return self.problem.bytes(*self.grid.of_b(node, self.problem).shape)
+
+    def bytes_on_rank(self, rank: int) -> int:
+        """Of A, and of the parts of C that the rank computes, and receives to add them up."""
+        p = self.problem
+        of_a = 0 if self.grid.is_rows else p.bytes(*self.rows_of_a(rank).shape)
+        of_c = 0 if self.computes_in_place else p.bytes(*self.part_of_c(rank).shape)
+        added = p.bytes(*self.kept("C", rank).shape) * self.grid.layers if self.grid.layers > 1 else 0
+        return of_a + of_c + added
+
+    def _receives(self, operand: str, number: int, rank: int) -> Rectangle:
+        """Of A or B: of B a part of what its node needs."""
+        if operand == "A":
+            whole = self.rows_of_a(rank)
+            return Rectangle(whole.rows, whole.columns.part(self.pieces["A"], number))
+        return Rectangle(self._received_of_b(rank).rows, self.panel(rank, number))
+
+    def _received_of_b(self, rank: int) -> Rectangle:
+        """What a rank receives of B for its node."""
+        whole, members = self.grid.of_b(self._node(rank), self.problem), self._members(rank)
+        return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
+
+    def _messages(self, size: int) -> int:
+        return max(1, -(-size // max(1, self.message_bytes)))
+
+    def _node(self, rank: int) -> int:
+        return self.topology.node_of(rank)
+
+    def _members(self, rank: int) -> tuple[int, ...]:
+        return self.topology.nodes[self._node(rank)]
+
+
+@lru_cache(maxsize=16)
+def grid_layout(problem: Problem, topology: Topology, grid: Grid, placement: Placement, message_bytes: int) -> GridLayout:
+    """Kept: what it has worked out serves the next product like this one."""
+    return GridLayout(problem, topology, grid, placement, message_bytes)
