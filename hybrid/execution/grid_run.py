@@ -117,7 +117,7 @@ class GridRun:
                 team.enter("scatter")
                 for index in range(first + number + 1) if number == 0 else (first + number,):
                     self._series[_IN].start(index + 1 + _AHEAD)
-                    self._series[_IN].wait_for(index, self._send_computed)
+                    self._series[_IN].wait_for(index, self._send_computed, worker.computes)
                 flags.set_flag(number)
                 for rank in team.node_ranks:
                     flags.wait(rank, number)

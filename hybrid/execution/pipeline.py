@@ -51,7 +51,7 @@ def multiply_in_place(
     with Worker(beside=any(each is not None and each.takes_part for each in (panel_stream, gather))) as worker:
         for arrival in share.order:
             if panel_stream is not None and arrival.operand == "B":
-                panel_stream.wait_for(arrival.index)
+                panel_stream.wait_for(arrival.index, worker.computes)
             for tile in arrival.releases:
                 entering("multiply")
                 worker.do(partial(multiply, tile))

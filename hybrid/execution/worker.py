@@ -29,6 +29,10 @@ class Worker:
         else:
             self._asked.append(self._thread.submit(work))
 
+    def computes(self) -> bool:
+        """Whether something is still to be done in the other thread."""
+        return bool(self._asked) and not self._asked[-1].done()
+
     def wait(self, meanwhile: Callable[[], None]) -> None:
         """Until all is done; raises what any of it has raised."""
         for each in self._asked:

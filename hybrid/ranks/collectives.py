@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from hybrid.ranks.messages import Messages
 
-_PAUSE = 1e-4  # seconds between two polls, while others multiply: what arrives meanwhile fits the network's buffers
+# Seconds between two polls while another thread multiplies: what arrives meanwhile fits the network's buffers. But within a node
+# MPI copies only some kilobytes at each poll.
+_PAUSE = 1e-4
 
 Start = Callable[["MPI.Comm"], "MPI.Request"]
 
@@ -105,11 +107,15 @@ class Series:
             del self._requests[number]
         return number not in self._requests
 
-    def wait_for(self, number: int, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Until it is complete; PhaseEnded if a rank fails meanwhile. `meanwhile` is called now and then, and must not wait."""
+    def wait_for(
+        self, number: int, meanwhile: Callable[[], None] = lambda: None, computing: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Until it is complete; PhaseEnded if a rank fails meanwhile. `meanwhile` is called now and then, and must not wait.
+        `computing`: whether another thread of this rank needs its core."""
         self.start(number + 1)
         if number in self._requests:
-            self._messages.complete(self._requests[number], longest_pause=_PAUSE, look=meanwhile)
+            pause = lambda: _PAUSE * computing()  # noqa: E731
+            self._messages.complete(self._requests[number], longest_pause=pause, look=meanwhile)
             del self._requests[number]
 
     def wait_until_complete(self) -> None:

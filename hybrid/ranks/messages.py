@@ -103,11 +103,11 @@ class Messages:
         request: MPI.Request,
         *,
         anyway: bool = False,
-        longest_pause: float = 0.0,
+        longest_pause: Callable[[], float] = lambda: 0.0,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait for a request; PhaseEnded if a rank fails meanwhile, unless it is to be waited for `anyway`. `longest_pause`:
-        seconds between two polls, where other threads may need the core. `look` is called meanwhile."""
+        seconds between two polls, where other threads need the core. `look` is called meanwhile."""
         if not self._poll(request, stop=lambda: not anyway and self._others_failed(), longest_pause=longest_pause, look=look):
             raise PhaseEnded
 
@@ -215,7 +215,7 @@ class Messages:
         stop: Callable[[], bool] | None = None,
         deadline: float | None = None,
         look: Callable[[], None] = lambda: None,
-        longest_pause: float = 1e-3,
+        longest_pause: Callable[[], float] = lambda: 1e-3,
     ) -> bool:
         """Wait for a request. False if `stop` was true before it was complete. `look` is called meanwhile, and may raise."""
         polls, pause = 0, 0.0
@@ -230,7 +230,7 @@ class Messages:
                     raise TimeoutError
                 # Other ranks may compute for long before they call an exchange: leave them the cores. A send or receive does not
                 # sleep: MPI moves its data only while it is called.
-                pause = min(longest_pause, 5e-5 + pause * 1.2)
+                pause = min(longest_pause(), 5e-5 + pause * 1.2)
             time.sleep(pause) if pause else let_others_run()
         return True
 

@@ -64,8 +64,8 @@ class PanelStream:
             self._note()
         return index < self._arrived
 
-    def wait_for(self, index: int) -> None:
-        """Until the panel is in node-shared memory."""
+    def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
+        """Until the panel is in node-shared memory. `computing`: whether another thread of this rank needs its core."""
         if self._series is None:
             self._flags.wait(self._gateway, self._first_flag + index)
             return
@@ -74,7 +74,7 @@ class PanelStream:
         while self._arrived <= index:
             for number in self._of_next():
                 self._series.start(number + 1 + _AHEAD)
-                self._series.wait_for(number, self._meanwhile)
+                self._series.wait_for(number, self._meanwhile, computing)
             self._note()
         self._team.timeline.add("scatter", began, time.perf_counter())
 

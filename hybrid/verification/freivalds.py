@@ -26,7 +26,7 @@ from hybrid.verification.check import Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
-from hybrid.verification.reexamine import Verdict, accuracy_of, reexamine
+from hybrid.verification.reexamine import Rounding, Verdict, accuracy_of, exact_sums, rounding_of, verdict
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
 
 if TYPE_CHECKING:
@@ -188,13 +188,13 @@ class _Verification:
         return faults, f"{looked_at}; those of plain summation are up to {plain:.2e}"
 
     def _verdict(self, suspect: Suspect, exact: bool) -> Verdict:
-        operands = self._gathered(suspect.row, suspect.columns)
-        verdict = reexamine(*operands)
-        if verdict.wrong or exact:
-            return verdict
+        looked_at = self._looked_at(suspect.row, suspect.columns)
+        found = verdict(*looked_at)
+        if found.wrong or exact:
+            return found
         if self._accuracy is None:
             self._accuracy = self._accuracy_beside(suspect)
-        return reexamine(*operands, self._accuracy)
+        return verdict(*looked_at, self._accuracy)
 
     def _accuracy_beside(self, suspect: Suspect) -> float:
         """How accurate the product is, in other rows and, where there are, in other columns."""
@@ -205,22 +205,27 @@ class _Verification:
             row, first = (suspect.row + part * n // 4) % n, (group + part * groups // 4) % groups * GROUP_COLUMNS
             if row != suspect.row:
                 columns = Span(first, min(m, first + GROUP_COLUMNS))
-                elsewhere.append(reexamine(*self._gathered(row, columns)))
+                elsewhere.append(verdict(*self._looked_at(row, columns)))
         return accuracy_of(elsewhere) if elsewhere else 1.0
 
-    def _gathered(self, row: int, columns: Span) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A row of A, columns of B and a part of a row of C, from the ranks that have them."""
+    def _looked_at(self, row: int, columns: Span) -> tuple[np.ndarray, list[np.ndarray], list[Rounding]]:
+        """A part of a row of C, its sums in higher precision, and their rounding errors: each rank looks at the terms for which
+        it has rows of B, so that only the row of A is sent."""
         a, b, c = self._matrices
-        just, part = Span(row, row + 1), columns.slice
-        with self._team.phase("check") as gathering:
-            gathering.mine = (
+        just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
+        with self._team.phase("check") as sending:
+            sending.mine = (
                 np.array(a[just][0]) if just.lies_in(self._share.rows) else None,
-                np.array(b[self._share.b_rows][:, part]),
                 np.array(c[just][0, part]) if just.lies_in(self._rows_of_c) else None,
             )
-        rows_of_a, parts_of_b, rows_of_c = zip(*gathering.all, strict=True)
-        of_a, of_c = (next(each for each in some if each is not None) for some in (rows_of_a, rows_of_c))
-        return of_a, self._by_rows(list(parts_of_b), "b_rows"), of_c
+        of_a, of_c = (next(each for each in some if each is not None) for some in zip(*sending.all, strict=True))
+        factors, of_b = of_a[own.slice], np.array(b[own][:, part])
+        with self._team.phase("check") as summing:
+            summing.mine = exact_sums(factors, of_b)
+        before = np.sum([summing.all[rank] for rank in range(self._team.size) if self._plan.shares[rank].b_rows < own], axis=0)
+        with self._team.phase("check") as rounding:
+            rounding.mine = rounding_of(factors, of_b, np.broadcast_to(before, summing.mine.shape), summing.mine)
+        return of_c, summing.all, rounding.all
 
 
 def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:

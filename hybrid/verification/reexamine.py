@@ -46,13 +46,57 @@ def accuracy_of(elsewhere: Sequence[Verdict]) -> float:
 
 def reexamine(a_row: np.ndarray, b_columns: np.ndarray, c_row: np.ndarray, accuracy: float = 1.0) -> Verdict:
     """Of one row and some columns of a product. `accuracy`: see `accuracy_of`."""
+    exact = exact_sums(a_row, b_columns)
+    return verdict(c_row, [exact], [rounding_of(a_row, b_columns, np.zeros_like(exact), exact)], accuracy)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Of some terms of sums: what plain summation of them errs, how large they are, and norms of the factors."""
+
+    of_plain: np.ndarray
+    sizes: np.ndarray
+    norm_a: np.ndarray
+    norms_b: np.ndarray
+    terms: int
+
+
+def exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sums of a[k]·b[k,j] in higher precision."""
+    sums = np.zeros(b.shape[1], np.longdouble)
     with np.errstate(all="ignore"):
-        exact, plain, once = _sums(a_row, b_columns)
-        errors = (c_row.astype(np.longdouble) - exact).astype(np.float64)
-        of_plain = (plain.astype(np.longdouble) - exact).astype(np.float64)
+        for some in pieces(Span(0, len(a)), _TERMS_AT_ONCE):
+            sums += (a[some.slice, None].astype(np.longdouble) * b[some.slice]).sum(axis=0)
+    return sums
+
+
+def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndarray) -> Rounding:
+    """Of these terms, which follow terms whose sums are `before`, and whose own are `exact`."""
+    with np.errstate(all="ignore"):
+        plain, sizes = before.astype(b.dtype), np.zeros(b.shape[1])
+        for some in pieces(Span(0, len(a)), _TERMS_AT_ONCE):
+            own = a[some.slice, None] * b[some.slice]
+            sizes = np.hypot(sizes, _norms(own.astype(np.longdouble)))
+            own[0] += plain
+            plain = np.add.accumulate(own, axis=0)[-1]
+        of_plain = (plain.astype(np.longdouble) - before.astype(b.dtype) - exact).astype(np.float64)
+        return Rounding(of_plain, sizes, _norms(a[:, None]), _norms(b), len(a))
+
+
+def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding], accuracy: float = 1.0) -> Verdict:
+    """Of sums whose terms were looked at in parts."""
+    with np.errstate(all="ignore"):
+        sums, of_type = np.sum(exact, axis=0), np.finfo(c_row.dtype)
+        errors = (c_row.astype(np.longdouble) - sums).astype(np.float64)
+        of_plain, terms = np.sum([each.of_plain for each in rounding], axis=0), sum(each.terms for each in rounding)
+        sizes, norm_a, norms_b = (
+            norms_of(np.stack([getattr(each, name) for each in rounding], axis=1)) for name in ("sizes", "norm_a", "norms_b")
+        )
+        unit = float(of_type.eps) / 2
+        flushed = float(of_type.tiny) * terms**0.5 * (1 + norm_a + norms_b)  # where tiny numbers become zero
+        once = unit * sizes + flushed
         # A few sums may all be accurate by chance: so many terms may be expected to err as much as this.
-        unit = float(np.finfo(b_columns.dtype).eps) / 2
-        expected = (len(a_row) / 9) ** 0.5 * np.hypot(once, unit * np.abs(exact.astype(np.float64)))
+        expected = (terms / 9) ** 0.5 * np.hypot(once, unit * np.abs(sums.astype(np.float64)))
         usual = np.maximum(np.abs(of_plain), expected)
         wrong = _wrong(errors, min(1.0, accuracy) * usual, min(1.0, accuracy) * abs(of_plain.mean()), once)
     error = float(np.where(np.isnan(errors), np.inf, np.abs(errors)).max(initial=0.0))
@@ -68,23 +112,6 @@ def _wrong(errors: np.ndarray, plain: np.ndarray, drift: float, once: np.ndarray
     # Errors of one sign are no rounding, unless those of plain summation have one, too.
     most = _TIMES_PLAIN * (drift + plain.max() / len(plain) ** 0.5 + once.max())
     return wrong if wrong.any() or abs(errors.mean()) <= most else np.ones_like(wrong)
-
-
-def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sums of a[k]·b[k,j] in higher precision and in their own type; and what rounding each term once may change."""
-    columns = b.shape[1]
-    exact, plain, sizes = np.zeros(columns, np.longdouble), np.zeros(columns, b.dtype), np.zeros(columns)
-    for some in pieces(Span(0, len(a)), _TERMS_AT_ONCE):
-        factors = b[some.slice]
-        products = a[some.slice, None].astype(np.longdouble) * factors
-        exact += products.sum(axis=0)
-        sizes = np.hypot(sizes, _norms(products))
-        own = a[some.slice, None] * factors
-        own[0] += plain
-        plain = np.add.accumulate(own, axis=0)[-1]
-    of_type = np.finfo(b.dtype)
-    flushed = float(of_type.tiny) * len(a) ** 0.5 * (1 + _norms(a[:, None]) + _norms(b))  # where tiny numbers become zero
-    return exact, plain, float(of_type.eps) / 2 * sizes + flushed
 
 
 def _norms(columns: np.ndarray) -> np.ndarray:

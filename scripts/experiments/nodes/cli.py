@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Is the runner as fast as the network between nodes? python scripts/bench_nodes.py [--nodes 2 4] [--rate 1gbit] [--json FILE]
 
-Network namespaces stand for nodes, joined by links of that rate, with one rank on each. In turn run `python -m hybrid.matmul`,
-whose product is checked, and the simplest program of mpi4py and NumPy: MPI_Allgatherv of B, a product, MPI_Gatherv of C. All on
-CPUs, one thread a rank; both make their operands where they are needed. Beside the seconds of a product stands what the busiest
-node received, by its interface's counter, and the seconds that its link needs for the least that it must receive. As root.
+Network namespaces stand for nodes, joined by links of that rate, with one rank on each. In turn run our programs, whose products
+are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and where C is gathered MPI_Gatherv), and
+ScaLAPACK's pdgemm, where it is installed. All on CPUs, one thread a rank. Either operands are made where they are needed and C is
+gathered at rank 0; or operands lie on all ranks, in blocks of rows (pdgemm: block-cyclically), and C stays there. Beside the
+seconds of a product stands what the busiest node received, by its interface's counter, the seconds that its link needs for that,
+and how many bytes our plan says that it receives. As root.
 """
 
 import argparse
@@ -12,15 +14,21 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from experiments.common import cli, records, results, schema, tables
+from experiments.nodes import pdgemm
 from experiments.nodes.network import Network, why_not
-from hybrid.errors import DeviceUnavailable
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.plan import grid as grids
 
 Sizes = tuple[int, int, int]
+Program = Callable[[Network, Sizes], float]  # its seconds
 SHAPES: dict[str, Sizes] = {
     "square": (4000, 4000, 4000),
     "long sums": (500, 20000, 500),
@@ -28,7 +36,8 @@ SHAPES: dict[str, Sizes] = {
     "many columns": (500, 500, 20000),
 }
 OURS, ALLGATHER = "ours, checked", "Allgatherv"
-_PROGRAM = str(Path(__file__).with_name("programs") / "allgather.py")
+OURS_STAYS, ALLGATHER_STAYS, PDGEMM = f"{OURS}, C stays", f"{ALLGATHER}, C stays", "pdgemm, C stays"
+_PROGRAMS = Path(__file__).with_name("programs")
 _LIMIT = 300.0  # seconds that a run may take
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
@@ -44,25 +53,26 @@ class Results(results.Results):
             "program": schema.name,
             "seconds": lambda value: isinstance(value, dict) and all(map(schema.real, value.values())),
             "received": schema.count,
-            "least_seconds": schema.real,
+            "planned": lambda value: value is None or schema.count(value),
         }
     }
 
     def blocks(self) -> Iterator[tables.Block]:
-        heads = ("nodes", "links", "shape", "program", "seconds", "of its link's least", "busiest node received")
-        yield tables.Table(heads, "llllrrr", [_row(line) for line in self.lines])
+        heads = ("nodes", "links", "shape", "program", "seconds", "of its link's", "busiest node received", "as planned")
+        yield tables.Table(heads, "llllrrrr", [_row(line) for line in self.lines])
 
 
 def _row(line: records.Line) -> tuple[str, ...]:
-    median, least = line["seconds"]["median"], line["least_seconds"]
+    median, received, bits = line["seconds"]["median"], line["received"], bits_per_second(line["rate"])
     return (
         str(line["nodes"]),
         line["rate"] or "no limit",
         f"{line['shape']}, {'×'.join(map(str, line['sizes']))}",
         line["program"],
         f"{median:.2f}",
-        f"{median / least:.2f} ×" if least else "–",
-        f"{line['received'] / 1e6:.0f} MB",
+        f"{median * bits / (8 * received):.2f} ×" if bits else "–",
+        f"{received / 1e6:.0f} MB",
+        f"{received / line['planned']:.3f} ×" if line["planned"] else "–",
     )
 
 
@@ -79,23 +89,40 @@ def rate(text: str) -> str:
     return text
 
 
-def least_bytes(sizes: Sizes, nodes: int) -> int:
-    """That the root's node receives at least, if all have rows of A, B and C: the others' rows of B and of C."""
-    n, l, m = sizes
-    return 8 * m * (n - n // nodes + l - l // nodes)
+def planned_bytes(sizes: Sizes, nodes: int, *, stays: bool) -> int:
+    """That the busiest node receives, if each has a block of the rows of A and B, and of C or the first all of it."""
+    problem, topology, ranks = Problem(*sizes), Topology.of_equal_nodes(nodes, 1), range(nodes)
+    of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
+    of_c = of_a if stays else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
+    placement = grids.Placement(of_a, of_b, of_c)
+    chosen = grids.choose(problem, topology, placement, memory=sys.maxsize)
+    return problem.bytes(1, max(grids.received(chosen, node, problem, topology, placement) for node in ranks))
 
 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     if reason := why_not():
         raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
-    for nodes in options.nodes:
-        with Network(nodes, options.rate) as network:
-            for shape in options.shapes:
-                yield from _compared(network, shape, options)
+    with tempfile.TemporaryDirectory(prefix="hybrid-pdgemm-") as folder:
+        programs: dict[str, Program] = {
+            OURS: _ours,
+            ALLGATHER: partial(_python, "allgather.py", ()),
+            OURS_STAYS: partial(_python, "row_blocks.py", ()),
+            ALLGATHER_STAYS: partial(_python, "allgather.py", ["stays"]),
+        }
+        try:
+            built = pdgemm.build(Path(folder))
+            programs |= {f"{PDGEMM}, blocks of {block}": partial(_pdgemm, built, block) for block in pdgemm.BLOCKS}
+        except HybridError as missing:
+            print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
+        for nodes in options.nodes:
+            with Network(nodes, options.rate) as network:
+                for shape in options.shapes:
+                    yield from _compared(network, shape, programs, options)
 
 
-def _compared(network: Network, shape: str, options: argparse.Namespace) -> Iterator[records.Line]:
-    programs: dict[str, Callable[[Network, Sizes], float]] = {OURS: _ours, ALLGATHER: _allgatherv}
+def _compared(
+    network: Network, shape: str, programs: Mapping[str, Program], options: argparse.Namespace
+) -> Iterator[records.Line]:
     measured: dict[str, list[tuple[float, int]]] = {name: [] for name in programs}
     sizes, nodes = SHAPES[shape], len(network.names)
     for _ in cli.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
@@ -104,13 +131,16 @@ def _compared(network: Network, shape: str, options: argparse.Namespace) -> Iter
             seconds = run(network, sizes)
             received = max(after - before[node] for node, after in network.bytes_received().items())
             measured[name].append((seconds, received))
-    bits = bits_per_second(options.rate)
-    least = 8 * least_bytes(sizes, nodes) / bits if bits else 0.0
+    of_pdgemm = [name for name in measured if name.startswith(PDGEMM)]
+    slower = sorted(of_pdgemm, key=lambda name: statistics.median(seconds for seconds, _ in measured[name]))[1:]
     for name, each in measured.items():
+        if name in slower:  # with another size of blocks it is faster
+            continue
         seconds, received = zip(*each, strict=True)
+        planned = planned_bytes(sizes, nodes, stays=name == OURS_STAYS) if name in (OURS, OURS_STAYS) else None
         yield {
             "part": "nodes", "nodes": nodes, "rate": options.rate, "shape": shape, "sizes": list(sizes), "program": name,
-            "seconds": records.spread(seconds), "received": int(statistics.median(received)), "least_seconds": least,
+            "seconds": records.spread(seconds), "received": int(statistics.median(received)), "planned": planned,
         }  # fmt: skip
 
 
@@ -120,9 +150,14 @@ def _ours(network: Network, sizes: Sizes) -> float:
     return float(record["total"]["median"])
 
 
-def _allgatherv(network: Network, sizes: Sizes) -> float:
-    one_thread = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1")
-    return float(network.run([*one_thread, sys.executable, _PROGRAM, *map(str, sizes)], _LIMIT))
+def _python(program: str, words: Sequence[str], network: Network, sizes: Sizes) -> float:
+    alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={_PROGRAMS.parents[3]}")
+    command = [*alone, sys.executable, "-m", "mpi4py", str(_PROGRAMS / program), *map(str, sizes), *words]
+    return float(network.run(command, _LIMIT))
+
+
+def _pdgemm(program: Path, block: int, network: Network, sizes: Sizes) -> float:
+    return float(network.run(pdgemm.command(program, sizes, len(network.names), block), _LIMIT))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
