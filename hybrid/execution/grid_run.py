@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from hybrid.execution.host_matrices import Progress
 from hybrid.execution.rank_check import SumElsewhere
 from hybrid.execution.worker import Worker
 from hybrid.host.page_memory import empty_matrix
+from hybrid.plan.grid_layout import Place
 from hybrid.plan.rectangles import Rectangle
 from hybrid.ranks.collectives import Series, Start, exchange
 from hybrid.ranks.heartbeat import busy
@@ -43,7 +44,7 @@ class GridRun:
         self._b = make_shared_matrices(team, {"B": needed_of_b.rows}, {"B": len(needed_of_b.columns)}, dtype)["B"].array
         self._place_of_b = needed_of_b
         with team.phase("prepare", timed=False), busy():
-            self._a = kept["A"] if layout.grid.is_rows else empty_matrix(*layout.rows_of_a(rank).shape, dtype)
+            self._a = kept["A"] if layout.rows_stay else empty_matrix(*layout.rows_of_a(rank).shape, dtype)
             in_place = layout.computes_in_place
             self._c = kept["C"] if in_place else empty_matrix(*layout.part_of_c(rank).shape, dtype)
             height, width = kept["C"].shape
@@ -144,25 +145,20 @@ class GridRun:
 
     def _transfer(self, operand: str, number: int) -> Start:
         """Of one piece: what this rank sends to each rank, and receives from each."""
-        layout, me = self._layout, self._team.rank
-        sends, receives = {}, {}
-        for rank in range(self._team.size):
-            to, of = layout.sends(operand, number, me, rank), layout.sends(operand, number, rank, me)
-            if to.elements:
-                sends[rank] = self._source(operand, to)
-            if of.elements:
-                receives[rank] = self._destination(operand, of, layout.layer_of(rank))
+        layout, me, ranks = self._layout, self._team.rank, range(self._team.size)
+        sends = {rank: self._sources(operand, layout.sends(operand, number, me, rank)) for rank in ranks}
+        receives = {rank: self._destinations(operand, layout.sends(operand, number, rank, me), rank) for rank in ranks}
         return exchange(sends, receives, me)
 
-    def _source(self, operand: str, part: Rectangle) -> np.ndarray:
+    def _sources(self, operand: str, parts: Sequence[tuple[Rectangle, Place]]) -> list[np.ndarray]:
         if operand == "C":
-            return self._c[part.within(self._layout.part_of_c(self._team.rank))]
-        return self._kept[operand][part.within(self._layout.kept(operand, self._team.rank))]
+            computed = self._layout.part_of_c(self._team.rank)
+            return [self._c[part.within(computed)] for part, _ in parts]
+        return [self._kept[operand][place] for _, place in parts]
 
-    def _destination(self, operand: str, part: Rectangle, layer: int) -> np.ndarray:
-        if operand == "A":
-            return self._a[part.within(self._layout.rows_of_a(self._team.rank))]
-        if operand == "B":
-            return self._b[part.within(self._place_of_b)]
-        into = self._kept["C"] if self._terms is None else self._terms[layer]
-        return into[part.within(self._layout.kept("C", self._team.rank))]
+    def _destinations(self, operand: str, parts: Sequence[tuple[Rectangle, Place]], source: int) -> list[np.ndarray]:
+        if operand == "C":
+            into = self._kept["C"] if self._terms is None else self._terms[self._layout.layer_of(source)]
+            return [into[place] for _, place in parts]
+        into, whole = (self._a, self._layout.rows_of_a(self._team.rank)) if operand == "A" else (self._b, self._place_of_b)
+        return [into[part.within(whole)] for part, _ in parts]

@@ -10,13 +10,13 @@ that pays where l is much larger than n and m, or where memory has room for so m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.spans import Span, Topology, block
 from hybrid.errors import UsageError
-from hybrid.plan.rectangles import Rectangle
+from hybrid.plan.rectangles import Part, Rectangle
 
 AUTO, ROWS = "auto", "rows"
 _WORTH_IT = 0.9  # of the bytes that row blocks take, which neither move A nor add anything up
@@ -73,15 +73,24 @@ class Grid:
 
 @record
 class Placement:
-    """Which rows of A, B and C the ranks have, before the product and after it. Plain row blocks on every node, or all of C at
-    the root."""
+    """Which parts of A and B the ranks have before the product, and of C after it."""
 
-    a: tuple[Span, ...]
-    b: tuple[Span, ...]
-    c: tuple[Span, ...]
+    a: tuple[Part, ...]
+    b: tuple[Part, ...]
+    c: tuple[Part, ...]
 
-    def of_node(self, ranks: tuple[int, ...], operand: str) -> tuple[Span, ...]:
+    @classmethod
+    def of_rows(cls, problem: Problem, a: Sequence[Span], b: Sequence[Span], c: Sequence[Span]) -> Placement:
+        """All ranks have whole rows."""
+        l, m = Span(0, problem.l), Span(0, problem.m)
+        return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
+
+    def of_node(self, ranks: tuple[int, ...], operand: str) -> tuple[Part, ...]:
         return tuple(getattr(self, operand)[rank] for rank in ranks)
+
+    def has_rows(self, problem: Problem) -> bool:
+        """Whether every rank has whole rows of A, and neighbouring ones."""
+        return all(len(part.rows) == 1 and part.columns == (Span(0, problem.l),) for part in self.a)
 
 
 def parse(text: str, nodes: int) -> Grid | None:
@@ -103,18 +112,14 @@ def parse(text: str, nodes: int) -> Grid | None:
 def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> int:
     """Elements of A, B and C that a node receives from others."""
     ranks = topology.nodes[node]
-    if grid.is_rows:
-        rows_of_a, rows_of_b, rows_of_c = (sum(map(len, placement.of_node(ranks, operand))) for operand in "abc")
-        return problem.m * (problem.l - rows_of_b + max(0, rows_of_c - rows_of_a))
-
-    def from_others(needed: Rectangle, own: tuple[Span, ...], width: int) -> int:
-        return needed.elements - sum(needed.common(Rectangle(rows, Span(0, width))).elements for rows in own)
-
-    total = from_others(grid.of_a(node, problem), placement.of_node(ranks, "a"), problem.l)
-    total += from_others(grid.of_b(node, problem), placement.of_node(ranks, "b"), problem.m)
-    kept, computed = placement.of_node(ranks, "c"), grid.of_c(node, problem)
-    total += grid.layers * problem.m * sum(map(len, kept))
-    return total - sum(computed.common(Rectangle(rows, Span(0, problem.m))).elements for rows in kept)
+    of_a, of_b, of_c = (placement.of_node(ranks, operand) for operand in "abc")
+    if grid.is_rows and placement.has_rows(problem):
+        own, height = (sum(part.shape[0] for part in of) for of in (of_a, of_c))
+        return problem.l * problem.m - sum(part.elements for part in of_b) + problem.m * max(0, height - own)
+    needed_of_a, needed_of_b, computed = grid.of_a(node, problem), grid.of_b(node, problem), grid.of_c(node, problem)
+    total = needed_of_a.elements - sum(part.elements_in(needed_of_a) for part in of_a)
+    total += needed_of_b.elements - sum(part.elements_in(needed_of_b) for part in of_b)
+    return total + sum(grid.layers * part.elements - part.elements_in(computed) for part in of_c)
 
 
 def candidates(nodes: int) -> Iterator[Grid]:

@@ -14,7 +14,9 @@ from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.spans import Span, Topology
 from hybrid.plan.grid import Grid, Placement
-from hybrid.plan.rectangles import Rectangle
+from hybrid.plan.rectangles import Part, Rectangle
+
+Place = tuple[slice, slice]
 
 _PANEL_BYTES = 8 << 20  # of B that a node receives at a time, at least: enough to keep a network busy
 _MOST_PANELS, _LEAST_COLUMNS = 16, 64
@@ -40,13 +42,19 @@ class GridLayout:
         width = -(-p.m // self.grid.columns)
         panels = min(of_b // _PANEL_BYTES, width // _LEAST_COLUMNS, _MOST_PANELS)
         panels = min(max(1, panels, self._messages(of_b), self._messages(of_c)), max(1, width))
-        pieces_of_a = 0 if self.grid.is_rows else min(self._messages(of_a), max(1, p.l // self.grid.layers))
+        pieces_of_a = 0 if self.rows_stay else min(self._messages(of_a), max(1, p.l // self.grid.layers))
         return {"A": pieces_of_a, "B": panels, "C": 0 if self.computes_in_place else panels}
+
+    @cached_property
+    def rows_stay(self) -> bool:
+        """Whether every rank multiplies the rows of A that it has."""
+        return self.grid.is_rows and self.placement.has_rows(self.problem)
 
     def rows_of_a(self, rank: int) -> Rectangle:
         """What a rank multiplies of A."""
-        if self.grid.is_rows:
-            return self.kept("A", rank)
+        if self.rows_stay:
+            (rows,), (columns,) = self.placement.a[rank].rows, self.placement.a[rank].columns
+            return Rectangle(rows, columns)
         whole, members = self.grid.of_a(self._node(rank), self.problem), self._members(rank)
         return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
 
@@ -58,12 +66,14 @@ class GridLayout:
         """The columns of B that the rank's node multiplies as panel `number`."""
         return self._received_of_b(rank).columns.part(self.pieces["B"], number)
 
-    def sends(self, operand: str, number: int, source: int, to: int) -> Rectangle:
-        """What of piece `number` one rank sends another, or has for itself."""
+    def sends(self, operand: str, number: int, source: int, to: int) -> list[tuple[Rectangle, Place]]:
+        """What of piece `number` one rank sends another, or has for itself: rectangles, and where they lie in what the one keeps of
+        A or B, or the other of C."""
         if operand == "C":
             computed = Rectangle(self.part_of_c(source).rows, self.panel(source, number))
-            return computed.common(self.kept("C", to))
-        return self.kept(operand, source).common(self._receives(operand, number, to))
+            return [*self.placement.c[to].common(computed)]
+        kept = self.placement.a[source] if operand == "A" else self.placement.b[source]
+        return [*kept.common(self._receives(operand, number, to))]
 
     def layer_of(self, rank: int) -> int:
         return self.grid.place(self._node(rank))[2]
@@ -72,12 +82,7 @@ class GridLayout:
     def computes_in_place(self) -> bool:
         """Whether every rank computes just what it keeps of C."""
         ranks = range(self.topology.size)
-        return self.grid.layers == 1 and all(self.part_of_c(rank) == self.kept("C", rank) for rank in ranks)
-
-    def kept(self, operand: str, rank: int) -> Rectangle:
-        """What a rank has of A or B before the product, or of C after it."""
-        width = self.problem.l if operand == "A" else self.problem.m
-        return Rectangle(getattr(self.placement, operand.lower())[rank], Span(0, width))
+        return self.grid.layers == 1 and all(Part.of(self.part_of_c(rank)) == self.placement.c[rank] for rank in ranks)
 
     def bytes_shared_on_node(self, node: int) -> int:
         """Of B, as the node needs it."""
@@ -86,9 +91,9 @@ class GridLayout:
     def bytes_on_rank(self, rank: int) -> int:
         """Of A, and of the parts of C that the rank computes, and receives to add them up."""
         p = self.problem
-        of_a = 0 if self.grid.is_rows else p.bytes(*self.rows_of_a(rank).shape)
+        of_a = 0 if self.rows_stay else p.bytes(*self.rows_of_a(rank).shape)
         of_c = 0 if self.computes_in_place else p.bytes(*self.part_of_c(rank).shape)
-        added = p.bytes(*self.kept("C", rank).shape) * self.grid.layers if self.grid.layers > 1 else 0
+        added = p.bytes(*self.placement.c[rank].shape) * self.grid.layers if self.grid.layers > 1 else 0
         return of_a + of_c + added
 
     def _receives(self, operand: str, number: int, rank: int) -> Rectangle:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Rectangles of a matrix: what a rank has of it, needs of it, or is sent of it."""
+"""Parts of a matrix: what a rank has of it, needs of it, or is sent of it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from hybrid.core.record import record
 from hybrid.core.spans import Span
@@ -31,3 +33,48 @@ class Rectangle:
     def within(self, other: Rectangle) -> tuple[slice, slice]:
         """Where it lies in an array that holds `other`."""
         return self.rows.within(other.rows).slice, self.columns.within(other.columns).slice
+
+
+@record
+class Part:
+    """Some rows of some columns, which need not be neighbours, but do not overlap: in an array one after the other."""
+
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, rectangle: Rectangle) -> Part:
+        return cls((rectangle.rows,), (rectangle.columns,))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(map(len, self.rows)), sum(map(len, self.columns))
+
+    @property
+    def elements(self) -> int:
+        rows, columns = self.shape
+        return rows * columns
+
+    def common(self, rectangle: Rectangle) -> Iterator[tuple[Rectangle, tuple[slice, slice]]]:
+        """The rectangles of it that lie in `rectangle`, and where they lie in its array."""
+        columns = [*_common(self.columns, rectangle.columns)]
+        for rows, down in _common(self.rows, rectangle.rows):
+            for across, place in columns:
+                yield Rectangle(rows, across), (down, place)
+
+    def elements_in(self, rectangle: Rectangle) -> int:
+        down, across = (
+            sum(len(span.common(whole)) for span in spans)
+            for spans, whole in ((self.rows, rectangle.rows), (self.columns, rectangle.columns))
+        )
+        return down * across
+
+
+def _common(spans: tuple[Span, ...], with_: Span) -> Iterator[tuple[Span, slice]]:
+    """Of spans that lie one after the other what is in `with_`, and where that lies."""
+    before = 0
+    for span in spans:
+        common = span.common(with_)
+        if len(common):
+            yield common, slice(before + common.lo - span.lo, before + common.hi - span.lo)
+        before += len(span)

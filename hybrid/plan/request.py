@@ -59,7 +59,7 @@ class PlanRequest:
         """Which rows the ranks have before the product, and of C after it: the same as of A, or all at the root."""
         n, ranks = self.problem.n, range(self.topology.size)
         of_c = self.rows_of_a if self.row_blocks else tuple(Span(0, n if rank == self.root else 0) for rank in ranks)
-        return Placement(self.rows_of_a, self.rows_of_b, of_c)
+        return Placement.of_rows(self.problem, self.rows_of_a, self.rows_of_b, of_c)
 
     @property
     def rows_of_a(self) -> tuple[Span, ...]:

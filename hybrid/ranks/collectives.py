@@ -170,21 +170,20 @@ def row_gather(matrix: np.ndarray, rows: Sequence[Span], root: int) -> Start:
     return start
 
 
-def exchange(sends: Mapping[int, np.ndarray], receives: Mapping[int, np.ndarray], own_rank: int) -> Start:
-    """Send each rank its matrix in `sends`, and receive those in `receives`: an all-to-all of matrices, which may be parts of
-    larger ones. What a rank has for itself is copied."""
+def exchange(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, Sequence[np.ndarray]], own_rank: int) -> Start:
+    """Send each rank its matrices in `sends`, and receive as many, of the same shapes, into those in `receives`: an all-to-all
+    of matrices, which may be parts of larger ones. What a rank has for itself is copied."""
 
     def start(comm: MPI.Comm) -> MPI.Request:
         from mpi4py import MPI
 
-        def side(matrices: Mapping[int, np.ndarray]) -> tuple[list[int], list[MPI.Datatype]]:
-            there = [rank in matrices and rank != own_rank for rank in range(comm.Get_size())]
+        def side(matrices: Mapping[int, Sequence[np.ndarray]]) -> tuple[list[int], list[MPI.Datatype]]:
+            there = [bool(matrices.get(rank)) and rank != own_rank for rank in range(comm.Get_size())]
             types = [_placed(matrices[rank]) if is_there else MPI.BYTE for rank, is_there in enumerate(there)]
             return list(map(int, there)), types
 
-        if own_rank in receives:
-            receives[own_rank][...] = sends[own_rank]
-
+        for into, source in zip(receives.get(own_rank, ()), sends.get(own_rank, ()), strict=True):
+            into[...] = source
         (counts, types), (counts_received, types_received) = side(sends), side(receives)
         nowhere = [0] * len(counts)  # the datatypes have the addresses
         try:
@@ -197,14 +196,14 @@ def exchange(sends: Mapping[int, np.ndarray], receives: Mapping[int, np.ndarray]
     return start
 
 
-def _placed(matrix: np.ndarray) -> MPI.Datatype:
-    """The datatype of a matrix at its address."""
+def _placed(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
+    """The datatype of matrices at their addresses."""
     from mpi4py import MPI
 
-    rows, columns = matrix.shape
-    lines = MPI.BYTE.Create_hvector(rows, columns * matrix.itemsize, matrix.strides[0])
-    placed = MPI.Datatype.Create_struct([1], [matrix.ctypes.data], [lines]).Commit()
-    lines.Free()
+    lines = [MPI.BYTE.Create_hvector(len(matrix), matrix.shape[1] * matrix.itemsize, matrix.strides[0]) for matrix in matrices]
+    placed = MPI.Datatype.Create_struct([1] * len(lines), [matrix.ctypes.data for matrix in matrices], lines).Commit()
+    for each in lines:
+        each.Free()
     return placed
 
 

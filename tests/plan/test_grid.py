@@ -16,6 +16,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
 from hybrid.plan.grid import Grid, Placement, candidates, choose, costs, parse, received
 from hybrid.plan.grid_layout import GridLayout
+from hybrid.plan.rectangles import Part, Rectangle
 
 PLENTY = 1 << 60
 
@@ -30,15 +31,36 @@ def layouts(draw):
     ranks, size = nodes * ranks_per_node, st.integers(0, 40)
     problem = Problem(draw(size), draw(size), draw(size))
     cuts = st.lists(st.integers(0, 40), min_size=ranks - 1, max_size=ranks - 1)
-    of_a, of_b = spans(draw(cuts), problem.n), spans(draw(cuts), problem.l)
-    of_c = draw(st.sampled_from([of_a, tuple(Span(0, problem.n if rank == 0 else 0) for rank in range(ranks))]))
     topology = Topology.of_equal_nodes(ranks, ranks_per_node)
     grid = draw(st.sampled_from([*candidates(nodes)]))
-    return GridLayout(problem, topology, grid, Placement(of_a, of_b, of_c), draw(st.sampled_from([64, 1000, 1 << 28])))
+    if draw(st.booleans()):
+        of_a, of_b = spans(draw(cuts), problem.n), spans(draw(cuts), problem.l)
+        of_c = draw(st.sampled_from([of_a, tuple(Span(0, problem.n if rank == 0 else 0) for rank in range(ranks))]))
+        placement = Placement.of_rows(problem, of_a, of_b, of_c)
+    else:
+        down = draw(st.sampled_from([rows for rows in range(1, ranks + 1) if ranks % rows == 0]))
+        deals = [dealt(draw(st.integers(1, 9)), down, ranks // down) for _ in range(3)]
+        shapes = (problem.n, problem.l), (problem.l, problem.m), (problem.n, problem.m)
+        of = [tuple(deal(shape, rank) for rank in range(ranks)) for deal, shape in zip(deals, shapes, strict=True)]
+        placement = Placement(*of)
+    return GridLayout(problem, topology, grid, placement, draw(st.sampled_from([64, 1000, 1 << 28])))
 
 
-def count(into: np.ndarray, part) -> None:
-    into[part.rows.slice, part.columns.slice] += 1
+def dealt(block: int, down: int, across: int):
+    """Parts of a matrix whose blocks are dealt to a grid of ranks, as ScaLAPACK deals them."""
+
+    def of_one(length: int, ranks: int, rank: int) -> tuple[Span, ...]:
+        return tuple(Span(lo, min(lo + block, length)) for lo in range(rank * block, length, ranks * block))
+
+    def part(shape: tuple[int, int], rank: int) -> Part:
+        return Part(of_one(shape[0], down, rank // across), of_one(shape[1], across, rank % across))
+
+    return part
+
+
+def count(into: np.ndarray, parts) -> None:
+    for part, _ in parts:
+        into[part.rows.slice, part.columns.slice] += 1
 
 
 @examples(150)
@@ -76,9 +98,11 @@ def test_every_element_of_c_gets_each_layers_term_once(layout):
         for source in ranks:
             for number in range(layout.pieces["C"]):
                 count(terms[layout.layer_of(source)], layout.sends("C", number, source, to))
-        kept = layout.kept("C", to).rows.slice
-        np.testing.assert_array_equal(terms[:, kept], 1)
-        assert terms.sum() == terms[:, kept].size
+        kept = np.zeros((p.n, p.m), bool)
+        for rows in layout.placement.c[to].rows:
+            for columns in layout.placement.c[to].columns:
+                kept[rows.slice, columns.slice] = True
+        np.testing.assert_array_equal(terms, np.broadcast_to(kept, terms.shape))
 
 
 @examples(150)
@@ -87,12 +111,13 @@ def test_nodes_receive_just_as_much_as_the_choice_assumes(layout):
     topology = layout.topology
     for node, members in enumerate(topology.nodes):
         from_others = sum(
-            layout.sends(operand, number, source, rank).elements
+            part.elements
             for rank in members
             for source in range(topology.size)
             if topology.node_of(source) != node
             for operand, pieces in layout.pieces.items()
             for number in range(pieces)
+            for part, _ in layout.sends(operand, number, source, rank)
         )
         assert from_others == received(layout.grid, node, layout.problem, topology, layout.placement)
 
@@ -101,7 +126,7 @@ def even(problem: Problem, nodes: int) -> tuple[Problem, Topology, Placement]:
     """One rank a node, with equal blocks of rows."""
     topology = Topology.of_equal_nodes(nodes, 1)
     of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in range(nodes)) for rows in (problem.n, problem.l))
-    return problem, topology, Placement(of_a, of_b, of_a)
+    return problem, topology, Placement.of_rows(problem, of_a, of_b, of_a)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +171,20 @@ def test_grids_are_read_and_wrong_ones_refused():
     for text in ("", "2", "2x", "0x4", "2x2x2x2", "2×2", "-1x4", "x", "2x2 ", "9999999x1"):
         with pytest.raises(UsageError, match="grid must be auto, rows, RxC or RxCxL"):
             parse(text, 4)
+
+
+def test_parts_of_a_part_lie_where_they_are_said_to():
+    part = Part((Span(2, 5), Span(10, 14)), (Span(0, 2), Span(6, 7)))
+    whole = np.arange(20 * 9).reshape(20, 9)
+    rows, columns = (np.concatenate([np.arange(span.lo, span.hi) for span in spans]) for spans in (part.rows, part.columns))
+    own = whole[np.ix_(rows, columns)]
+    assert own.shape == part.shape
+    asked = Rectangle(Span(4, 12), Span(1, 9))
+    found = [*part.common(asked)]
+    assert len(found) == 4
+    assert part.elements_in(asked) == sum(rectangle.elements for rectangle, _ in found) == 6
+    for rectangle, place in found:
+        np.testing.assert_array_equal(own[place], whole[rectangle.rows.slice, rectangle.columns.slice])
 
 
 def test_spans_are_divided_into_parts_without_gaps():

@@ -58,8 +58,8 @@ def test_parts_of_matrices_are_exchanged_and_nothing_beside_them_is_written(comm
     gathered = np.full((comm.size, ROWS, COLUMNS), -1.0)
 
     def make(columns):
-        sends = {rank: mine[parts[rank], columns] for rank in ranks}
-        return exchange(sends, {rank: gathered[rank, parts[team.rank], columns] for rank in ranks}, team.rank)
+        sends = {rank: [mine[parts[rank], columns]] for rank in ranks}
+        return exchange(sends, {rank: [gathered[rank, parts[team.rank], columns]] for rank in ranks}, team.rank)
 
     made = series(team, ranks, make, "parts")
     with team.phase("multiply"):
@@ -73,8 +73,9 @@ def test_parts_of_matrices_are_exchanged_and_nothing_beside_them_is_written(comm
 
 def test_who_has_nothing_to_exchange_takes_part_all_the_same(team, right):
     matrix = np.full_like(right, -1.0)
-    sends = {1: right} if team.rank == 0 else {}
-    receives = {0: matrix} if team.rank == 1 else {}
+    top, bottom = slice(0, 5), slice(5, ROWS)
+    sends = {1: [right[top], right[bottom]]} if team.rank == 0 else {}
+    receives = {0: [matrix[top], matrix[bottom]]} if team.rank == 1 else {}
     collectives = team.messages.collectives
     collectives.connect("parts", range(team.size))
     with team.phase("multiply"):

@@ -94,7 +94,7 @@ def planned_bytes(sizes: Sizes, nodes: int, *, stays: bool) -> int:
     problem, topology, ranks = Problem(*sizes), Topology.of_equal_nodes(nodes, 1), range(nodes)
     of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
     of_c = of_a if stays else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
-    placement = grids.Placement(of_a, of_b, of_c)
+    placement = grids.Placement.of_rows(problem, of_a, of_b, of_c)
     chosen = grids.choose(problem, topology, placement, memory=sys.maxsize)
     return problem.bytes(1, max(grids.received(chosen, node, problem, topology, placement) for node in ranks))
 
