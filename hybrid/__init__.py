@@ -12,10 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["RowBlock", "__version__", "empty", "multiply"]
+__all__ = ["Block2D", "RowBlock", "__version__", "empty", "multiply"]
 
 if TYPE_CHECKING:
     from hybrid.api import empty, multiply
+    from hybrid.arrays.block_2d import Block2D
     from hybrid.arrays.row_block import RowBlock
 
 
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from hybrid import api
 
         return getattr(api, name)
+    if name == "Block2D":
+        from hybrid.arrays.block_2d import Block2D
+
+        return Block2D
     if name == "RowBlock":
         from hybrid.arrays.row_block import RowBlock
 

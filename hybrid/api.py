@@ -10,12 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.arrays.block_2d import Block2D
 from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.row_block import RowBlock
 from hybrid.core.problem import ITEM_SIZES, MOST
 from hybrid.core.settings import Settings, as_int, one_of
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.execution.calls import asked_for, multiply_on_gpu, multiply_root_arrays, multiply_row_blocks, refuse_no_rank
+from hybrid.execution.calls import (
+    asked_for,
+    multiply_blocks_2d,
+    multiply_on_gpu,
+    multiply_root_arrays,
+    multiply_row_blocks,
+    refuse_no_rank,
+)
 from hybrid.host.page_memory import empty_matrix
 from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.ranks.world import team_of
@@ -52,7 +60,7 @@ def multiply(
     a, b
         Matrices at `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol.
         float32 and float64 are taken as they are, other types where NumPy's promotion leads to one of these. Or a `RowBlock`
-        each, on every rank.
+        each, or a `Block2D` each, on every rank.
     comm
         The mpi4py communicator whose ranks work together; every one of them must call. None: this process alone, without MPI.
     root
@@ -76,10 +84,11 @@ def multiply(
 
     Returns
     -------
-    ndarray or RowBlock or None
+    ndarray or RowBlock or Block2D or None
         a · b at the root, None elsewhere: `out` where it is given, a CuPy array where both a and b lie on a GPU, else a NumPy
         array. With several ranks on the root's node it may lie in shared memory, which processes forked later share. Of
-        RowBlocks: this rank's RowBlock of the product, where its rows of a lie; then root and out are not used.
+        RowBlocks: this rank's RowBlock of the product, where its rows of a lie; then root and out are not used. Of Block2Ds: this
+        rank's Block2D of the product, with its rows of a and its columns of b, multiplied on CPUs.
 
     Raises
     ------
@@ -91,9 +100,10 @@ def multiply(
     root = as_int(root)
     flags = {"kernel": kernel, "device": device, "check": check, "on_fault": on_fault, "threads": threads}
     with _one_at_a_time if team.size == 1 else nullcontext():
-        if isinstance(a, RowBlock) or isinstance(b, RowBlock):
-            with team.together():
-                return multiply_row_blocks(session, a, b, root, out, flags)
+        for kind, multiply_parts in ((RowBlock, multiply_row_blocks), (Block2D, multiply_blocks_2d)):
+            if isinstance(a, kind) or isinstance(b, kind):
+                with team.together():
+                    return multiply_parts(session, a, b, root, out, flags)
         both_on_gpu = on_gpu(a) and on_gpu(b)
         if team.size == 1 and out is None and both_on_gpu:
             return multiply_on_gpu(session, a, b, root, flags)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from hybrid.arrays.block_2d import Block2D, Blocks, problem_of_2d
 from hybrid.arrays.interop import as_gpu_matrix, as_rows, await_callers_work, empty_like
 from hybrid.arrays.root_arrays import RootMatrices, can_hold, checked_operands, lie_shared, refuse_shapes
 from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
@@ -15,6 +17,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.caller import warn
 from hybrid.core.settings import Settings
 from hybrid.errors import CheckFailed, UsageError
+from hybrid.execution.block_2d_product import run_block_2d_product
 from hybrid.execution.product import RunOptions, run_product
 from hybrid.execution.row_block_product import run_row_block_product
 from hybrid.plan.plan import Plan
@@ -68,6 +71,32 @@ def multiply_row_blocks(session: Session, a: Any, b: Any, root: int, out: Any, f
     c, check = run_row_block_product(session, decision, a.array, b.array, settings)
     _settle(check, warns=team.rank == 0)
     return RowBlock(c)
+
+
+def multiply_blocks_2d(session: Session, a: Any, b: Any, root: int, out: Any, flags: dict[str, Any]) -> Block2D:
+    team = session.team
+    with team.phase("agree", timed=False) as looking:
+        settings = Settings.gather(flags)
+        if out is not None or root != 0:
+            raise UsageError("a product of Block2Ds has neither out nor root: every rank keeps its part")
+        if settings.on_fault == "repair":
+            raise UsageError("a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'")
+        if settings.device == "auto":
+            settings = replace(settings, device="cpu")
+        looking.mine = (asked_for(settings, kind="Block2Ds", root=root), take_inventory(session, settings), Blocks.of(a, b))
+    same_on_all_ranks([said[0] for said in looking.all])
+    team.pretend_nodes(settings.ranks_per_node)
+    blocks: list[Blocks] = [said[2] for said in looking.all]
+    problem, placement = problem_of_2d(blocks)
+    if team.size == 1:
+        whole = multiply_row_blocks(session, RowBlock(a.in_order()), RowBlock(b.in_order()), root, None, flags).array
+        return Block2D(whole[np.ix_(a.indices[0], b.indices[1])], (problem.n, problem.m), a.rows, b.columns)
+    besides = tuple(each.copied_bytes for each in blocks)
+    request = ProductRequest(problem, OperandLocation.BLOCKS_2D, blocks_2d=placement, besides=besides)
+    decision = agree(session, request, settings, [said[1] for said in looking.all])
+    c, check = run_block_2d_product(session, decision, a.array, b.array)
+    _settle(check, warns=False)
+    return Block2D(c, (problem.n, problem.m), a.rows, b.columns)
 
 
 def multiply_on_gpu(session: Session, a: Any, b: Any, root: int, flags: dict[str, Any]) -> Any:

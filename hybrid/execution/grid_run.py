@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from hybrid.execution.host_matrices import Progress
 from hybrid.execution.rank_check import SumElsewhere
 from hybrid.execution.worker import Worker
 from hybrid.host.page_memory import empty_matrix
+from hybrid.host.threads import limited_threads
 from hybrid.plan.grid_layout import Place
 from hybrid.plan.rectangles import Rectangle
 from hybrid.ranks.collectives import Series, Start, exchange
@@ -20,11 +22,16 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
+from hybrid.verification.alone import verify_alone
 from hybrid.verification.check import Check, WrongCopy
+from hybrid.verification.exchanged import verify_exchange
 from hybrid.verification.wrong_parts import WrongParts
 
 _IN, _OUT = "to the grid", "from the grid"  # the two series of collectives
 _AHEAD = 2  # collectives that are started before they are needed: their messages fill the network while others end
+
+
+Pieces = dict[int, list[np.ndarray]]  # by the rank to which they go, or from which they come
 
 
 class GridRun:
@@ -51,6 +58,7 @@ class GridRun:
             layers = layout.grid.layers
             self._terms = None if layers == 1 else empty_matrix(height * layers, width, dtype).reshape(layers, height, width)
         self._rank_device.meet(team, layout.pieces["B"])
+        self._exchanged: list[tuple[str, Pieces, Pieces]] = []
         self._transfers = {
             series: [self._transfer(operand, number) for operand in operands for number in range(layout.pieces[operand])]
             for series, operands in ((_IN, "AB"), (_OUT, "C"))
@@ -103,6 +111,16 @@ class GridRun:
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
         return []
 
+    def check_parts(self, threads: int) -> Check:
+        """Of what each rank has computed, and of what was sent, where no rank has whole rows. Every rank calls it."""
+        for operand, sent, received in self._exchanged:
+            verify_exchange(self._team, operand, sent, received, threads)
+        with self._team.phase("check") as checking, busy(), limited_threads(1):
+            checking.mine = verify_alone(self._a, self._b, self._c, threads)
+        wrong = [rank for rank, check in enumerate(checking.all) if not check.ok]
+        worst = max(checking.all, key=lambda check: (not check.ok, check.kind, check.error))  # exact before freivalds
+        return replace(worst, faults=tuple(f"rank {rank}: {fault}" for rank in wrong for fault in checking.all[rank].faults))
+
     def note_work(self) -> None:
         """After the clock has stopped: when each multiplication of the product ran."""
         for phase, begin, end in self._rank_device.device.finish():
@@ -148,6 +166,7 @@ class GridRun:
         layout, me, ranks = self._layout, self._team.rank, range(self._team.size)
         sends = {rank: self._sources(operand, layout.sends(operand, number, me, rank)) for rank in ranks}
         receives = {rank: self._destinations(operand, layout.sends(operand, number, rank, me), rank) for rank in ranks}
+        self._exchanged.append((operand, sends, receives))
         return exchange(sends, receives, me)
 
     def _sources(self, operand: str, parts: Sequence[tuple[Rectangle, Place]]) -> list[np.ndarray]:

@@ -67,8 +67,8 @@ class GridLayout:
         return self._received_of_b(rank).columns.part(self.pieces["B"], number)
 
     def sends(self, operand: str, number: int, source: int, to: int) -> list[tuple[Rectangle, Place]]:
-        """What of piece `number` one rank sends another, or has for itself: rectangles, and where they lie in what the one keeps of
-        A or B, or the other of C."""
+        """What of piece `number` one rank sends another, or has for itself: rectangles, and where they lie in what the one keeps
+        of A or B, or the other of C."""
         if operand == "C":
             computed = Rectangle(self.part_of_c(source).rows, self.panel(source, number))
             return [*self.placement.c[to].common(computed)]

@@ -149,6 +149,8 @@ class Plan:
         to device."""
         p = self.problem
         for_grid = self.grid_layout.bytes_shared_on_node(node) if self.grid_layout else 0
+        if self.operands is OperandLocation.BLOCKS_2D:
+            return for_grid
         if self.has_row_blocks:
             return for_grid if self.own_rows_suffice else p.bytes(p.l, p.m)
         return (
@@ -177,6 +179,8 @@ class Plan:
         """Private host memory of a rank."""
         buffers = 0 if self.device == "cuda" else self.bytes_of_buffers(rank)
         of_c = self.problem.bytes(len(self.shares[rank].rows), self.problem.m) if self.has_row_blocks else 0
+        if self.operands is OperandLocation.BLOCKS_2D and self.grid_layout is not None:
+            of_c = self.problem.bytes(*self.grid_layout.placement.c[rank].shape)
         for_grid = self.grid_layout.bytes_on_rank(rank) if self.grid_layout else 0
         return PROCESS_BYTES + buffers + of_c + for_grid + self.bytes_of_check(rank)
 
@@ -252,6 +256,8 @@ def make_plan(request: PlanRequest) -> Plan:
         for rank, (rows, b_rows) in enumerate(zip(blocks, request.rows_of_b, strict=True))
     )
     operands = OperandLocation.ROW_BLOCKS if on_devices else OperandLocation.NODE_SHARED
+    if request.blocks_2d is not None:
+        operands = OperandLocation.BLOCKS_2D
     check = request.check
     if check == "on":
         check = "device" if staged and _checks_on_device(request, tiling, tallest) else "host"

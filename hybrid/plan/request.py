@@ -18,6 +18,7 @@ class OperandLocation(Enum):
     NODE_SHARED = "node-shared matrices"  # every rank reads and writes its rows in memory that its node's ranks share
     ROOT_ARRAYS = "the root's arrays"  # private memory of the root, which copies them to and from all devices itself
     ROW_BLOCKS = "row blocks"  # every rank has its own rows of A and B, and keeps its rows of C
+    BLOCKS_2D = "2-D blocks"  # every rank has some rows of some columns of A and B, and keeps some of C
 
 
 @record
@@ -47,6 +48,7 @@ class PlanRequest:
     model: MachineModel = H200
     left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
     grid: Grid | None = None  # of the nodes; None: every node multiplies its rows of A by all of B
+    blocks_2d: Placement | None = None  # of the operands and C, where they are distributed so
     message_bytes: int = 1 << 28  # that a rank of a grid receives at a time, at most
 
     @property
@@ -56,7 +58,9 @@ class PlanRequest:
 
     @property
     def placement(self) -> Placement:
-        """Which rows the ranks have before the product, and of C after it: the same as of A, or all at the root."""
+        """What the ranks have before the product, and after it of C: of row blocks A's rows, else the root has all."""
+        if self.blocks_2d is not None:
+            return self.blocks_2d
         n, ranks = self.problem.n, range(self.topology.size)
         of_c = self.rows_of_a if self.row_blocks else tuple(Span(0, n if rank == self.root else 0) for rank in ranks)
         return Placement.of_rows(self.problem, self.rows_of_a, self.rows_of_b, of_c)

@@ -41,6 +41,7 @@ class ProductRequest:
     operands: OperandLocation = OperandLocation.NODE_SHARED
     root: int = 0
     row_blocks: RowBlocks | None = None
+    blocks_2d: grids.Placement | None = None
     bytes_there: int = 0
     besides: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
@@ -172,6 +173,7 @@ def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Setting
         slab_rows=settings.slab_rows,
         check=settings.check,
         row_blocks=row_blocks,
+        blocks_2d=request.blocks_2d,
         model=machine.model,
         left_out=request.left_out if may_leave_out(settings) else (),
         message_bytes=settings.message_bytes,
@@ -188,9 +190,11 @@ def _choose_grid(asked: PlanRequest, machine: Machine, request: ProductRequest, 
     """The grid asked for, or the best; None where B comes to every node in column panels. UsageError where there can be none."""
     nodes = len(asked.topology.nodes)
     grid = grids.parse(settings.grid, nodes)
+    if asked.copies_to_buffers and request.blocks_2d is not None:
+        raise UsageError("2-D blocks are multiplied on CPUs, in place: choose device cpu, or use row blocks")
     if asked.copies_to_buffers and grid is not None and not grid.is_rows:
         raise UsageError(f"a grid of nodes multiplies on CPUs, in place: choose device cpu, or grid {grids.ROWS}")
-    if asked.copies_to_buffers or nodes == 1:
+    if asked.copies_to_buffers or (nodes == 1 and request.blocks_2d is None):
         return None
     if grid is None:
         # The root's arrays leave it over one link, whoever needs them: row blocks ask for no more of that.
@@ -199,7 +203,7 @@ def _choose_grid(asked: PlanRequest, machine: Machine, request: ProductRequest, 
         memory = min(each.host_bytes for each in machine.memory)
         grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
     # Unless C is gathered: then its panels and B's travel as broadcasts and gathers, which spare the root's link.
-    return grid if request.row_blocks or not grid.is_rows else None
+    return grid if request.row_blocks or request.blocks_2d or not grid.is_rows else None
 
 
 def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory]) -> bool:

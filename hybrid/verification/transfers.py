@@ -25,10 +25,10 @@ def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view:
         return share.rows if key == "A" else share.b_rows
 
     with team.phase("check") as received:
-        received.mine = _checksums(view[rows_of(team.rank)], plan.problem.dtype, threads)
+        received.mine = checksums(view[rows_of(team.rank)], plan.problem.dtype, threads)
     with team.phase("check") as comparing:
         if team.rank == plan.root:
-            sent = _checksums(operand.array, plan.problem.dtype, threads)
+            sent = checksums(operand.array, plan.problem.dtype, threads)
             comparing.mine = [rank for rank, sums in enumerate(received.all) if (sums != sent[rows_of(rank).slice]).any()]
     for rank in comparing.all[plan.root]:
         raise CheckFailed(
@@ -39,14 +39,14 @@ def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view:
 def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, threads: int) -> None:
     """Raise CheckFailed on all ranks if some rank's `own` rows of B differ from those in its node's shared memory."""
     with team.phase("check") as comparing:
-        sums = (_checksums(matrix, own.dtype.name, threads) for matrix in (own, view[rows]))
+        sums = (checksums(matrix, own.dtype.name, threads) for matrix in (own, view[rows]))
         comparing.mine = rows if np.not_equal(*sums).any() else None
     for rank, wrong in enumerate(comparing.all):
         if wrong is not None:
             raise CheckFailed(f"rows {wrong} of B did not reach the memory of its node as rank {rank} has them")
 
 
-def _checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
+def checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
     bits = {4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
     weights = 2 * np.arange(matrix.shape[1], dtype=np.uint64) + 1
     sums = np.empty(len(matrix), np.uint64)

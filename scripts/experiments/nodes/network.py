@@ -26,7 +26,7 @@ while [ "${1#-}" != "$1" ]; do shift; done
 name=PREFIX$((${1##*.} - 1)); shift
 exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0"; eval "$*"' "$name" "$@"
 """
-# The only way to another node is the link. Without "put" ScaLAPACK's pdgemm is faster there, and MPICH 4.0 does not hang at its end.
+# The only way to another node is the link. Without "put" ScaLAPACK's pdgemm is faster, and MPICH 4.0 does not hang at its end.
 _TRANSPORTS = {
     "UCX_TLS": "tcp,self",
     "UCX_NET_DEVICES": "eth0",

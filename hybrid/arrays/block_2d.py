@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Matrices that are distributed over all ranks in two dimensions: blocks of a grid, or block-cyclically as ScaLAPACK has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.interop import common_dtype, on_gpu, refuse_masked
+from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.spans import Span
+from hybrid.errors import UsageError
+from hybrid.plan.grid import Placement
+from hybrid.plan.rectangles import Part, Rectangle
+
+_DENSE, _DESCRIPTOR = 1, 9  # ScaLAPACK's type of a dense matrix, and the length of its descriptor
+Bounds = tuple[int, int]  # from, and to which row or column, this one not included
+
+
+@dataclass(frozen=True, eq=False)
+class Block2D:
+    """This rank's rows and columns of a matrix that is distributed over a grid of ranks.
+
+    Every rank has one; it may be empty. Each row belongs to one row of the grid, each column to one of its columns.
+
+    Parameters
+    ----------
+    array
+        The elements: a NumPy array.
+    shape
+        Rows and columns of the whole matrix.
+    rows, columns
+        Which these are: pairs of the first and the last plus one, in the array's order.
+    """
+
+    array: Any
+    shape: tuple[int, int]
+    rows: Sequence[Bounds]
+    columns: Sequence[Bounds]
+
+    def __post_init__(self) -> None:
+        if getattr(self.array, "ndim", None) != 2 or on_gpu(self.array):
+            raise UsageError(f"a Block2D takes a matrix in host memory, not {type(self.array).__name__}")
+        refuse_masked(self.array, "a Block2D")
+        for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
+            for bounds in spans:
+                if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= length:
+                    raise UsageError(f"{bounds} are no {name} of a matrix of {length}")
+        if self.array.shape != self.part.shape:
+            raise UsageError(
+                f"an array of shape {self.array.shape} is given for {self.part.shape[0]} rows, {self.part.shape[1]} columns"
+            )
+
+    @property
+    def part(self) -> Part:
+        rows, columns = (tuple(Span(*bounds) for bounds in spans) for spans in (self.rows, self.columns))
+        return Part(rows, columns)
+
+    @property
+    def indices(self) -> tuple[np.ndarray, np.ndarray]:
+        """In the whole matrix, of the array's rows and of its columns."""
+        rows, columns = (
+            np.concatenate([np.arange(0), *(np.arange(*bounds) for bounds in of)]) for of in (self.rows, self.columns)
+        )
+        return rows, columns
+
+    def in_order(self) -> np.ndarray:
+        """The whole matrix, of which this rank has all parts."""
+        whole = np.empty(self.shape, self.array.dtype)
+        for rectangle, place in self.part.common(Rectangle(Span(0, self.shape[0]), Span(0, self.shape[1]))):
+            whole[rectangle.rows.slice, rectangle.columns.slice] = self.array[place]
+        return whole
+
+    @classmethod
+    def from_scalapack(cls, array: Any, descriptor: Sequence[int], grid: tuple[int, int], process: tuple[int, int]) -> Block2D:
+        """A distributed matrix of ScaLAPACK's.
+
+        Parameters
+        ----------
+        array
+            The local matrix, of Fortran's order or C's; rows beyond those that there are locally are left out.
+        descriptor
+            The nine integers of its array descriptor: DTYPE, CTXT, M, N, MB, NB, RSRC, CSRC, LLD.
+        grid, process
+            Rows and columns of the BLACS process grid, and this process's row and column in it.
+        """
+        if len(descriptor) != _DESCRIPTOR or descriptor[0] != _DENSE:
+            raise UsageError(f"{list(descriptor)} is no descriptor of a dense matrix of ScaLAPACK's")
+        _, _, n, m, row_block, column_block, first_row, first_column, _ = map(int, descriptor)
+        rows = _dealt(n, row_block, grid[0], (process[0] - first_row) % grid[0])
+        columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
+        height, width = sum(hi - lo for lo, hi in rows), sum(hi - lo for lo, hi in columns)
+        return cls(array[:height, :width], (n, m), rows, columns)
+
+
+def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:
+    """Blocks of so many rows or columns, dealt to processes in turn."""
+    if block < 1:
+        raise UsageError(f"blocks of {block} rows or columns cannot be dealt")
+    return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What the other ranks must know of one rank's blocks of A and B."""
+
+    shape_a: tuple[int, int]
+    shape_b: tuple[int, int]
+    a: Part
+    b: Part
+    dtype: str
+    copied_bytes: int  # of host memory, for blocks that must be converted
+
+    @classmethod
+    def of(cls, a: Any, b: Any) -> Blocks:
+        """Of this rank's operands. UsageError if they cannot be multiplied."""
+        for name, block in (("a", a), ("b", b)):
+            if not isinstance(block, Block2D):
+                raise UsageError(f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank")
+        dtype = common_dtype(a.array.dtype, b.array.dtype)
+        copied = [block.array for block in (a, b) if block.array.dtype != dtype or not block.array.flags.c_contiguous]
+        return cls(tuple(a.shape), tuple(b.shape), a.part, b.part, dtype, sum(each.size for each in copied) * ITEM_SIZES[dtype])
+
+
+def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:
+    """The product of all ranks' blocks, and where these lie. UsageError if they do not fit together, or are no grid's."""
+    first = blocks[0]
+    for rank, block in enumerate(blocks):
+        if (block.shape_a, block.shape_b, block.dtype) != (first.shape_a, first.shape_b, first.dtype):
+            raise UsageError(
+                f"rank {rank}'s blocks are of matrices {block.shape_a} and {block.shape_b} of {block.dtype}, "
+                f"rank 0's {first.shape_a} and {first.shape_b} of {first.dtype}"
+            )
+    if first.shape_a[1] != first.shape_b[0]:
+        raise UsageError(f"A has {first.shape_a[1]} columns and B {first.shape_b[0]} rows: they must be the same")
+    problem = Problem(*first.shape_a, first.shape_b[1], first.dtype)
+    of_a, of_b = [block.a for block in blocks], [block.b for block in blocks]
+    of_c = [Part(a.rows, b.columns) for a, b in zip(of_a, of_b, strict=True)]
+    for name, parts, shape in (("A", of_a, first.shape_a), ("B", of_b, first.shape_b), ("C", of_c, (problem.n, problem.m))):
+        _refuse_no_grid(name, parts, shape)
+    return problem, Placement(tuple(of_a), tuple(of_b), tuple(of_c))
+
+
+def _refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:
+    """UsageError unless every element belongs to one rank, which has all elements of its rows and its columns."""
+    there = [part for part in parts if part.elements]
+    rows, columns = {part.rows for part in there}, {part.columns for part in there}
+    whole = all(_cover(spans, length) for spans, length in ((rows, shape[0]), (columns, shape[1])))
+    pairs = {(part.rows, part.columns) for part in there}
+    if shape[0] * shape[1] and not (whole and len(pairs) == len(there) == len(rows) * len(columns)):
+        how = "the ranks' rows of A and columns of B" if name == "C" else "the ranks' blocks"
+        raise UsageError(
+            f"{how} do not make up {name} ({shape[0]}×{shape[1]}) once: each element must belong to one rank of a grid"
+        )
+
+
+def _cover(spans: set[tuple[Span, ...]], length: int) -> bool:
+    """Whether these cover all rows or columns, none of them twice."""
+    end = 0
+    for span in sorted(span for of_one in spans for span in of_one if len(span)):
+        if span.lo != end:
+            return False
+        end = span.hi
+    return end == length

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""Products of matrices whose blocks lie on all ranks, in two dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.devices import cpu
+from hybrid.errors import CheckFailed, RankFailed, UsageError
+from hybrid.execution.grid_run import GridRun
+
+pytestmark = pytest.mark.mpi
+
+
+def grids(size):
+    return [(rows, size // rows) for rows in range(1, size + 1) if size % rows == 0]
+
+
+def dealt(comm, matrix, grid, blocks, order="C"):
+    """As ScaLAPACK deals a matrix: this rank's part, and its descriptor."""
+    process = divmod(comm.rank, grid[1])
+    of = [
+        [index for index in range(length) if index // block % processes == mine]
+        for length, block, processes, mine in zip(matrix.shape, blocks, grid, process, strict=True)
+    ]
+    local = np.array(matrix[np.ix_(*of)], order=order)
+    descriptor = (1, 0, *matrix.shape, *blocks, 0, 0, max(1, len(of[0])))
+    return hybrid.Block2D.from_scalapack(local, descriptor, grid, process)
+
+
+def is_part_of(block, whole):
+    rows, columns = block.indices
+    accuracy = 1e-3 if whole.dtype == np.float32 else 1e-11
+    np.testing.assert_allclose(block.array, whole[np.ix_(rows, columns)], rtol=accuracy, atol=accuracy)
+    return block.shape == whole.shape
+
+
+@pytest.mark.parametrize("nodes", ["0", "1", "2"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_any_block_cyclic_distribution_gives_numpys_product(comm, rng, monkeypatch, dtype, nodes):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
+    for grid in grids(comm.size):
+        for order in "CF":
+            n, l, m = (int(size) for size in rng.integers(0, 120, 3))
+            a, b = rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
+            down, deep, across, other = (int(size) for size in rng.integers(1, 70, 4))
+            first, second = dealt(comm, a, grid, (down, deep), order), dealt(comm, b, grid, (other, across), order)
+            c = hybrid.multiply(first, second, comm=comm)
+            assert c.array.dtype == dtype
+            assert is_part_of(c, a @ b)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_blocks_of_a_grid_may_be_of_any_size_and_powers_stay_distributed(comm, rng):
+    a = rng.standard_normal((60, 60)) / 8
+    cut = comm.bcast(int(rng.integers(0, 61)))
+    columns = [(0, cut), (cut, 60)][comm.rank % 2]
+    rows = (60 * (comm.rank // 2) // (comm.size // 2), 60 * (comm.rank // 2 + 1) // (comm.size // 2))
+    power = block = hybrid.Block2D(a[slice(*rows), slice(*columns)], a.shape, [rows], [columns])
+    for _ in range(3):
+        power = hybrid.multiply(power, block, comm=comm)
+    assert is_part_of(power, np.linalg.matrix_power(a, 4))
+
+
+def test_what_is_no_grid_s_or_does_not_fit_together_is_refused_on_all_ranks(comm):
+    ones, whole = np.ones((4, 4)), [(0, 4)]
+    everything = hybrid.Block2D(ones, (4, 4), whole, whole)
+    nothing = hybrid.Block2D(np.empty((0, 4)), (4, 4), [], whole)
+    at_the_first = everything if comm.rank == 0 else nothing
+    half = hybrid.Block2D(ones[:2], (4, 4), [(0, 2)], whole) if comm.rank == 0 else nothing
+    with pytest.raises(UsageError, match=r"the ranks' blocks do not make up A \(4×4\) once"):
+        hybrid.multiply(half, at_the_first, comm=comm)
+    with pytest.raises(UsageError, match="b is no Block2D, but the other operand is one"):
+        hybrid.multiply(at_the_first, ones, comm=comm)
+    with pytest.raises(UsageError, match="neither out nor root"):
+        hybrid.multiply(at_the_first, at_the_first, comm=comm, out=ones)
+    with pytest.raises(UsageError, match="cannot be repaired"):
+        hybrid.multiply(at_the_first, at_the_first, comm=comm, on_fault="repair")
+    height = 5 if comm.rank == 0 else 0
+    too_high = hybrid.Block2D(np.ones((height, 4)), (5, 4), [(0, height)], whole)
+    with pytest.raises(UsageError, match="A has 4 columns and B 5 rows"):
+        hybrid.multiply(at_the_first, too_high, comm=comm)
+    np.testing.assert_array_equal(hybrid.multiply(at_the_first, at_the_first, comm=comm).array, at_the_first.array @ ones)
+
+
+def test_wrong_blocks_are_refused_where_they_are_made():
+    ones = np.ones((2, 3))
+    with pytest.raises(UsageError, match=r"shape \(2, 3\) is given for 2 rows, 4 columns"):
+        hybrid.Block2D(ones, (9, 9), [(0, 2)], [(0, 4)])
+    with pytest.raises(UsageError, match=r"\(7, 10\) are no columns of a matrix of 9"):
+        hybrid.Block2D(ones, (9, 9), [(0, 2)], [(7, 10)])
+    with pytest.raises(UsageError, match="takes a matrix in host memory, not list"):
+        hybrid.Block2D([[1.0]], (1, 1), [(0, 1)], [(0, 1)])
+    with pytest.raises(UsageError, match="no descriptor of a dense matrix"):
+        hybrid.Block2D.from_scalapack(ones, (502, 0, 2, 3, 1, 1, 0, 0, 2), (1, 1), (0, 0))
+    with pytest.raises(UsageError, match="blocks of 0 rows"):
+        hybrid.Block2D.from_scalapack(ones, (1, 0, 2, 3, 0, 1, 0, 0, 2), (1, 1), (0, 0))
+
+
+def test_processes_may_begin_elsewhere_and_leading_dimensions_be_larger():
+    local = np.asfortranarray(np.arange(12.0).reshape(4, 3))
+    block = hybrid.Block2D.from_scalapack(local, (1, 0, 5, 3, 2, 3, 1, 0, 4), (2, 1), (0, 0))
+    assert block.rows == ((2, 4),), "the first block is the other process's"
+    np.testing.assert_array_equal(block.array, local[:2])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_wrong_product_and_a_wrong_transfer_are_found(comm, rng, monkeypatch):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    a, b = comm.bcast(rng.random((80, 80))), comm.bcast(rng.random((80, 80)))
+    grid = (1, comm.size)
+
+    def product():
+        return hybrid.multiply(dealt(comm, a, grid, (16, 16)), dealt(comm, b, grid, (16, 16)), comm=comm)
+
+    def wrong(first, second, c):
+        np.matmul(first, second, out=c)
+        if comm.rank == 1 and c.size:
+            c[-1, -1] += 1
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cpu, "blas", wrong)
+        with pytest.raises(CheckFailed, match="rank 1: row"):
+            product()
+
+    original = GridRun._multiply
+
+    def lowest_bit(run, number):
+        """Of the first element that another rank has sent: too small a change for the check of the product."""
+        received = next(received for operand, _, received in run._exchanged if operand == "A")
+        for matrices in [of_rank for rank, of_rank in received.items() if rank != 1 and comm.rank == 1 and number == 0]:
+            matrices[0][0, 0] = np.nextafter(matrices[0][0, 0], 2)
+            break
+        original(run, number)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(GridRun, "_multiply", lowest_bit)
+        with pytest.raises(CheckFailed, match=r"what rank 0 sent of A did not reach rank 1"):
+            product()
+    assert is_part_of(product(), a @ b)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_fails_ends_the_call_on_all(comm, rng, monkeypatch):
+    a = comm.bcast(rng.random((40, 40)))
+    blocks = [dealt(comm, a, (1, comm.size), (8, 8)) for _ in range(2)]
+
+    def fails(*matrices):
+        raise ArithmeticError("a broken BLAS")
+
+    with monkeypatch.context() as broken:
+        if comm.rank == 1:
+            broken.setattr(cpu, "blas", fails)
+        with pytest.raises(RankFailed, match=r"rank 1 on .*, multiply: .*a broken BLAS"):
+            hybrid.multiply(*blocks, comm=comm)
+    assert is_part_of(hybrid.multiply(*blocks, comm=comm), a @ a)
