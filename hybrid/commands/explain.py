@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from hybrid.commands.explain_grid import grid_lines
 from hybrid.core.settings import Settings
 from hybrid.core.text import readable
 from hybrid.errors import DeviceUnavailable, DoesNotFit
@@ -22,11 +23,14 @@ _TILES_COUNTED = 10_000
 _ARRIVALS_SHOWN, _LONGEST_ORDER = 50, 400
 
 
-def explain(machine: Machine, request: ProductRequest, settings: Settings) -> None:
-    """Print the decision, then raise what a run would be refused for. On the machine nothing may be unknown."""
+def explain(machine: Machine, request: ProductRequest, settings: Settings, network: float = 0.0) -> None:
+    """Print the decision, then raise what a run would be refused for. On the machine nothing may be unknown. `network`: bytes a
+    second between a node and the others, 0 where that is not known."""
     decision = decide(machine, request, settings)
     assert isinstance(decision, Decision), "an assumed machine leaves nothing unknown"
     print("\n".join(_lines(decision, machine, request, settings)), flush=True)
+    if len(decision.plan.topology.nodes) > 1:
+        print("\n".join(grid_lines(decision.plan, network)), flush=True)
     if decision.shortage:
         raise DoesNotFit(decision.shortage)
     decision.plan.refuse_endless()
@@ -51,12 +55,16 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
     first = plan.shares[0]
     if not first.holds_all:
         yield _out_of_core(first)
-    order = " ".join(_arrival(arrival, first) for arrival in islice(first.arrivals(), _ARRIVALS_SHOWN))
-    yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
+    if plan.grid_layout is None:
+        order = " ".join(_arrival(arrival, first) for arrival in islice(first.arrivals(), _ARRIVALS_SHOWN))
+        yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
     nodes = len(plan.topology.nodes)
     if nodes > 1:
+        of_b = "from GPU to GPU" if plan.transport == "nccl" else f"to {nodes - 1} more"
+        if plan.grid_layout is not None:
+            of_b = "and A where the grid needs them"
         yield (
-            f"between nodes: B {'from GPU to GPU' if plan.transport == 'nccl' else f'to {nodes - 1} more'}, "
+            f"between nodes: B {of_b}, "
             f"{readable(moved_bytes(plan, 'gather'))} of C back to node {plan.root_node}, "
             f"in messages of at most {readable(settings.message_bytes)}"
         )
@@ -66,13 +74,20 @@ def _node(plan: Plan, node: int) -> str:
     ranks = plan.topology.nodes[node]
     return (
         f"node {node}: ranks {ranks[0]}–{ranks[-1]}, rows {plan.a_rows_on(node)} of A, "
-        f"{'all' if plan.transport != 'nccl' else f'rows {plan.b_rows_on(node)}'} of B, "
+        f"{f'rows {plan.b_rows_on(node)}' if plan.b_stays_parted else 'all'} of B, "
         f"rows {plan.c_rows_on(node)} of C: {readable(plan.bytes_shared_on_node(node))} shared, "
         f"{readable(plan.bytes_on_node(node))} with its processes ({readable(PROCESS_BYTES)} each)"
     )
 
 
 def _rank(decision: Decision, share: RankShare) -> str:
+    layout = decision.plan.grid_layout
+    if layout is not None:
+        a, c, panels = layout.rows_of_a(share.rank), layout.part_of_c(share.rank), layout.pieces["B"]
+        return (
+            f"rank {share.rank}: rows {share.rows} of A and {share.b_rows} of B; it multiplies rows {a.rows}, "
+            f"columns {a.columns} of A by columns {c.columns} of B, in {panels} column panel(s)"
+        )
     buffers = decision.plan.bytes_of_buffers(share.rank)
     gpu = decision.placements[share.rank].gpu
     where = f"GPU {gpu.index}" if gpu else "its own buffers"

@@ -9,6 +9,7 @@ import io
 import signal
 import sys
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import run
@@ -183,8 +184,10 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     problem, _, _ = _operands(options)
     launch = launched()
     ranks = options.ranks or (launch.size if launch else 1)
+    if options.nodes:
+        settings = replace(settings, ranks_per_node=-(-ranks // options.nodes))
     machine = assumed_machine(settings, ranks, options.gpus_per_node, options.capability)
-    explain(machine, ProductRequest(problem), settings)
+    explain(machine, ProductRequest(problem), settings, options.network)
 
 
 def _list_kernels() -> None:

@@ -39,6 +39,14 @@ def _capability(text: str) -> int:
     return 10 * int(found[1]) + int(found[2])
 
 
+def rate(text: str) -> float:
+    """Bytes a second; units are powers of 1000, as networks have them."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(B|bit)/s", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate (such as 25GB/s or 100Gbit/s)")
+    return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] / (8 if found[3] == "bit" else 1)
+
+
 def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.matmul",
@@ -74,6 +82,9 @@ def build_parser() -> Parser:
     shown.add_argument("--trace", metavar="FILE", help="write Chrome trace events, for Perfetto")
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
     shown.add_argument("--ranks", type=at_least(1), metavar="P", help="with --explain: for P ranks")
+    shown.add_argument("--nodes", type=at_least(1), metavar="N", help="with --explain: on N nodes")
+    shown.add_argument("--network", type=rate, default=0.0, metavar="RATE",
+                       help="with --explain: of a node's link, such as 25GB/s or 100Gbit/s")  # fmt: skip
     shown.add_argument("--gpus-per-node", type=at_least(0), default=0, metavar="G", help="with --explain: for nodes of G GPUs")
     shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
     return parser
@@ -89,8 +100,11 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage")
     if bool(options.a) != bool(options.b) and len(options.sizes) != 3:
         raise UsageError("with only one of --a and --b the sizes n l m are needed")
-    if not options.explain and (options.ranks or options.gpus_per_node or options.capability):
-        raise UsageError("--ranks, --gpus-per-node and --capability describe a machine one does not have: only with --explain")
+    assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
+    if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
+        raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
+    if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
+        raise UsageError(f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks")
     flags = ("device", "kernel", "transport", "grid", "threads", "check", "on_fault", "stall", "host_memory", "gpu_memory")
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":

@@ -19,6 +19,7 @@ from hybrid.errors import UsageError
 from hybrid.plan.rectangles import Part, Rectangle
 
 AUTO, ROWS = "auto", "rows"
+_LOOKED_AT = 64  # nodes, where there are more: those of a grid need nearly the same
 _WORTH_IT = 0.9  # of the bytes that row blocks take, which neither move A nor add anything up
 
 
@@ -85,6 +86,18 @@ class Placement:
         l, m = Span(0, problem.l), Span(0, problem.m)
         return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
 
+    @classmethod
+    def of_blocks(cls, problem: Problem, rows: int, columns: int) -> Placement:
+        """Blocks of a grid of rows×columns ranks, numbered row by row."""
+
+        def parts(height: int, width: int) -> tuple[Part, ...]:
+            down = [Span(0, height).part(rows, number) for number in range(rows)]
+            across = [Span(0, width).part(columns, number) for number in range(columns)]
+            return tuple(Part((some_rows,), (some_columns,)) for some_rows in down for some_columns in across)
+
+        p = problem
+        return cls(parts(p.n, p.l), parts(p.l, p.m), parts(p.n, p.m))
+
     def of_node(self, ranks: tuple[int, ...], operand: str) -> tuple[Part, ...]:
         return tuple(getattr(self, operand)[rank] for rank in ranks)
 
@@ -122,6 +135,14 @@ def received(grid: Grid, node: int, problem: Problem, topology: Topology, placem
     return total + sum(grid.layers * part.elements - part.elements_in(computed) for part in of_c)
 
 
+def received_where_it_suits(grid: Grid, problem: Problem) -> float:
+    """Elements that a node receives if A, B and C are distributed as the grid would have them: each element that several nodes
+    need lies on one of these."""
+    of_a, of_b, of_c = (of(0, problem).elements for of in (grid.of_a, grid.of_b, grid.of_c))
+    shared = ((of_a, grid.columns), (of_b, grid.rows), (of_c, grid.layers))
+    return sum(elements * (nodes - 1) / nodes for elements, nodes in shared)
+
+
 def candidates(nodes: int) -> Iterator[Grid]:
     """All grids of so many nodes; of those with layers both ways of numbering."""
     for layers in _divisors(nodes):
@@ -143,14 +164,15 @@ class Cost:
 
 def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Cost]:
     """Of row blocks first, then of all other grids, those that receive least first."""
-    nodes = range(len(topology.nodes))
+    count = len(topology.nodes)
+    nodes = sorted({count * number // _LOOKED_AT for number in range(_LOOKED_AT)} | {count - 1})
     found = [
         Cost(
             grid,
             max(received(grid, node, problem, topology, placement) for node in nodes),
             max(grid.elements_on(node, problem) for node in nodes),
         )
-        for grid in candidates(len(nodes))
+        for grid in candidates(count)
     ]
     return sorted(found, key=lambda cost: (not cost.grid.is_rows, cost.received, cost.kept))
 

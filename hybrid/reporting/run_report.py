@@ -27,6 +27,7 @@ def heading(decision: Decision) -> str:
         f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
         f"{plan.device} ({decision.device_reason})  kernel {decision.kernel.name} ({decision.kernel_reason})"
         + (f"  transport {plan.transport} ({decision.transport_reason})" if plan.staged else "")
+        + (f"  grid {plan.grid_layout.grid} of nodes" if plan.grid_layout else "")
     ]
     lines += [f"  {describe(placement, plan.shares[placement.rank].rows)}" for placement in decision.placements]
     return "\n".join(lines)
@@ -142,6 +143,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "device": plan.device,
         "kernel": decision.kernel.name,
         "transport": plan.transport,
+        "grid": str(plan.grid_layout.grid) if plan.grid_layout else None,
         **options,
         "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
         "total": vars(outcome.total),

@@ -51,6 +51,29 @@ def test_nodes_are_explained_with_what_goes_between_them(explained):
     assert f"B to 1 more, {2000 * 2000 * 4 / MiB:.1f} MiB of C back to node 0, in messages of at most 256.0 MiB" in text
 
 
+def test_grids_of_nodes_are_explained_with_what_each_receives(explained):
+    lines = explained(Problem(4000, 4000, 4000), 8, ranks_per_node=2, device="cpu", grid="2x2")
+    text = "\n".join(lines)
+    assert "node 1: ranks 2–3, rows 1000:2000 of A, rows 1000:2000 of B, rows 0:0 of C" in text
+    assert (
+        "rank 5: rows 2500:3000 of A and 2500:3000 of B; it multiplies rows 3000:4000, columns 0:4000 of A by columns 0:2000 of B"
+    ) in text
+    assert "order of arrival" not in text
+    # Of A half of what it needs, of B three quarters of a half; and C goes to the root.
+    of_others, of_root = 4000**2 * 8 * (1 / 4 + 3 / 8), 4000**2 * 8 * (1 / 4 + 3 / 8 + 3 / 4)
+    assert f"grid 2x2: a node receives {of_others / MiB:.1f} MiB, the busiest {of_root / MiB:.1f} MiB (chosen)" in text
+    assert sum(line.startswith("grid rows: ") for line in lines) == 1
+    least = 3 * (4000**3 / 4) ** (2 / 3) - 3 * 4000**2 / 4
+    assert lines[-2].startswith(f"at least {8 * least / MiB:.1f} MiB must go to or from some node")
+    assert lines[-2].endswith(f": {of_others / 8 / least:.2f} × that")
+
+
+def test_on_gpus_every_node_gets_all_of_b_and_the_grids_are_named_all_the_same(explained):
+    lines = explained(Problem(4000, 4000, 4000), 4, gpus_per_node=1)
+    assert any(line.startswith("grid rows: ") and line.endswith("(chosen)") for line in lines)
+    assert any(line.startswith("grid 2x2: ") and line.endswith("(on CPUs)") for line in lines)
+
+
 def test_of_many_ranks_the_first_are_shown(explained):
     text = "\n".join(explained(Problem(100, 100, 100), 20))
     assert "rank 15:" in text

@@ -36,7 +36,8 @@ SHAPES: dict[str, Sizes] = {
     "many columns": (500, 500, 20000),
 }
 OURS, ALLGATHER = "ours, checked", "Allgatherv"
-OURS_STAYS, ALLGATHER_STAYS, PDGEMM = f"{OURS}, C stays", f"{ALLGATHER}, C stays", "pdgemm, C stays"
+OURS_STAYS, ALLGATHER_STAYS = f"{OURS}, C stays", f"{ALLGATHER}, C stays"
+OURS_2D, PDGEMM = f"{OURS}, 2-D blocks, C stays", "pdgemm, C stays"
 _PROGRAMS = Path(__file__).with_name("programs")
 _LIMIT = 300.0  # seconds that a run may take
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
@@ -89,12 +90,15 @@ def rate(text: str) -> str:
     return text
 
 
-def planned_bytes(sizes: Sizes, nodes: int, *, stays: bool) -> int:
-    """That the busiest node receives, if each has a block of the rows of A and B, and of C or the first all of it."""
+def planned_bytes(sizes: Sizes, nodes: int, program: str) -> int:
+    """That the busiest node receives in one of our programs."""
     problem, topology, ranks = Problem(*sizes), Topology.of_equal_nodes(nodes, 1), range(nodes)
-    of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
-    of_c = of_a if stays else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
-    placement = grids.Placement.of_rows(problem, of_a, of_b, of_c)
+    if program == OURS_2D:
+        placement = grids.Placement.of_blocks(problem, *pdgemm.grid_of(nodes))
+    else:
+        of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
+        of_c = of_a if program == OURS_STAYS else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
+        placement = grids.Placement.of_rows(problem, of_a, of_b, of_c)
     chosen = grids.choose(problem, topology, placement, memory=sys.maxsize)
     return problem.bytes(1, max(grids.received(chosen, node, problem, topology, placement) for node in ranks))
 
@@ -107,6 +111,7 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
             OURS: _ours,
             ALLGATHER: partial(_python, "allgather.py", ()),
             OURS_STAYS: partial(_python, "row_blocks.py", ()),
+            OURS_2D: _blocks_2d,
             ALLGATHER_STAYS: partial(_python, "allgather.py", ["stays"]),
         }
         try:
@@ -137,7 +142,7 @@ def _compared(
         if name in slower:  # with another size of blocks it is faster
             continue
         seconds, received = zip(*each, strict=True)
-        planned = planned_bytes(sizes, nodes, stays=name == OURS_STAYS) if name in (OURS, OURS_STAYS) else None
+        planned = planned_bytes(sizes, nodes, name) if name in (OURS, OURS_STAYS, OURS_2D) else None
         yield {
             "part": "nodes", "nodes": nodes, "rate": options.rate, "shape": shape, "sizes": list(sizes), "program": name,
             "seconds": records.spread(seconds), "received": int(statistics.median(received)), "planned": planned,
@@ -154,6 +159,10 @@ def _python(program: str, words: Sequence[str], network: Network, sizes: Sizes) 
     alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={_PROGRAMS.parents[3]}")
     command = [*alone, sys.executable, "-m", "mpi4py", str(_PROGRAMS / program), *map(str, sizes), *words]
     return float(network.run(command, _LIMIT))
+
+
+def _blocks_2d(network: Network, sizes: Sizes) -> float:
+    return _python("blocks_2d.py", [*map(str, pdgemm.grid_of(len(network.names)))], network, sizes)
 
 
 def _pdgemm(program: Path, block: int, network: Network, sizes: Sizes) -> float:

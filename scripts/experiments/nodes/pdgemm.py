@@ -32,6 +32,10 @@ def build(folder: Path) -> Path:
 
 def command(program: Path, sizes: Sequence[int], processes: int, block: int) -> list[str]:
     """One product by so many processes of one thread each, in the grid that is nearest to a square."""
+    return ["env", "OPENBLAS_NUM_THREADS=1", str(program), *map(str, (*sizes, *grid_of(processes), block))]
+
+
+def grid_of(processes: int) -> tuple[int, int]:
+    """The one nearest to a square."""
     rows = max(divisor for divisor in range(1, processes + 1) if processes % divisor == 0 and divisor * divisor <= processes)
-    grid = (rows, processes // rows)
-    return ["env", "OPENBLAS_NUM_THREADS=1", str(program), *map(str, (*sizes, *grid, block))]
+    return rows, processes // rows

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""How does a product scale to many nodes, by the plan? python scripts/scaling.py [n l m] [--network RATE] [--picture FILE]
+
+For 1, 2, 4, … nodes: how many elements a node receives from others with row blocks (every node needs all of B), in the best grid
+of nodes, and in the best grid with layers, if A, B and C are distributed as each would have them; beside what is proven to be
+the least. And the seconds that this takes over a node's link, or the multiplication does where that takes longer: nothing is run.
+With --measured the picture also shows what nodes have received, of recorded lines of bench_nodes.py: programs that keep 2-D
+blocks.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from experiments.common import cli, plots
+from experiments.nodes.cli import OURS_2D
+from experiments.nodes.cli import Results as NodesResults
+from hybrid.commands.matmul_options import rate
+from hybrid.core.problem import Problem
+from hybrid.errors import UsageError
+from hybrid.plan.bounds import least_received
+from hybrid.plan.grid import Grid, candidates, received_where_it_suits
+
+ROWS, GRID, LAYERS, LEAST = "row blocks", "grid", "grid with layers", "the least"
+_COLORS = {ROWS: plots.LECTURE, GRID: plots.HERE, LAYERS: plots.OTHER, LEAST: plots.GREY}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """So many nodes: by way, the grid, and the elements that a node receives."""
+
+    nodes: int
+    grids: dict[str, Grid]
+    received: dict[str, float]
+
+    def seconds(self, way: str, problem: Problem, network: float, flops: float) -> float:
+        """The longer of both: they overlap."""
+        return max(problem.item_size * self.received[way] / network, problem.operations / self.nodes / flops)
+
+
+def scaled(problem: Problem, nodes: int) -> Scaled:
+    def best(grids: Sequence[Grid]) -> Grid:
+        return min(grids, key=lambda grid: received_where_it_suits(grid, problem))
+
+    every = list(candidates(nodes))
+    grids = {ROWS: Grid(nodes, 1), GRID: best([grid for grid in every if grid.layers == 1]), LAYERS: best(every)}
+    received = {way: received_where_it_suits(grid, problem) for way, grid in grids.items()}
+    return Scaled(nodes, grids, {**received, LEAST: least_received(problem, nodes)})
+
+
+def printed(lines: Sequence[Scaled], options: argparse.Namespace) -> Iterator[str]:
+    n, l, m = options.sizes
+    yield f"{n}×{l} · {l}×{m} float64, {options.network / 1e9:g} GB/s a node, {options.flops / 1e12:g} TF/s a node"
+    yield f"{'nodes':>6}" + "".join(f"{way:>30}" for way in (ROWS, GRID, LAYERS)) + f"{LEAST:>12}"
+    for line in lines:
+        cells = []
+        for way in (ROWS, GRID, LAYERS):
+            least = line.received[LEAST]
+            times = f"{line.received[way] / least:.2f} ×" if least else "–"
+            seconds = line.seconds(way, options.problem, options.network, options.flops)
+            cells.append(f"{line.grids[way]!s:>10}{times:>9}{seconds:>9.3g} s")
+        yield f"{line.nodes:>6}" + "".join(f"{cell:>30}" for cell in cells) + f"{8 * line.received[LEAST] / 1e9:>9.3g} GB"
+
+
+def measured(path: str, problem: Problem) -> list[tuple[int, float]]:
+    """Nodes, and what the busiest received as a part of C, in products of the same shape."""
+    shape = (problem.l / problem.n, problem.m / problem.n)
+    found = []
+    for line in NodesResults.recorded(path):
+        n, l, m = line["sizes"]
+        if line["program"] == OURS_2D and (l / n, m / n) == shape:
+            found.append((line["nodes"], line["received"] / 8 / (n * m)))
+    return found
+
+
+def draw(path: str, lines: Sequence[Scaled], options: argparse.Namespace) -> None:
+    problem, several = options.problem, [line for line in lines if line.nodes > 1]
+    nodes, whole = [line.nodes for line in several], problem.n * problem.m
+    with plots.figure(
+        path, (8.0, 3.6), caption="computed by the plan; nothing was run" + " but what is marked" * bool(options.measured)
+    ) as drawn:
+        words, time = drawn.subplots(1, 2)
+        plots.plain(words, "a node receives, as a part of C's elements")
+        plots.plain(time, "seconds of a product")
+        for way, color in _COLORS.items():
+            words.plot(
+                nodes,
+                [line.received[way] / whole for line in several],
+                color=color,
+                label=way,
+                dashes=(2, 1) if way == LEAST else (),
+            )
+            if way != LEAST:
+                seconds = [line.seconds(way, problem, options.network, options.flops) for line in lines]
+                time.plot([line.nodes for line in lines], seconds, color=color, label=way)
+        if options.measured and (there := measured(options.measured, problem)):
+            words.plot(*zip(*there, strict=True), "o", color=plots.TEXT, markersize=5, label="measured, 2-D blocks")
+        for panel in (words, time):
+            panel.set_xscale("log", base=2)
+            panel.set_xticks([line.nodes for line in lines], [str(line.nodes) for line in lines], fontsize=8)
+            panel.set_yscale("log")
+            panel.set_xlabel("nodes")
+            panel.legend(fontsize=8, frameon=False)
+
+
+def _work(options: argparse.Namespace) -> int:
+    if len(options.sizes) != 3:
+        raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given")
+    options.problem = Problem(*options.sizes)
+    lines = [scaled(options.problem, 2**power) for power in range(options.most.bit_length())]
+    print(*printed(lines, options), sep="\n")
+    if options.picture:
+        draw(options.picture, lines, options)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = cli.plain_parser(__doc__)
+    parser.add_argument(
+        "sizes", nargs="*", type=cli.at_least_1, default=[100_000] * 3, metavar="n l m", help="(100000 three times)"
+    )
+    parser.add_argument("--most", type=cli.at_least_1, default=1024, metavar="P", help="nodes (1024)")
+    parser.add_argument("--network", type=rate, default=25e9, metavar="RATE", help="of a node's link (25GB/s)")
+    parser.add_argument("--flops", type=float, default=2e12, metavar="F", help="operations a second of a node's CPUs (2e12)")
+    parser.add_argument("--measured", metavar="FILE", help="lines of bench_nodes.py, for the picture")
+    parser.add_argument("--picture", metavar="FILE", help="draw to this file, .svg or .png")
+    return cli.command(parser, _work, arguments)
