@@ -47,13 +47,15 @@ is_hydra() { [[ $(mpirun --version 2>&1) == *HYDRA* ]]; }
 
 # The job's nodes, each with its number of ranks, as Hydra takes them. Its own reading of SLURM_NODELIST puts all ranks on the
 # first node where some names end with a letter and others with a digit.
-nodes_for_hydra() {
-    local part node counts=()
+nodes_for_hydra() { paste -d : <(scontrol show hostnames "$SLURM_JOB_NODELIST") <(ranks_of_nodes) | paste -sd ,; }
+
+# How many ranks each of the job's nodes has, a line for each.
+ranks_of_nodes() {
+    local part node
     for part in ${SLURM_TASKS_PER_NODE//,/ }; do # such as 2(x3),1
         [[ $part =~ ^([0-9]+)(\(x([0-9]+)\))?$ ]] || fail "SLURM_TASKS_PER_NODE=$SLURM_TASKS_PER_NODE is not understood"
-        for ((node = 0; node < ${BASH_REMATCH[3]:-1}; node++)); do counts+=("${BASH_REMATCH[1]}"); done
+        for ((node = 0; node < ${BASH_REMATCH[3]:-1}; node++)); do echo "${BASH_REMATCH[1]}"; done
     done
-    paste -d : <(scontrol show hostnames "$SLURM_JOB_NODELIST") <(printf '%s\n' "${counts[@]}") | paste -sd ,
 }
 
 # An MPI and srun find each other through one protocol only; with another one every rank takes itself for rank 0 of 1.
@@ -70,15 +72,26 @@ choose_protocol() {
     export OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
 }
 
-# launch COMMAND…: with srun if it knows the MPI, else with the MPI's own mpirun, which asks Slurm for the nodes.
-launch() {
+# launch COMMAND…: on all nodes.
+launch() { launch_on "${SLURM_JOB_NUM_NODES:-1}" "$@"; }
+
+# launch_on N COMMAND…: on the first N nodes, with srun if it knows the MPI, else with the MPI's own mpirun, which asks Slurm for
+# the nodes.
+launch_on() {
+    local nodes=$1 ranks=$SLURM_NTASKS part=() count
+    shift
+    if ((nodes < ${SLURM_JOB_NUM_NODES:-1})); then
+        ranks=0
+        for count in $(ranks_of_nodes | head -n "$nodes"); do ranks=$((ranks + count)); done
+        part=(--nodes="$nodes" --ntasks="$ranks")
+    fi
     if [[ $SRUN_MPI != none ]]; then
         # Some versions of srun do not take --cpus-per-task over from the job.
-        srun --unbuffered --kill-on-bad-exit=1 --mpi="$SRUN_MPI" ${SLURM_CPUS_PER_TASK:+-c "$SLURM_CPUS_PER_TASK"} "$@"
+        srun --unbuffered --kill-on-bad-exit=1 --mpi="$SRUN_MPI" ${SLURM_CPUS_PER_TASK:+-c "$SLURM_CPUS_PER_TASK"} "${part[@]}" "$@"
     elif is_hydra; then
-        mpirun -np "$SLURM_NTASKS" -hosts "$(nodes_for_hydra)" "$@"
+        mpirun -np "$ranks" -hosts "$(nodes_for_hydra | cut -d , -f "1-$nodes")" "$@"
     else
-        mpirun -np "$SLURM_NTASKS" "$@"
+        mpirun -np "$ranks" "$@"
     fi
 }
 

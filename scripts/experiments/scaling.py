@@ -4,6 +4,8 @@
 For 1, 2, 4, … nodes: how many elements a node receives from others with row blocks (every node needs all of B), in the best grid
 of nodes, and in the best grid with layers, if A, B and C are distributed as each would have them; beside what is proven to be
 the least. And the seconds that this takes over a node's link, or the multiplication does where that takes longer: nothing is run.
+With --runs it is about runs of hybrid.matmul instead, whose JSON lines slurm/scaling.sbatch collects: the seconds on more nodes,
+of the same product (strong scaling) and of products with as many operations a node (weak scaling).
 With --measured the picture also shows what nodes have received, of recorded lines of bench_nodes.py: programs that keep 2-D
 blocks.
 """
@@ -20,6 +22,7 @@ from hybrid.core.problem import Problem
 from hybrid.errors import UsageError
 from hybrid.plan.bounds import least_received
 from hybrid.plan.grid import Grid, candidates, received_where_it_suits
+from hybrid.reporting import jsonl
 
 ROWS, GRID, LAYERS, LEAST = "row blocks", "grid", "grid with layers", "the least"
 _COLORS = {ROWS: plots.LECTURE, GRID: plots.HERE, LAYERS: plots.OTHER, LEAST: plots.GREY}
@@ -103,7 +106,64 @@ def draw(path: str, lines: Sequence[Scaled], options: argparse.Namespace) -> Non
             panel.legend(fontsize=8, frameon=False)
 
 
+@dataclass(frozen=True)
+class Run:
+    """Of hybrid.matmul."""
+
+    nodes: int
+    n: int
+    seconds: float
+    flops: float  # a second
+
+    @property
+    def of_node(self) -> float:
+        return self.flops / self.nodes
+
+
+def runs_in(path: str) -> dict[str, list[Run]]:
+    """By kind of scaling; the run on the fewest nodes is the first of both."""
+    lines = [line for line in jsonl.read(path) if line.get("command") == "matmul"]
+    runs = sorted(
+        (Run(line["nodes"], line["n"], line["total"]["median"], line["rate"]) for line in lines), key=lambda run: run.nodes
+    )
+    if not runs:
+        raise UsageError(f"{path} has no lines of hybrid.matmul")
+    first = runs[0]
+    strong = [run for run in runs if run.n == first.n]
+    return {"strong": strong, "weak": [first, *(run for run in runs if run.n != first.n)]}
+
+
+def _of_runs(options: argparse.Namespace) -> int:
+    scalings = runs_in(options.runs)
+    print(f"{'scaling':<8}{'nodes':>6}{'n':>8}{'seconds':>10}{'GF/s':>9}  of the first, a node")
+    for name, runs in scalings.items():
+        for run in runs:
+            efficiency = run.of_node / runs[0].of_node
+            print(f"{name:<8}{run.nodes:>6}{run.n:>8}{run.seconds:>10.3f}{run.flops / 1e9:>9.1f}  {efficiency:.2f}")
+    if options.picture:
+        with plots.figure(options.picture, (5.0, 3.4)) as drawn:
+            panel = drawn.subplots()
+            plots.plain(panel, "operations a second and node, as a part of the first run's")
+            for (name, runs), color in zip(scalings.items(), (plots.HERE, plots.OTHER), strict=True):
+                panel.plot(
+                    [run.nodes for run in runs],
+                    [run.of_node / runs[0].of_node for run in runs],
+                    "o-",
+                    color=color,
+                    label=f"{name} scaling",
+                )
+            nodes = sorted({run.nodes for runs in scalings.values() for run in runs})
+            panel.set_xscale("log", base=2)
+            panel.set_xticks(nodes, [str(count) for count in nodes])
+            panel.set_ylim(bottom=0)
+            panel.set_xlabel("nodes")
+            panel.legend(fontsize=8, frameon=False)
+    return 0
+
+
 def _work(options: argparse.Namespace) -> int:
+    if options.runs:
+        return _of_runs(options)
     if len(options.sizes) != 3:
         raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given")
     options.problem = Problem(*options.sizes)
@@ -122,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", type=cli.at_least_1, default=1024, metavar="P", help="nodes (1024)")
     parser.add_argument("--network", type=rate, default=25e9, metavar="RATE", help="of a node's link (25GB/s)")
     parser.add_argument("--flops", type=float, default=2e12, metavar="F", help="operations a second of a node's CPUs (2e12)")
+    parser.add_argument("--runs", metavar="FILE", help="JSON lines of hybrid.matmul on some numbers of nodes")
     parser.add_argument("--measured", metavar="FILE", help="lines of bench_nodes.py, for the picture")
     parser.add_argument("--picture", metavar="FILE", help="draw to this file, .svg or .png")
     return cli.command(parser, _work, arguments)
