@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from hybrid.ranks.messages import Messages
 
-# Seconds between two polls while another thread multiplies: what arrives meanwhile fits the network's buffers. But within a node
-# MPI copies only some kilobytes at each poll.
+# Seconds between two polls: what arrives meanwhile fits the network's buffers. But between ranks of a node MPI copies only some
+# kilobytes at each poll, so there nobody sleeps who has nothing else to do.
 _PAUSE = 1e-4
 
 Start = Callable[["MPI.Comm"], "MPI.Request"]
@@ -114,8 +114,10 @@ class Series:
         `computing`: whether another thread of this rank needs its core."""
         self.start(number + 1)
         if number in self._requests:
-            pause = lambda: _PAUSE * computing()  # noqa: E731
-            self._messages.complete(self._requests[number], longest_pause=pause, look=meanwhile)
+            sleeps = not self._messages.within_nodes
+            self._messages.complete(
+                self._requests[number], longest_pause=lambda: _PAUSE if sleeps or computing() else 0.0, look=meanwhile
+            )
             del self._requests[number]
 
     def wait_until_complete(self) -> None:

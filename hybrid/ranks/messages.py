@@ -55,6 +55,7 @@ class Messages:
         self._left: list[Any] = []  # requests that were given up, and their buffers
         self.interrupted = False  # in an exchange that did not end: the ranks are out of step
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
+        self.within_nodes = True  # some ranks share a node
         self.serial = 0  # the current phase's number, the same on every rank
         # Of the current phase, to clear up after a failure: messages by the other rank, and unfinished requests.
         self._sent: Counter[int] = Counter()

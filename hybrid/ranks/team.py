@@ -72,6 +72,7 @@ class Team:
         self._messages = Messages(comm, limits)
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.topology = self._real_topology = self._find_nodes(comm)
+        self._messages.within_nodes = len(self.topology.nodes) < self.size
 
     def pretend_nodes(self, ranks_per_node: int) -> None:
         """Treat each `ranks_per_node` ranks of a node as a node of their own; 0: the real nodes. The same on every rank."""

@@ -13,7 +13,7 @@ from experiments.nodes.network import Network, why_not
 from hybrid.errors import HybridError
 from hybrid.reporting import jsonl
 
-SMALL = (300, 240, 200)
+SMALL = (1000, 900, 800)
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,13 @@ def test_rates_are_those_of_tc():
             cli.rate(wrong)
 
 
-def test_the_least_is_what_the_others_have_of_b_and_c():
-    assert cli.least_bytes((8, 6, 5), 2) == 8 * 5 * (4 + 3)
-    assert cli.least_bytes((8, 6, 5), 1) == 0
+def test_what_is_planned_is_what_the_others_have():
+    assert cli.planned_bytes((8, 6, 5), 2, cli.OURS) == 8 * 5 * (4 + 3), "the root receives rows of B and C"
+    assert cli.planned_bytes((8, 6, 5), 2, cli.OURS_STAYS) == 8 * 5 * 3
+    assert cli.planned_bytes((40, 40, 40), 4, cli.OURS_2D) == 8 * (20 * 20 + 20 * 20), (
+        "in a grid of 2x2 half of A's rows and B's columns"
+    )
+    assert cli.planned_bytes((8, 6, 5), 1, cli.OURS) == 0
 
 
 def test_where_there_can_be_no_namespaces_that_is_said(monkeypatch, capsys):
@@ -41,7 +45,7 @@ def test_where_there_can_be_no_namespaces_that_is_said(monkeypatch, capsys):
 
 @pytest.mark.launcher
 @pytest.mark.parametrize("nodes", exhaustive([2], [2, 4]))
-def test_both_programs_run_on_all_nodes_and_receive_what_they_must(tmp_path, capsys, nodes):
+def test_programs_run_on_all_nodes_and_receive_what_is_planned(tmp_path, capsys, nodes):
     if reason := why_not():
         pytest.skip(reason)
     path = str(tmp_path / "nodes.jsonl")
@@ -49,11 +53,14 @@ def test_both_programs_run_on_all_nodes_and_receive_what_they_must(tmp_path, cap
     printed = capsys.readouterr().out
     assert cli.main(["--from", path]) == 0
     assert capsys.readouterr().out == printed
-    lines = [line for line in jsonl.read(path) if line["part"] == "nodes"]
-    assert [line["program"] for line in lines] == [cli.OURS, cli.ALLGATHER]
-    least = cli.least_bytes(SMALL, nodes)
-    # Interfaces also count the packets' heads, and what starts the ranks, and of ours the check.
-    assert all(least < line["received"] < 1.25 * least + 300_000 for line in lines), (least, lines)
+    lines = {line["program"]: line for line in jsonl.read(path) if line["part"] == "nodes"}
+    ours = cli.OURS, cli.OURS_STAYS, cli.OURS_2D
+    assert {*ours, cli.ALLGATHER, cli.ALLGATHER_STAYS} <= set(lines)
+    for program in ours:
+        planned, received = cli.planned_bytes(SMALL, nodes, program), lines[program]["received"]
+        assert lines[program]["planned"] == planned
+        # Interfaces also count the packets' heads, and what starts the ranks, and the check.
+        assert planned < received < 1.06 * planned + 400_000, program
 
 
 @pytest.mark.launcher
