@@ -64,6 +64,7 @@ class GridRun:
             for series, operands in ((_IN, "AB"), (_OUT, "C"))
         }
         self._series: dict[str, Series] = {}
+        self._connect()
         self._computed = self._sent = 0  # panels of C
 
     def make_ready(self) -> None:
@@ -71,20 +72,22 @@ class GridRun:
         self._computed = self._sent = 0
         assert self._rank_device.flags is not None
         self._rank_device.flags.new_round()
+        for name, transfers in self._transfers.items():
+            series = self._team.messages.collectives.series(name, range(self._team.size), transfers)
+            assert series is not None
+            self._series[name] = series
 
-    def multiply(self) -> None:
-        """Every rank calls it."""
+    def _connect(self) -> None:
         collectives, ranks = self._team.messages.collectives, range(self._team.size)
         for series in (_IN, _OUT):
             if not collectives.is_connected(series, ranks):
                 with self._team.phase("prepare", timed=False):
                     pass  # a rank that fails before keeps no other one waiting inside MPI
                 collectives.connect(series, ranks)
+
+    def multiply(self) -> None:
+        """Every rank calls it."""
         with self._team.phase("multiply", timed=False), busy():
-            for name, transfers in self._transfers.items():
-                started = collectives.series(name, ranks, transfers)
-                assert started is not None
-                self._series[name] = started
             try:
                 self._multiply_panels()
             except BaseException:

@@ -18,7 +18,7 @@ from hybrid.execution.grid_run import GridRun
 from hybrid.execution.host_matrices import Progress, fill, host_matrices
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.root_alone import recompute_at_root, verify_at_root
-from hybrid.execution.scatter_gather import scatter, transfers_of_b, transfers_of_c
+from hybrid.execution.scatter_gather import rows_from_root, scatter, transfers_of_b, transfers_of_c
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
@@ -26,6 +26,7 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
+from hybrid.transport.row_exchange import RowExchange
 from hybrid.verification.check import Check, settled
 from hybrid.verification.freivalds import verify
 from hybrid.verification.other_nodes import sums_of_other_nodes
@@ -94,6 +95,7 @@ class _Product:
         self._operands, self._settings, self._options = operands, settings, options
         self._threads = decision.placements[self._team.rank].threads.count
         self._views: dict[str, RowView] = {}
+        self._rows: RowExchange | None = None
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def run(self) -> Outcome:
@@ -105,6 +107,7 @@ class _Product:
             wall.enter("fill")
             fill(team, plan, self._views, a, b, self._threads, self._options.progress)
             wall.enter("prepare")
+            self._rows = rows_from_root(team, plan, self._views, a, b, self._settings)
             run = self._rank_run()
             try:
                 totals = self._repeat(run)
@@ -114,6 +117,13 @@ class _Product:
         seen, check = self._views, self._check
         outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), check, repeats=len(totals))
         return _with_times(team, outcome) if self._options.measured else outcome
+
+    def _make_ready(self, run: RankRun | GridRun) -> None:
+        with self._team.phase("scatter", timed=False), busy():
+            self._poison_c()
+            run.make_ready()
+            if self._rows is not None:
+                self._rows.begin()
 
     def _rank_run(self) -> RankRun | GridRun:
         plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
@@ -143,9 +153,7 @@ class _Product:
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
         for index in range(-options.warmup, options.repeat):
             team.timeline.repeat = index
-            with team.phase("scatter", timed=False), busy():
-                self._poison_c()
-                run.make_ready()
+            self._make_ready(run)
             with wall.within("product" if index >= 0 else "warm-up"):
                 seconds = self._multiply(run)
             if index >= 0:
@@ -179,7 +187,7 @@ class _Product:
         team, plan = self._team, self._plan
         began = time.perf_counter()
         if not plan.at_root:
-            scatter(team, plan, self._views, *self._operands, self._settings, self._threads)
+            scatter(team, plan, self._views, *self._operands, self._rows, self._threads)
         run.multiply()
         if not plan.at_root:
             run.gather()
@@ -217,9 +225,7 @@ class _Product:
     def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
         timeline, wrong, began = self._team.timeline, self._wrong_parts(), time.perf_counter()
         repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
-        with self._team.phase("scatter", timed=False), busy():
-            self._poison_c()
-            run.make_ready()
+        self._make_ready(run)
         self._multiply(run)
         check = self._checked_for_repair(run, wrong)
         timeline.repeat = repeat

@@ -12,7 +12,7 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.execution.grid_run import GridRun
 from hybrid.execution.rank_run import RankRun
-from hybrid.execution.scatter_gather import broadcast_to_nodes
+from hybrid.execution.scatter_gather import gather_b
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import busy
@@ -134,7 +134,5 @@ class _RowBlockProduct:
         b = make_shared_matrices(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
         with team.phase("scatter"), busy():
             b[self._share.b_rows][...] = on_host(self._b)
-        with team.phase("scatter"):
-            for share in plan.shares:
-                broadcast_to_nodes(team, plan, b, share.b_rows, share.node, self._settings)
+        gather_b(team, plan, b, self._settings)
         return b

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+
+import numpy as np
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
@@ -13,17 +15,17 @@ from hybrid.host.row_view import RowView
 from hybrid.plan.plan import Plan
 from hybrid.ranks.collectives import Series, Start, row_allgather, row_broadcast, row_gather
 from hybrid.ranks.team import Team
-from hybrid.transport.node_messages import chain_broadcast
 from hybrid.transport.panel_stream import PanelTransfers
+from hybrid.transport.row_exchange import Matrices, Piece, RowExchange, cut
 
 
 def scatter(
-    team: Team, plan: Plan, views: dict[str, RowView], a: MatrixSource, b: MatrixSource, settings: Settings, threads: int
+    team: Team, plan: Plan, views: dict[str, RowView], a: MatrixSource, b: MatrixSource, rows: RowExchange | None, threads: int
 ) -> None:
-    """Before the multiplication: copy the root's arrays into its node's shared matrices, and send the nodes their rows of A.
+    """Before the multiplication: copy the root's arrays into its node's shared matrices, and send the other nodes theirs.
 
     B follows column panel by column panel while others are multiplied; or, where every node loads only rows of its own, they
-    are sent there now.
+    are among the `rows` that are sent now.
     """
     with team.phase("scatter"):
         for operand, key in ((a, "A"), (b, "B")):
@@ -31,22 +33,39 @@ def scatter(
                 view = views[key]
                 if team.rank == plan.root and operand.in_place(plan.problem.dtype) is not view.array:
                     operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
-        if isinstance(a, RootMatrix):
-            _send_rows(team, plan, views["A"], a, plan.a_rows_on, settings)
-        if isinstance(b, RootMatrix) and plan.b_stays_parted:
-            _send_rows(team, plan, views["B"], b, plan.b_rows_on, settings)
+        if rows is not None:
+            rows.run()
 
 
-def _send_rows(
+def rows_from_root(
+    team: Team, plan: Plan, views: dict[str, RowView], a: MatrixSource, b: MatrixSource, settings: Settings
+) -> RowExchange | None:
+    """From the root's arrays to each other node the rows that lie in its shared matrices; None where there are none."""
+    if len(plan.topology.nodes) == 1 or plan.at_root:
+        return None
+    parts: list[Piece] = []
+    if isinstance(a, RootMatrix):
+        parts += _rows_from_root(team, plan, views["A"], a, plan.a_rows_on, settings)
+    if isinstance(b, RootMatrix) and plan.b_stays_parted:
+        parts += _rows_from_root(team, plan, views["B"], b, plan.b_rows_on, settings)
+    return RowExchange(team, gateways(plan), parts) if parts else None
+
+
+def _rows_from_root(
     team: Team, plan: Plan, view: RowView, operand: RootMatrix, rows_on: Callable[[int], Span], settings: Settings
-) -> None:
-    """From the root's array to each other node the rows that lie in its shared matrix."""
-    take = partial(operand.contiguous, dtype=plan.problem.dtype)
-    row_bytes = plan.problem.bytes(1, operand.shape[1])
-    for node in range(len(plan.topology.nodes)):
-        if node != plan.root_node:
-            chain = [plan.root, plan.topology.leader(node)]
-            chain_broadcast(team, chain, rows_on(node), take, view.__getitem__, row_bytes, settings.message_bytes)
+) -> Iterator[Piece]:
+    item, nodes = plan.problem.item_size, range(len(plan.topology.nodes))
+    of_nodes = [list(cut(rows_on(node), operand.shape[1], item, settings.message_bytes)) for node in nodes]
+
+    def piece(number: int) -> tuple[Matrices, Matrices]:
+        parts = {node: of[number] for node, of in enumerate(of_nodes) if number < len(of) and node != plan.root_node}
+        if team.rank == plan.root:
+            dtype = plan.problem.dtype
+            return {node: [operand.contiguous(part.rows, dtype)[:, part.columns.slice]] for node, part in parts.items()}, {}
+        own = parts.get(team.node)
+        return {}, {plan.root_node: [view[own.rows][:, own.columns.slice]]} if own else {}
+
+    return (partial(piece, number) for number in range(max(map(len, of_nodes))))
 
 
 def gateways(plan: Plan) -> list[int]:
@@ -105,10 +124,24 @@ def _panel_transfers(
     return PanelTransfers([len(of_panel) for of_panel in parts], begin)
 
 
-def broadcast_to_nodes(team: Team, plan: Plan, b: RowView, rows: Span, node: int, settings: Settings) -> None:
-    """Rows of B from one node's shared matrix to those of all others. Every rank calls it, within a phase."""
-    leaders = [ranks[0] for ranks in plan.topology.nodes]
-    chain = leaders[node:] + leaders[:node]
-    if len(chain) > 1:
-        take = put = b.__getitem__
-        chain_broadcast(team, chain, rows, take, put, plan.problem.bytes(1, plan.problem.m), settings.message_bytes)
+def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
+    """All rows of B in the shared matrix of every node, where the node's ranks have put their own. Every rank calls it."""
+    nodes, problem = plan.topology.nodes, plan.problem
+    if len(nodes) == 1:
+        return
+    rows_of = [[plan.shares[rank].b_rows for rank in ranks if len(plan.shares[rank].b_rows)] for ranks in nodes]
+
+    def piece(columns: Span) -> tuple[Matrices, Matrices]:
+        def of(node: int) -> list[np.ndarray]:
+            return [b[rows][:, columns.slice] for rows in rows_of[node]]
+
+        others = [node for node in range(len(nodes)) if node != team.node]
+        return {node: of(team.node) for node in others}, {node: of(node) for node in others}
+
+    widest = max(1, settings.message_bytes // max(1, problem.bytes(problem.l, 1)))
+    parts = [partial(piece, columns) for columns in pieces(Span(0, problem.m), widest)] if problem.l else []
+    rows = RowExchange(team, [ranks[0] for ranks in nodes], parts)
+    with team.phase("scatter", timed=False):
+        rows.begin()
+    with team.phase("scatter"):
+        rows.run()

@@ -10,12 +10,12 @@ import weakref
 import numpy as np
 import pytest
 from support.selection import pairs_first
-from support.transfers import change_what_arrives
+from support.transfers import change_rows_that_arrive, change_what_arrives
 
 import hybrid
-from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
 from hybrid.ranks.shared_memory import shared_memory_folder
+from hybrid.transport import row_exchange
 
 pytestmark = pytest.mark.mpi
 
@@ -191,20 +191,8 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
     a, b = same_matrix((size, size), 1), same_matrix((size, size), 2)
     parts = []
 
-    def broken(what):
-        def start(part):
-            if part.lo > 0:
-                raise OSError("planted")
-            return what(part)
-
-        return start
-
-    def breaking_chain(team, chain, rows, take, put, row_bytes, message_bytes):
-        mine, theirs = (broken(take), put) if team.rank == chain[0] else (take, broken(put))
-        original(team, chain, rows, mine, theirs, row_bytes, message_bytes)
-
-    def breaking_gather(matrix, rows, root):
-        started = original(matrix, rows, root)
+    def breaking(*arguments):
+        started = original(*arguments)
 
         def start(comm):
             parts.append(comm)
@@ -214,12 +202,12 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
 
         return start
 
-    function, breaking = {"scatter": ("chain_broadcast", breaking_chain), "gather": ("row_gather", breaking_gather)}[phase]
-    original = getattr(hybrid.execution.scatter_gather, function)
+    where, function = {"scatter": (row_exchange, "exchange"), "gather": (hybrid.execution.scatter_gather, "row_gather")}[phase]
+    original = getattr(where, function)
     said = "scatter" if phase == "scatter" else "(scatter|multiply|gather)"  # C is gathered while other things go on
     with monkeypatch.context() as patch:
         if comm.rank == failing_rank:
-            patch.setattr(hybrid.execution.scatter_gather, function, breaking)
+            patch.setattr(where, function, breaking)
         with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {said}: OSError: planted"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
@@ -302,20 +290,11 @@ def test_an_environment_that_differs_is_named(comm, monkeypatch):
 def test_rows_that_arrive_changed_are_found(comm, monkeypatch, operand):
     """The check of the product starts from what lies on the nodes: that it lies there rightly is checked too."""
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    chain_broadcast = hybrid.execution.scatter_gather.chain_broadcast
-
-    def changing(team, chain, rows, take, put, *sizes):
-        chain_broadcast(team, chain, rows, take, put, *sizes)
-        if team.rank == team.size - 1 and sizes[0] == 8 * 10 and team.rank in chain:  # bytes of a row: C's are longer
-            put(Span(rows.hi - 1, rows.hi))[0, 0] += 1
 
     def change(matrix):
         matrix[-1, 0] += comm.rank == comm.size - 1
 
-    if operand == "A":
-        monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
-    else:
-        change_what_arrives(monkeypatch, change)
+    (change_rows_that_arrive if operand == "A" else change_what_arrives)(monkeypatch, change)
     a, b = same_matrix((12, 10), 1), same_matrix((10, 12), 2)
     with pytest.raises(CheckFailed, match=f"of {operand} did not reach rank {comm.size - 1}"):
         hybrid.multiply(*at(comm, 0, a, b), comm=comm)

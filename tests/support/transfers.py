@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hybrid.execution.scatter_gather
+from hybrid.transport import row_exchange
 
 
 class _Then:
@@ -46,3 +47,15 @@ def change_what_is_gathered(monkeypatch: pytest.MonkeyPatch, change: Callable[[n
         return lambda comm: _Then(start(comm), lambda: comm.Get_rank() == root and change(matrix))
 
     monkeypatch.setattr(hybrid.execution.scatter_gather, "row_gather", row_gather)
+
+
+def change_rows_that_arrive(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], None]) -> None:
+    """`change(matrix)` on every rank that has received rows of A or B from other nodes, for each matrix."""
+    original = row_exchange.exchange
+
+    def exchange(sends: Any, receives: Any, own_rank: int) -> Callable[[Any], Any]:
+        start = original(sends, receives, own_rank)
+        arrived = [matrix for of_rank in receives.values() for matrix in of_rank]
+        return lambda comm: _Then(start(comm), lambda: [change(matrix) for matrix in arrived])
+
+    monkeypatch.setattr(row_exchange, "exchange", exchange)

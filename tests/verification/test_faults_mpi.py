@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.faults import OF_PRODUCTS, SPOILS, Planted, element, nothing
 from support.selection import pairs_first
-from support.transfers import change_what_arrives, change_what_is_gathered
+from support.transfers import change_rows_that_arrive, change_what_arrives, change_what_is_gathered
 
 import hybrid
 import hybrid.execution.scatter_gather
@@ -187,25 +187,16 @@ def test_rows_that_change_between_nodes_are_found(comm, rng, monkeypatch, checks
         root if operand == "C" else 0 if root else comm.size - comm.size % int(nodes) - (comm.size % int(nodes) == 0) * int(nodes)
     )
     spoiled = []
-    chain_broadcast = hybrid.execution.scatter_gather.chain_broadcast
-    item = np.dtype(dtype).itemsize
 
-    def changing(team, chain, rows, take, put, row_bytes, message_bytes):
-        chain_broadcast(team, chain, rows, take, put, row_bytes, message_bytes)
-        received = team.rank in chain[1:] and len(rows)
-        named = "A" if row_bytes == item * L else "B"
-        if team.rank == victim and received and named == operand and not spoiled:
-            part = put(Span(rows.hi - 1, rows.hi))
-            part[0, -1] = np.nextafter(part[0, -1], part.dtype.type(np.inf))
-            spoiled.append(rows.hi - 1)
-
-    def change(matrix):
-        if comm.rank == victim and operand == "B" and not spoiled:
+    def change(matrix):  # the first that arrives, which begins with the first row
+        if comm.rank == victim and not spoiled:
             matrix[-1, -1] = np.nextafter(matrix[-1, -1], matrix.dtype.type(np.inf))
             spoiled.append(len(matrix) - 1)
 
-    monkeypatch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
-    change_what_arrives(monkeypatch, change)
+    if operand == "A" or kind == "row blocks":
+        change_rows_that_arrive(monkeypatch, change)
+    elif operand == "B":
+        change_what_arrives(monkeypatch, change)
 
     def change_c(matrix):
         if operand == "C" and not spoiled:

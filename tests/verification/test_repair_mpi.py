@@ -11,6 +11,7 @@ import pytest
 from support import uneven
 from support.faults import OF_PRODUCTS, Planted, columns_exchanged, element, lowest_bit, nothing, rows_wrong
 from support.selection import pairs_first
+from support.transfers import change_rows_that_arrive
 
 import hybrid
 import hybrid.execution.product
@@ -188,18 +189,15 @@ def test_what_cannot_be_repaired_is_refused_on_all_ranks(comm, rng, monkeypatch,
 
 
 def test_rows_that_differ_between_nodes_are_refused(comm, rng, monkeypatch):
-    import hybrid.execution.scatter_gather
-
     use(monkeypatch, "a node a rank")
-    original, spoiled = hybrid.execution.scatter_gather.chain_broadcast, []
+    spoiled = []
 
-    def changing(team, chain, rows, take, put, row_bytes, message_bytes):
-        original(team, chain, rows, take, put, row_bytes, message_bytes)
-        if team.rank in chain[1:] and len(rows) and not spoiled:
-            put(Span(rows.hi - 1, rows.hi))[0, -1] += 1
-            spoiled.append(rows)
+    def change(matrix):
+        if not spoiled:
+            matrix[-1, -1] += 1
+            spoiled.append(matrix)
 
     with monkeypatch.context() as patch:
-        patch.setattr(hybrid.execution.scatter_gather, "chain_broadcast", changing)
+        change_rows_that_arrive(patch, change)
         with pytest.raises(CheckFailed, match="did not reach rank"):
             product(comm, *case(comm, rng), 0, "root")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""Rows of matrices from node to node, before a product: by MPI's collectives between the nodes' gateway ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hybrid.core.spans import Span, pieces
+from hybrid.plan.rectangles import Rectangle
+from hybrid.ranks.collectives import Series, exchange
+from hybrid.ranks.team import Team
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_AHEAD = 1  # collectives that are started before the one before has ended
+Matrices = Mapping[int, Sequence[np.ndarray]]  # by node
+# Of one collective what this rank sends to which node, and receives from which.
+Piece = Callable[[], tuple[Matrices, Matrices]]
+
+
+class RowExchange:
+    """Every rank of the team makes one. `gateways[node]`: the rank that takes part for a node. `pieces`: are made when they are
+    started, and kept until they have arrived."""
+
+    def __init__(self, team: Team, gateways: Sequence[int], pieces: Sequence[Piece]) -> None:
+        self._team, self._gateways, self._pieces = team, tuple(gateways), pieces
+        self._held: dict[int, tuple[Matrices, Matrices]] = {}
+        self._series: Series | None = None
+        if not team.messages.collectives.is_connected("rows", self._gateways):
+            with team.phase("prepare", timed=False):
+                pass  # a rank that fails before keeps no other one waiting inside MPI
+            team.messages.collectives.connect("rows", self._gateways)
+
+    def begin(self) -> None:
+        """In a phase that ends before `run`."""
+        self._held.clear()
+        starts = [partial(self._start, number) for number in range(len(self._pieces))]
+        self._series = self._team.messages.collectives.series("rows", self._gateways, starts)
+
+    def run(self) -> None:
+        """Until all rows have arrived; PhaseEnded if a rank fails meanwhile."""
+        if self._series is None:  # another rank is its node's gateway
+            return
+        for number in range(len(self._pieces)):
+            self._series.start(number + 1 + _AHEAD)
+            self._series.wait_for(number)
+            del self._held[number]
+
+    def _start(self, number: int, comm: MPI.Comm) -> MPI.Request:
+        self._held[number] = self._pieces[number]()
+        return exchange(*self._held[number], comm.Get_rank())(comm)
+
+
+def cut(rows: Span, columns: int, item_size: int, message_bytes: int) -> Iterator[Rectangle]:
+    """Rows of so many columns in rectangles of bounded size: of whole rows, where a message has room for one."""
+    width = max(1, min(columns, message_bytes // item_size))
+    height = max(1, message_bytes // max(1, width * item_size))
+    for some_rows in pieces(rows, height):
+        for some_columns in pieces(Span(0, columns), width):
+            yield Rectangle(some_rows, some_columns)
