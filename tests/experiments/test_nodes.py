@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import re
+import threading
+import time
 
 import pytest
+from support.commands import module
 from support.selection import exhaustive
 
 from experiments.nodes import cli
@@ -61,6 +65,25 @@ def test_programs_run_on_all_nodes_and_receive_what_is_planned(tmp_path, capsys,
         assert lines[program]["planned"] == planned
         # Interfaces also count the packets' heads, and what starts the ranks, and the check.
         assert planned < received < 1.06 * planned + 400_000, program
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(("grid", "after"), exhaustive([("1x3", 3.0)], [("1x3", 3.0), ("rows", 0.7)]))
+def test_a_cut_link_ends_the_job_and_the_node_is_named(grid, after):
+    if reason := why_not():
+        pytest.skip(reason)
+    command = [*module("hybrid.matmul"), "1500", "1500", "1500", "--device", "cpu", "--threads", "1", "--grid", grid]
+    with Network(3, "1gbit") as network:
+        cut_off = network.names[1]
+        timer = threading.Timer(after, network.cut, [cut_off])
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(HybridError, match=rf"has heard nothing of rank \d+ on {network.names[0][:-1]}\d") as said:
+            network.run([*command, "--repeat", "10000", "--stall", "3"], 60)
+        timer.join()
+        assert time.monotonic() - began < after + 13
+        # The node itself hears nothing of the next one, and may say so first.
+        assert re.search(rf"rank \d+ on {cut_off}\b", str(said.value))
 
 
 @pytest.mark.launcher

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Is the runner as fast as the network between nodes? python scripts/bench_nodes.py [--nodes 2 4] [--rate 1gbit] [--json FILE]
 
-Network namespaces stand for nodes, joined by links of that rate, with one rank on each. In turn run our programs, whose products
-are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and where C is gathered MPI_Gatherv), and
+Network namespaces stand for nodes, joined by links of that rate, with one rank on each, or --ranks. In turn run our programs,
+whose products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and where C is gathered MPI_Gatherv), and
 ScaLAPACK's pdgemm, where it is installed. All on CPUs, one thread a rank. Either operands are made where they are needed and C is
 gathered at rank 0; or operands lie on all ranks, in blocks of rows (pdgemm: block-cyclically), and C stays there. Beside the
 seconds of a product stands what the busiest node received, by its interface's counter, the seconds that its link needs for that,
@@ -49,6 +49,7 @@ class Results(results.Results):
         "nodes": {
             "nodes": schema.count,
             "rate": schema.text,
+            "ranks_per_node": schema.count,
             "shape": schema.name,
             "sizes": lambda value: isinstance(value, list) and len(value) == 3 and all(map(schema.count, value)),
             "program": schema.name,
@@ -66,7 +67,7 @@ class Results(results.Results):
 def _row(line: records.Line) -> tuple[str, ...]:
     median, received, bits = line["seconds"]["median"], line["received"], bits_per_second(line["rate"])
     return (
-        str(line["nodes"]),
+        f"{line['nodes']}" + (f" of {line['ranks_per_node']} ranks" if line["ranks_per_node"] > 1 else ""),
         line["rate"] or "no limit",
         f"{line['shape']}, {'×'.join(map(str, line['sizes']))}",
         line["program"],
@@ -90,17 +91,18 @@ def rate(text: str) -> str:
     return text
 
 
-def planned_bytes(sizes: Sizes, nodes: int, program: str) -> int:
+def planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int = 1) -> int:
     """That the busiest node receives in one of our programs."""
-    problem, topology, ranks = Problem(*sizes), Topology.of_equal_nodes(nodes, 1), range(nodes)
+    ranks = range(nodes * ranks_per_node)
+    problem, topology = Problem(*sizes), Topology.of_equal_nodes(len(ranks), ranks_per_node)
     if program == OURS_2D:
-        placement = grids.Placement.of_blocks(problem, *pdgemm.grid_of(nodes))
+        placement = grids.Placement.of_blocks(problem, *pdgemm.grid_of(len(ranks)))
     else:
         of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
         of_c = of_a if program == OURS_STAYS else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
         placement = grids.Placement.of_rows(problem, of_a, of_b, of_c)
     chosen = grids.choose(problem, topology, placement, memory=sys.maxsize)
-    return problem.bytes(1, max(grids.received(chosen, node, problem, topology, placement) for node in ranks))
+    return problem.bytes(1, max(grids.received(chosen, node, problem, topology, placement) for node in range(nodes)))
 
 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
@@ -120,7 +122,7 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
         except HybridError as missing:
             print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
         for nodes in options.nodes:
-            with Network(nodes, options.rate) as network:
+            with Network(nodes, options.rate, options.ranks) as network:
                 for shape in options.shapes:
                     yield from _compared(network, shape, programs, options)
 
@@ -142,10 +144,11 @@ def _compared(
         if name in slower:  # with another size of blocks it is faster
             continue
         seconds, received = zip(*each, strict=True)
-        planned = planned_bytes(sizes, nodes, name) if name in (OURS, OURS_STAYS, OURS_2D) else None
+        planned = planned_bytes(sizes, nodes, name, options.ranks) if name in (OURS, OURS_STAYS, OURS_2D) else None
         yield {
-            "part": "nodes", "nodes": nodes, "rate": options.rate, "shape": shape, "sizes": list(sizes), "program": name,
-            "seconds": records.spread(seconds), "received": int(statistics.median(received)), "planned": planned,
+            "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": options.ranks, "shape": shape,
+            "sizes": list(sizes), "program": name, "seconds": records.spread(seconds),
+            "received": int(statistics.median(received)), "planned": planned,
         }  # fmt: skip
 
 
@@ -162,16 +165,17 @@ def _python(program: str, words: Sequence[str], network: Network, sizes: Sizes) 
 
 
 def _blocks_2d(network: Network, sizes: Sizes) -> float:
-    return _python("blocks_2d.py", [*map(str, pdgemm.grid_of(len(network.names)))], network, sizes)
+    return _python("blocks_2d.py", [*map(str, pdgemm.grid_of(network.ranks))], network, sizes)
 
 
 def _pdgemm(program: Path, block: int, network: Network, sizes: Sizes) -> float:
-    return float(network.run(pdgemm.command(program, sizes, len(network.names), block), _LIMIT))
+    return float(network.run(pdgemm.command(program, sizes, network.ranks, block), _LIMIT))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
     parser.add_argument("--nodes", nargs="+", type=cli.at_least_1, default=[2, 4], metavar="P", help="how many (2 4)")
+    parser.add_argument("--ranks", type=cli.at_least_1, default=1, metavar="R", help="on each node (1)")
     parser.add_argument("--rate", type=rate, default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)')
     parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES))
     parser.add_argument("--pairs", type=cli.at_least_1, default=3, help="how often each program runs (3)")

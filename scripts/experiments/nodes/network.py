@@ -39,7 +39,8 @@ _TRANSPORTS = {
 class Network:
     """While in the `with`, there are so many nodes. `rate`: of each link, as tc writes it (1gbit); empty: not limited."""
 
-    def __init__(self, nodes: int, rate: str) -> None:
+    def __init__(self, nodes: int, rate: str, ranks_per_node: int = 1) -> None:
+        self._ranks_per_node, self.ranks = ranks_per_node, nodes * ranks_per_node
         self._prefix = f"hn{os.getpid()}-"
         self.names = [f"{self._prefix}{number}" for number in range(nodes)]
         self._switch, self._rate = f"{self._prefix}switch", rate
@@ -79,10 +80,10 @@ class Network:
                 _ip("netns", "del", name)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def run(self, command: Sequence[str], limit: float, ranks_per_node: int = 1) -> str:
+    def run(self, command: Sequence[str], limit: float) -> str:
         """Standard output of a command that MPICH's launcher has started on all nodes."""
-        launcher, ranks = mpirun(len(self.names) * ranks_per_node), str(len(self.names) * ranks_per_node)
-        hosts = ",".join(f"10.78.0.{number + 1}:{ranks_per_node}" for number in range(len(self.names)))
+        launcher, ranks = mpirun(self.ranks), str(self.ranks)
+        hosts = ",".join(f"10.78.0.{number + 1}:{self._ranks_per_node}" for number in range(len(self.names)))
         words = [launcher[0], "-launcher", "ssh", "-launcher-exec", str(self._folder / "launcher"), "-iface", "eth0"]
         first = self.names[0]
         started = [_IP, "netns", "exec", first, *_NAMED, first, *words, "-hosts", hosts, "-n", ranks, *command]
@@ -100,6 +101,10 @@ class Network:
         if done.returncode:
             raise HybridError(f"{' '.join(command[:4])} failed: {last_error(done.stderr, done.stdout)}")
         return done.stdout
+
+    def cut(self, name: str) -> None:
+        """The link of a node, for ever."""
+        self._in(self._switch, "ip", "link", "set", f"port{self.names.index(name)}", "down")
 
     def bytes_received(self) -> Mapping[str, int]:
         """By each node, from the beginning."""
