@@ -2,7 +2,7 @@
 """Is the runner as fast as the network between nodes? python scripts/bench_nodes.py [--nodes 2 4] [--rate 1gbit] [--json FILE]
 
 Network namespaces stand for nodes, joined by links of that rate, with one rank on each, or --ranks. In turn run our programs,
-whose products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and where C is gathered MPI_Gatherv), and
+whose products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and MPI_Gatherv of C), and
 ScaLAPACK's pdgemm, where it is installed. All on CPUs, one thread a rank. Either operands are made where they are needed and C is
 gathered at rank 0; or operands lie on all ranks, in blocks of rows (pdgemm: block-cyclically), and C stays there. Beside the
 seconds of a product stands what the busiest node received, by its interface's counter, the seconds that its link needs for that,
