@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +142,52 @@ def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:
     of_c = [Part(a.rows, b.columns) for a, b in zip(of_a, of_b, strict=True)]
     for name, parts, shape in (("A", of_a, first.shape_a), ("B", of_b, first.shape_b), ("C", of_c, (problem.n, problem.m))):
         _refuse_no_grid(name, parts, shape)
-    return problem, Placement(tuple(of_a), tuple(of_b), tuple(of_c))
+    return problem, _with_neighbours(Placement(tuple(of_a), tuple(of_b), tuple(of_c)))
+
+
+def _with_neighbours(placement: Placement) -> Placement:
+    """With rows and columns numbered anew, so that those of a rank are neighbours: in which order they are multiplied does not
+    matter, and parts that were dealt out in many blocks need not be sent around to have them together."""
+    rows, columns = _Numbers([part.rows for part in placement.a]), _Numbers([part.columns for part in placement.b])
+    inner = _Numbers([part.columns for part in placement.a])
+    return Placement(
+        tuple(Part(rows.of(part.rows), inner.of(part.columns)) for part in placement.a),
+        tuple(Part(inner.of(part.rows), columns.of(part.columns)) for part in placement.b),
+        tuple(Part(rows.of(part.rows), columns.of(part.columns)) for part in placement.c),
+    )
+
+
+class _Numbers:
+    """New numbers for rows or columns, of which some belong together: these get neighbouring ones."""
+
+    def __init__(self, groups: Sequence[tuple[Span, ...]]) -> None:
+        self._old: list[Span] = []  # and from where on each is numbered
+        self._new: list[int] = []
+        next_number = 0
+        for span in (span for group in dict.fromkeys(groups) for span in group if len(span)):
+            self._old.append(span)
+            self._new.append(next_number)
+            next_number += len(span)
+        order = sorted(range(len(self._old)), key=self._old.__getitem__)
+        self._old, self._new = [self._old[i] for i in order], [self._new[i] for i in order]
+        self._ends = [span.hi for span in self._old]
+
+    def of(self, spans: Sequence[Span]) -> tuple[Span, ...]:
+        """In their order, neighbours as one."""
+        found: list[Span] = []
+        for span in spans:
+            at = bisect_right(self._ends, span.lo)
+            lo = span.lo
+            while lo < span.hi:
+                old, new = self._old[at], self._new[at]
+                hi = min(span.hi, old.hi)
+                part = Span(new + lo - old.lo, new + hi - old.lo)
+                if found and found[-1].hi == part.lo:
+                    found[-1] = Span(found[-1].lo, part.hi)
+                else:
+                    found.append(part)
+                lo, at = hi, at + 1
+        return tuple(found)
 
 
 def _refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:

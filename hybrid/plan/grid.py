@@ -26,12 +26,15 @@ _WORTH_IT = 0.9  # of the bytes that row blocks take, which neither move A nor a
 @record
 class Grid:
     """`rows`×`columns` nodes in each of `layers`, numbered row by row. `layers_inside`: the nodes of all layers that have the
-    same place in the grid follow each other; else one layer follows the other."""
+    same place in the grid follow each other; else one layer follows the other. `rows_at`, `columns_at`: the rows of A of each
+    row of the grid, and the columns of B of each of its columns, where they are not of equal number."""
 
     rows: int
     columns: int
     layers: int = 1
     layers_inside: bool = False
+    rows_at: tuple[Span, ...] = ()
+    columns_at: tuple[Span, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}" + (f"x{self.layers}" if self.layers > 1 else "")
@@ -56,12 +59,14 @@ class Grid:
     def of_a(self, node: int, problem: Problem) -> Rectangle:
         """What a node needs of A."""
         row, _, layer = self.place(node)
-        return Rectangle(block(problem.n, self.rows, row), block(problem.l, self.layers, layer))
+        rows = self.rows_at[row] if self.rows_at else block(problem.n, self.rows, row)
+        return Rectangle(rows, block(problem.l, self.layers, layer))
 
     def of_b(self, node: int, problem: Problem) -> Rectangle:
         """What a node needs of B."""
         _, column, layer = self.place(node)
-        return Rectangle(block(problem.l, self.layers, layer), block(problem.m, self.columns, column))
+        columns = self.columns_at[column] if self.columns_at else block(problem.m, self.columns, column)
+        return Rectangle(block(problem.l, self.layers, layer), columns)
 
     def of_c(self, node: int, problem: Problem) -> Rectangle:
         """What a node computes of C; one layer's part of the sums."""
@@ -153,6 +158,31 @@ def candidates(nodes: int) -> Iterator[Grid]:
                 yield Grid(rows, columns, layers, layers_inside=True)
 
 
+def as_it_lies(topology: Topology, placement: Placement) -> Iterator[Grid]:
+    """The grid of ranks over which A and B are distributed already, where its rows and columns are neighbours, and each rank is a
+    node: then no element of C has to move."""
+    ranks = range(topology.size)
+    of_a, of_b = placement.a, placement.b
+    if (
+        len(topology.nodes) < topology.size
+        or not all(len(part.rows) == 1 for part in of_a)
+        or not all(len(part.columns) == 1 for part in of_b)
+    ):
+        return
+    rows = tuple(sorted({part.rows[0] for part in of_a}))
+    columns = tuple(sorted({part.columns[0] for part in of_b}))
+    grid = Grid(len(rows), len(columns), rows_at=rows, columns_at=columns)
+    if (
+        not grid.is_rows
+        and grid.size == topology.size
+        and all(
+            (of_a[rank].rows[0], of_b[rank].columns[0]) == (rows[grid.place(rank)[0]], columns[grid.place(rank)[1]])
+            for rank in ranks
+        )
+    ):
+        yield grid
+
+
 @record
 class Cost:
     """Of a grid, in elements."""
@@ -172,7 +202,7 @@ def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Co
             max(received(grid, node, problem, topology, placement) for node in nodes),
             max(grid.elements_on(node, problem) for node in nodes),
         )
-        for grid in candidates(count)
+        for grid in (*candidates(count), *as_it_lies(topology, placement))
     ]
     return sorted(found, key=lambda cost: (not cost.grid.is_rows, cost.received, cost.kept))
 
