@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from hybrid.arrays.row_block import RowBlock
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
     if name in ("empty", "multiply"):

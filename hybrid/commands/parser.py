@@ -7,8 +7,20 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from hybrid import __version__
 from hybrid.errors import UsageError
 from hybrid.ranks.launcher import rank_by_launcher
+
+_WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
+
+
+class _Version(argparse.Action):
+    """Prints it on rank 0 only."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        if rank_by_launcher() == 0:
+            print(f"hybrid-runner {__version__}")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,6 +28,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        if (self.prog or "").count(" ") == _WORDS_OF_COMMAND - 1:  # not what a command's own command takes
+            self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
 
     def error(self, message: str) -> NoReturn:
         unknown = [word for word in message.removeprefix("unrecognized arguments: ").split() if word.startswith("--")]

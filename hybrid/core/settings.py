@@ -63,6 +63,7 @@ _ALLOWED = {
     "transport": ("auto", "host", "peers", "nccl"),
     "on_fault": ("raise", "repair"),
 }
+_MEANT = {"gpu": "cuda", "nvidia": "cuda", "double": "float64", "single": "float32", "float": "float32"}
 _BOOL_NAMES = ("bool", "bool_")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", float: "a number"}
@@ -116,6 +117,8 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
     allowed = list(allowed)
     if value in allowed:
         return value
+    if _MEANT.get(value) in allowed:
+        raise UsageError(f"unknown {what} {value!r}: did you mean {_MEANT[value]!r}?")
     import difflib  # only where an error is worded: the start of a command need not wait for it
 
     near = difflib.get_close_matches(value, allowed, 1, 0.5)

@@ -156,6 +156,8 @@ def test_negative_flags_are_refused_by_name(name):
 def test_a_near_miss_is_told_what_was_meant_and_anything_else_what_there_is():
     with pytest.raises(UsageError, match="unknown device 'cuad': did you mean 'cuda'"):
         Settings.gather({"device": "cuad"}, {})
+    with pytest.raises(UsageError, match="unknown device 'gpu': did you mean 'cuda'"):
+        Settings.gather({"device": "gpu"}, {})
     with pytest.raises(UsageError, match="unknown colour 'zzz': one of red, green"):
         one_of("colour", "zzz", ["red", "green"])
     assert one_of("colour", "red", iter(["red", "green"])) == "red"
