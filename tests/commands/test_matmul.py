@@ -188,6 +188,11 @@ WRONG = [
     (["8", "8", "8", "--repeat", "0"], "too small"),
     (["8", "8", "8", "--threads", "-1"], "-1 is too small: at least 0"),
     (["8", "8", "8", "--ranks", "4"], "only with --explain"),
+    (["8", "8", "8", "--nodes", "4"], "only with --explain"),
+    (["8", "8", "8", "--explain", "--network", "fast"], "'fast' is no rate (such as 25GB/s or 100Gbit/s)"),
+    (["8", "8", "8", "--explain", "--ranks", "9", "--nodes", "2", "--gpus-per-node", "4"], "too few for 9 ranks"),
+    (["8", "8", "8", "--grid", "2y2"], "grid must be auto, rows, RxC or RxCxL"),
+    (["8", "8", "8", "--grid", "2x2"], "a grid 2x2 has 4 nodes, and this job 1"),
     (["8", "8", "8", "--a", "missing.npy"], "missing.npy cannot be read"),
     (["--a", "missing.npy"], "three sizes"),
 ]
@@ -199,7 +204,7 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments, said):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("hybrid.matmul: ")
-    assert re.search(said.replace("?", r"\?"), line), line
+    assert re.search(said.replace("?", r"\?").replace("(", r"\(").replace(")", r"\)"), line), line
 
 
 @launcher
@@ -280,6 +285,16 @@ def test_explain_needs_no_mpi_and_runs_nothing(tmp_path):
     assert "rank 7: rows 875:1000" in done.stdout
     assert "node 1: ranks 4–7" in done.stdout
     assert done.stdout.endswith("it fits\n")
+
+
+def test_explain_of_many_nodes_tells_what_their_links_carry():
+    done = run(20000, 20000, 20000, "--explain", "--device", "cpu", "--ranks", 32, "--nodes", 16, "--network", "1Gbit/s")
+    assert done.returncode == 0, done.stderr
+    (chosen,) = re.findall(r"^grid (\S+): a node receives .* ([\d.]+) s of its link \(chosen\)$", done.stdout, re.M)
+    (rows,) = re.findall(r"^grid rows: .* ([\d.]+) s of its link$", done.stdout, re.M)
+    assert chosen[0] != "rows"
+    assert float(chosen[1]) < float(rows)
+    assert "node 15: ranks 30–31" in done.stdout
 
 
 def test_explain_refuses_what_does_not_fit():
