@@ -96,6 +96,28 @@ def test_acceptance_names_a_slow_link(cluster, slow_way_to_p100b):
     assert (cluster.shared / f"accept-{job.number}.html").stat().st_size
 
 
+def test_scaling_takes_more_and_more_nodes(cluster):
+    options = "-N 4 -w p100a,p100b,k40a,k40b"
+    job = submit(cluster, "scaling.sbatch", "--fill", "uniform", options=options, HYBRID_SIZE="64", HYBRID_DEVICE="cpu")
+    output = job.succeed()
+    results = job.results()
+    assert all(result["check"]["ok"] for result in results)
+    assert [(result["nodes"], result["n"]) for result in results] == [(1, 64), (2, 64), (4, 64), (2, 81), (4, 102)]
+    table = re.findall(r"^(strong|weak) +(\d) +(\d+) ", output, re.MULTILINE)
+    assert table == [
+        ("strong", "1", "64"), ("strong", "2", "64"), ("strong", "4", "64"),
+        ("weak", "1", "64"), ("weak", "2", "81"), ("weak", "4", "102"),
+    ]  # fmt: skip
+
+
+def test_a_grid_of_nodes_is_asked_for(cluster):
+    options = "-N 4 --ntasks-per-node=1 -w p100a,p100b,k40a,k40b"
+    job = submit(cluster, "matmul.sbatch", 90, 80, 70, "--grid", "2x2", options=options, HYBRID_DEVICE="cpu")
+    assert "grid 2x2 of nodes" in job.succeed()
+    (result,) = job.results()
+    assert (result["check"]["ok"], result["grid"], result["nodes"]) == (True, "2x2", 4)
+
+
 def test_sweep_runs_sizes_and_kernels(cluster):
     job = submit(cluster, "sweep.sbatch", options="--array=0,1,6,7%2", HYBRID_SIZE="32", HYBRID_KERNELS="naive tiled")
     output = job.succeed()
