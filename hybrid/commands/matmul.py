@@ -25,7 +25,7 @@ from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
     from hybrid.arrays.sources import FileMatrix, MatrixSource
-    from hybrid.execution.product import Outcome
+    from hybrid.execution.outcome import Outcome
     from hybrid.selection.decision import Decision
 
 NAME = "hybrid.matmul"
@@ -46,7 +46,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.core.timeline import Timeline
     from hybrid.execution.npy_output import refuse_unwritable_product, write_product
-    from hybrid.execution.product import RunOptions, run_product
+    from hybrid.execution.outcome import RunOptions
+    from hybrid.execution.product import run_product
     from hybrid.reporting.progress import Progress
     from hybrid.selection.agreement import agree
     from hybrid.selection.decision import ProductRequest

@@ -24,7 +24,8 @@ from hybrid.diagnostics.acceptance_levels import Case, Level, Pace, large_size
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
 from hybrid.errors import CheckFailed
-from hybrid.execution.product import RunOptions, run_product
+from hybrid.execution.outcome import RunOptions
+from hybrid.execution.product import run_product
 from hybrid.ranks.heartbeat import asked_to_end, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import agree

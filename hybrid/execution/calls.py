@@ -18,7 +18,8 @@ from hybrid.core.caller import warn
 from hybrid.core.settings import Settings
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.block_2d_product import run_block_2d_product
-from hybrid.execution.product import RunOptions, run_product
+from hybrid.execution.outcome import RunOptions
+from hybrid.execution.product import run_product
 from hybrid.execution.row_block_product import run_row_block_product
 from hybrid.plan.plan import Plan
 from hybrid.plan.request import OperandLocation, RowBlocks

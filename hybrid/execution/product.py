@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,11 @@ import numpy as np
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix, copy_rows
 from hybrid.core.settings import Settings
-from hybrid.core.timeline import Interval, Spread, Timeline, slowest
+from hybrid.core.timeline import Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.grid_run import GridRun
-from hybrid.execution.host_matrices import Progress, fill, host_matrices
+from hybrid.execution.host_matrices import fill, host_matrices
+from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.root_alone import recompute_at_root, verify_at_root
 from hybrid.execution.scatter_gather import rows_from_root, scatter, transfers_of_b, transfers_of_c
@@ -35,36 +36,6 @@ from hybrid.verification.transfers import verify_transfer
 if TYPE_CHECKING:
     from hybrid.verification.recompute import Recomputed
     from hybrid.verification.wrong_parts import WrongParts
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How often, and what is told meanwhile.
-
-    `out` may become C: the root's array, or with shared operands the same shared array on all ranks. `measured`: how long
-    the phases took is wanted.
-    """
-
-    repeat: int = 1
-    warmup: int = 0
-    out: np.ndarray | None = None
-    progress: Progress = lambda phase, done, of: None
-    measured: bool = True
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a product came to. `a`, `b` and `c` are this node's rows; C is whole on the root's node."""
-
-    decision: Decision
-    a: RowView
-    b: RowView
-    c: RowView
-    phases: dict[str, Spread]
-    total: Spread  # of one product, operands in host memory to C at the root: scatter to gather
-    check: Check | None
-    intervals: list[list[Interval]] = field(default_factory=list)  # of every rank, at the root
-    repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end
 
 
 def run_product(

@@ -11,7 +11,7 @@ from hybrid.core.timeline import PHASES, Spread
 from hybrid.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from hybrid.execution.product import Outcome
+    from hybrid.execution.outcome import Outcome
     from hybrid.selection.decision import Decision, RankPlacement
     from hybrid.verification.check import Check
 

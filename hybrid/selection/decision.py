@@ -14,16 +14,17 @@ from dataclasses import replace
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.settings import Settings, one_of
-from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
-from hybrid.host.threads import Threads, choose_threads
+from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
-from hybrid.plan import grid as grids
 from hybrid.plan.capacity import FreeMemory, shortage
-from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.grid import Placement
+from hybrid.plan.plan import Plan
+from hybrid.plan.planning import make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
-from hybrid.selection.machine import Inventory, Machine, Processor, Test
+from hybrid.selection.grid import choose_grid
+from hybrid.selection.machine import Inventory, Machine, Test, threads_of_ranks
 from hybrid.selection.transport import choose_transport, may_leave_out
 
 _STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
@@ -41,7 +42,7 @@ class ProductRequest:
     operands: OperandLocation = OperandLocation.NODE_SHARED
     root: int = 0
     row_blocks: RowBlocks | None = None
-    blocks_2d: grids.Placement | None = None
+    blocks_2d: Placement | None = None
     bytes_there: int = 0
     besides: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
@@ -178,32 +179,12 @@ def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Setting
         left_out=request.left_out if may_leave_out(settings) else (),
         message_bytes=settings.message_bytes,
     )
-    asked = replace(asked, grid=_choose_grid(asked, machine, request, settings))
+    asked = replace(asked, grid=choose_grid(asked, machine, request.operands, settings))
     plan = make_plan(asked)
     ranks = range(machine.topology.size)
     if not memory or all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in ranks):
         return plan
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
-
-
-def _choose_grid(asked: PlanRequest, machine: Machine, request: ProductRequest, settings: Settings) -> grids.Grid | None:
-    """The grid asked for, or the best; None where B comes to every node in column panels. UsageError where there can be none."""
-    nodes = len(asked.topology.nodes)
-    grid = grids.parse(settings.grid, nodes)
-    if asked.copies_to_buffers and request.blocks_2d is not None:
-        raise UsageError("2-D blocks are multiplied on CPUs, in place: choose device cpu, or use row blocks")
-    if asked.copies_to_buffers and grid is not None and not grid.is_rows:
-        raise UsageError(f"a grid of nodes multiplies on CPUs, in place: choose device cpu, or grid {grids.ROWS}")
-    if asked.copies_to_buffers or (nodes == 1 and request.blocks_2d is None):
-        return None
-    if grid is None:
-        # The root's arrays leave it over one link, whoever needs them: row blocks ask for no more of that.
-        if request.operands is OperandLocation.ROOT_ARRAYS:
-            return None
-        memory = min(each.host_bytes for each in machine.memory)
-        grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
-    # Unless C is gathered: then its panels and B's travel as broadcasts and gathers, which spare the root's link.
-    return grid if request.row_blocks or request.blocks_2d or not grid.is_rows else None
 
 
 def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory]) -> bool:
@@ -268,12 +249,3 @@ def kernel_asked_for(settings: Settings) -> Kernel | None:
     if settings.device != "auto" and not kernel.runs_on(settings.device):
         raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
     return kernel
-
-
-def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
-    chosen = []
-    for rank, own in enumerate(processors):
-        members = topology.nodes[topology.node_of(rank)]
-        cores = [processors[member].cores for member in members]
-        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
-    return chosen

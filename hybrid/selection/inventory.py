@@ -21,8 +21,8 @@ from hybrid.plan.machine_model import MachineModel
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import kernel_asked_for, threads_of_ranks
-from hybrid.selection.machine import Inventory, Processor
+from hybrid.selection.decision import kernel_asked_for
+from hybrid.selection.machine import Inventory, Processor, threads_of_ranks
 
 if TYPE_CHECKING:
     from hybrid.selection.session import Session  # it loads NumPy, and `settle_threads` has to come before that

@@ -12,6 +12,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import UsageError
+from hybrid.host.threads import Threads, choose_threads
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.plan.capacity import FreeMemory
 from hybrid.plan.machine_model import H200, MachineModel
@@ -111,3 +112,12 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
         inventories.append(Inventory(processor, gpus, why_no_gpu, memory, 0, model))
         free.append(memory)
     return Machine(topology, tuple(inventories), tuple(free), dict.fromkeys(Test, ""))
+
+
+def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
+    chosen = []
+    for rank, own in enumerate(processors):
+        members = topology.nodes[topology.node_of(rank)]
+        cores = [processors[member].cores for member in members]
+        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
+    return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from hybrid.core.spans import Span, pieces
 from hybrid.plan.rectangles import Rectangle
 from hybrid.ranks.collectives import Series, exchange
 from hybrid.ranks.team import Team
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 _AHEAD = 1  # collectives that are started before the one before has ended
 Matrices = Mapping[int, Sequence[np.ndarray]]  # by node
@@ -51,7 +48,7 @@ class RowExchange:
             self._series.wait_for(number)
             del self._held[number]
 
-    def _start(self, number: int, comm: MPI.Comm) -> MPI.Request:
+    def _start(self, number: int, comm: Any) -> Any:
         self._held[number] = self._pieces[number]()
         return exchange(*self._held[number], comm.Get_rank())(comm)
 

@@ -10,7 +10,8 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.host.row_view import RowView
-from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.plan import Plan
+from hybrid.plan.planning import make_plan
 from hybrid.plan.request import PlanRequest
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check

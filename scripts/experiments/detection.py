@@ -25,7 +25,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import usable_cores
-from hybrid.plan.plan import make_plan
+from hybrid.plan.planning import make_plan
 from hybrid.plan.request import PlanRequest
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check

@@ -19,7 +19,7 @@ from hybrid.execution.pipeline import LOADS_AHEAD, multiply_in_place, run_share
 from hybrid.host.row_view import RowView
 from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.plan import make_plan
+from hybrid.plan.planning import make_plan
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.host import HostTransport
 

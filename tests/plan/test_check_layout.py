@@ -17,7 +17,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import UsageError
 from hybrid.execution.rank_check import sums_piece
 from hybrid.plan.check_layout import check_layout, memory_for_check, most_bytes_of_check
-from hybrid.plan.plan import make_plan
+from hybrid.plan.planning import make_plan
 from hybrid.plan.request import PlanRequest, RowBlocks
 from hybrid.verification.copied import CopiedPieces
 from hybrid.verification.device_check import DeviceCheck

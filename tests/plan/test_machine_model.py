@@ -16,7 +16,7 @@ from hybrid.core.spans import Topology
 from hybrid.errors import UsageError
 from hybrid.plan import machine_model
 from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.plan import make_plan
+from hybrid.plan.planning import make_plan
 from hybrid.plan.request import PlanRequest
 
 models = st.builds(

@@ -16,7 +16,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.core.text import ranges, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.execution.product import Outcome
+from hybrid.execution.outcome import Outcome
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named

@@ -15,7 +15,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DoesNotFit
-from hybrid.plan.plan import make_plan
+from hybrid.plan.planning import make_plan
 from hybrid.plan.request import OperandLocation, RowBlocks
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import team_of

@@ -7,7 +7,8 @@ from typing import Any
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
-from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.plan import Plan
+from hybrid.plan.planning import make_plan
 from hybrid.plan.request import PlanRequest
 
 

@@ -18,7 +18,8 @@ from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
 from hybrid.execution import product as product_module
-from hybrid.execution.product import RunOptions, run_product
+from hybrid.execution.outcome import RunOptions
+from hybrid.execution.product import run_product
 from hybrid.ranks.world import team_of
 from hybrid.selection.agreement import agree
 from hybrid.selection.decision import ProductRequest

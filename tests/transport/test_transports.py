@@ -17,7 +17,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
 from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.plan import make_plan
+from hybrid.plan.planning import make_plan
 from hybrid.transport.root_push import RootPushDriver
 
 pytestmark = pytest.mark.mpi

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import hybrid.plan.plan
-from hybrid.plan.plan import make_plan
+from hybrid.plan.planning import make_plan
 
 
 @pytest.fixture

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""A plan made from what it is asked for: a product cut into row blocks, row panels, and column panels or k-slabs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from hybrid.plan.buffer_layout import Tiling, layout_of
+from hybrid.plan.check_layout import memory_for_check, most_bytes_of_check
+from hybrid.plan.grid_layout import grid_layout
+from hybrid.plan.k_slabs import slabs_of
+from hybrid.plan.plan import Plan, refuse_many
+from hybrid.plan.rank_share import RankShare
+from hybrid.plan.request import OperandLocation, PlanRequest, TilingRequest
+from hybrid.plan.tiling import choose_tiling
+
+
+@lru_cache(maxsize=16)
+def make_plan(request: PlanRequest) -> Plan:
+    """Cut a product into row blocks, row panels, and column panels or k-slabs. Cached: one product is often followed by
+    others like it."""
+    problem, topology, device = request.problem, request.topology, request.device
+    blocks = request.rows_of_a
+    tallest = max(map(len, blocks))
+    staged = request.copies_to_buffers
+    on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
+    for_check = memory_for_check(problem, tallest, request.device_memory) if request.check == "on" else 0
+    tiling_request = TilingRequest(
+        problem,
+        tallest,
+        device=device,
+        nodes=len(topology.nodes),
+        links=0 if on_devices else max(map(len, topology.nodes)),
+        memory=request.device_memory - for_check if staged else 0,
+        panel_rows=request.panel_rows,
+        panel_columns=request.panel_columns,
+        slab_rows=request.slab_rows,
+        may_use_slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
+        model=request.model,
+    )
+    tiling = choose_tiling(tiling_request)
+    pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
+    refuse_many(problem, -(-tallest // tiling.panel_rows) + pieces_of_b)
+    column_panels = tiling.column_panels_of(problem.m, device)
+    links = topology.size if tiling.interleaved else 1
+    slabs = slabs_of(problem.l, links, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
+    shares = tuple(
+        RankShare(
+            rank,
+            topology.node_of(rank),
+            rows,
+            b_rows,
+            tiling.row_panels_of(len(rows), device),
+            column_panels,
+            tiling,
+            layout_of(problem, len(rows), tiling, device),
+            slabs,
+        )
+        for rank, (rows, b_rows) in enumerate(zip(blocks, request.rows_of_b, strict=True))
+    )
+    operands = OperandLocation.ROW_BLOCKS if on_devices else OperandLocation.NODE_SHARED
+    if request.blocks_2d is not None:
+        operands = OperandLocation.BLOCKS_2D
+    check = request.check
+    if check == "on":
+        check = "device" if staged and _checks_on_device(request, tiling, tallest) else "host"
+    layout = None
+    if request.grid:
+        layout = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
+    return Plan(
+        problem,
+        topology,
+        request.root,
+        device,
+        staged,
+        check,
+        shares,
+        operands,
+        device_memory=request.device_memory,
+        grid_layout=layout,
+    )
+
+
+def _checks_on_device(request: PlanRequest, tiling: Tiling, rows: int) -> bool:
+    """Whether the check's sums find room beside the buffers, where the plan is cut to the memory of the devices."""
+    if not request.device_memory:
+        return True
+    buffers = layout_of(request.problem, rows, tiling, request.device).bytes
+    return buffers + most_bytes_of_check(request.problem, rows, tiling, request.device_memory) <= request.device_memory
