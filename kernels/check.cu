@@ -229,7 +229,8 @@ __global__ void compare_sums(Matrix<double> differences, Matrix<const double> sq
             open += 1;
             size = 0;
         } else if (size > 0 || size != size) {
-            double variance = numbers(0, VARIANCE) * (squares(row, group) + norms * numbers(0, PER_TERM));
+            // Of a right product the squares are at most the norms; those of a wrong one must not excuse it, nor overflow.
+            double variance = numbers(0, VARIANCE) * (fmin(squares(row, group), norms) + norms * numbers(0, PER_TERM));
             double lost = flushed * (1 + sqrt(row_squares(row, 0)) + sqrt(column_squares(0, group)));
             size /= sqrt(variance) + lost;
             if (!(size <= NOT_INTEGRAL)) size = NOT_INTEGRAL;  // NaN or infinity, where the product has neither

@@ -102,7 +102,7 @@ def compare(
 ) -> None:
     """`compare_sums` of kernels/check.cu."""
     norms = row_squares * column_squares
-    variance = numbers[VARIANCE] * (squares + norms * numbers[PER_TERM])
+    variance = numbers[VARIANCE] * (np.fmin(squares, norms) + norms * numbers[PER_TERM])
     lost = numbers[FLUSHED] * (1 + np.sqrt(row_squares) + np.sqrt(column_squares))
     open_ = ~(norms < numbers[LARGEST_SQUARE])
     sizes = np.abs(differences)

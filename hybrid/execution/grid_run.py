@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from hybrid.devices.base import Timings
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.rank_check import SumElsewhere
 from hybrid.execution.worker import Worker
@@ -66,6 +67,7 @@ class GridRun:
         self._series: dict[str, Series] = {}
         self._connect()
         self._computed = self._sent = 0  # panels of C
+        self._work: Timings = ()
 
     def make_ready(self) -> None:
         """Before each product, in a phase that all ranks leave together before they multiply."""
@@ -93,6 +95,7 @@ class GridRun:
             except BaseException:
                 self._rank_device.drain()
                 raise
+            self._work = self._rank_device.device.finish()
 
     def gather(self) -> None:
         """C to where it is kept, what is left of it when all is multiplied. Every rank calls it."""
@@ -126,8 +129,9 @@ class GridRun:
 
     def note_work(self) -> None:
         """After the clock has stopped: when each multiplication of the product ran."""
-        for phase, begin, end in self._rank_device.device.finish():
+        for phase, begin, end in self._work:
             self._team.timeline.add(phase, begin, end)
+        self._work = ()
 
     def _multiply_panels(self) -> None:
         flags, team, first = self._rank_device.flags, self._team, self._layout.pieces["A"]

@@ -94,10 +94,11 @@ class _Recomputing:
 
     def _together(self, tasks: list[_Task], b: np.ndarray | None) -> list[Recomputed]:
         """Each rank its tasks. `b`: these columns of B, where they were gathered."""
+        before = self._before(tasks)
         with self._team.phase("repair") as computing, busy(), limited_threads(self._threads):
             computing.mine = [
-                self._compute(task, b if b is not None else self._b[Span(0, self._plan.problem.l)][:, task.columns.slice])
-                for task in tasks
+                self._compute(task, b if b is not None else self._b[Span(0, self._plan.problem.l)][:, task.columns.slice], c)
+                for task, c in zip(tasks, before, strict=True)
                 if task.by == self._team.rank
             ]
         done = [entry for of_rank in computing.all for entry in of_rank]
@@ -107,9 +108,21 @@ class _Recomputing:
                     self._write(recomputed.rows, recomputed.columns, product)
         return [recomputed for recomputed, _ in done]
 
-    def _compute(self, task: _Task, b: np.ndarray) -> tuple[Recomputed, np.ndarray | None]:
+    def _before(self, tasks: list[_Task]) -> list[np.ndarray]:
+        """What lies where each task writes, where this rank has it. After a product on a grid of nodes only the root has the
+        gathered C, and tells the others what is in it."""
+        if not self._sends or self._plan.grid_layout is None:
+            mine = self._team.rank
+            return [self._c[each.rows][:, each.columns.slice] if each.by == mine else self._c.array for each in tasks]
+        with self._team.phase("repair") as telling:
+            if self._team.rank == self._plan.root:
+                telling.mine = [np.array(self._c[task.rows][:, task.columns.slice]) for task in tasks]
+        told: list[np.ndarray] = telling.all[self._plan.root]
+        return told
+
+    def _compute(self, task: _Task, b: np.ndarray, c: np.ndarray) -> tuple[Recomputed, np.ndarray | None]:
         """A part of C; with the elements, where they are sent."""
-        a, c = self._a[task.rows], self._c[task.rows][:, task.columns.slice]
+        a = self._a[task.rows]
         with np.errstate(all="ignore"):  # A and B may hold NaN or infinities
             product = np.matmul(a, b)
             change = float(np.abs(np.subtract(product, c)).max(initial=0.0))

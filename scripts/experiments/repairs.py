@@ -168,9 +168,13 @@ def measured(made: Any, n: int, data: str, device: str, faults: int, random: np.
             multiplied(a, b, c, device)
             for _ in cli.shown(range(faults), f"{n} {data} {kind}"):
                 _, right = multiplied(a, b, c, device)
-                injection = Injection(kind, {"A": a, "B": b, "C": c}, made.rounding, random)
-                with injection.planted(spoiled):
-                    found, seconds = multiplied(a, b, c, device)
+                found = "unseen"
+                while found == "unseen":
+                    injection = Injection(kind, {"A": a, "B": b, "C": c}, made.rounding, random)
+                    with injection.planted(spoiled):
+                        found, seconds = multiplied(a, b, c, device)
+                    if not np.array_equal(c, made.c):  # else what was added to C later has rounded the fault away: another one
+                        break
                 if found == "repaired":
                     times.append((right, seconds))
                     found = found if is_right(c, made.c, made.rounding, exact=data == "integers") else "wrong"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from support.transfers import change_rows_that_arrive, change_what_arrives
 
 import hybrid
 from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
+from hybrid.plan.grid import candidates
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.transport import row_exchange
 
@@ -275,6 +277,35 @@ def test_root_must_be_a_rank(comm):
 def test_nonsense_on_one_rank_is_raised_on_all(comm, wrong):
     with pytest.raises(UsageError, match=r"rank 1 on \S+, agree"):
         hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=comm, **(wrong if comm.rank == 1 else {}))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("on_fault", ["raise", "repair"])
+@pytest.mark.parametrize("out", [False, True])
+def test_the_root_s_arrays_are_multiplied_on_grids_of_nodes(comm, rng, monkeypatch, out, on_fault):
+    """Their rows go to all nodes first. With `repair` a rank multiplies wrong."""
+    from hybrid.devices import cpu
+
+    def wrong(a, b, c):
+        np.matmul(a, b, out=c)
+        if comm.rank == comm.size - 1 and c.size:
+            c[0, 0] += 1
+
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    monkeypatch.setenv("HYBRID_DEVICE", "cpu")
+    if on_fault == "repair":
+        monkeypatch.setattr(cpu, "blas", wrong)
+    for grid in candidates(comm.size):
+        monkeypatch.setenv("HYBRID_GRID", str(grid))
+        monkeypatch.setenv("HYBRID_MESSAGE_BYTES", str(rng.choice([700, 1 << 28])))
+        n, l, m = (int(size) for size in comm.bcast(rng.integers(1, 150, 3)))
+        a, b = same_matrix((n, l), 1), same_matrix((l, m), 2)
+        root = comm.size - 1
+        c = np.empty((n, m)) if out and comm.rank == root else None
+        with pytest.warns(RuntimeWarning, match="repaired") if on_fault == "repair" and comm.rank == root else nullcontext():
+            c = hybrid.multiply(*at(comm, root, a, b), comm=comm, root=root, out=c, on_fault=on_fault)
+        if comm.rank == root:
+            np.testing.assert_allclose(c, a @ b, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.mpi(min_size=2)

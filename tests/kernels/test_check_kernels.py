@@ -99,6 +99,7 @@ def test_compare_sums(kernels, rng):
     differences = rng.standard_normal((rows, groups))
     differences[3, 5], differences[4], squares[6, 1], of_rows[7], of_columns[0, 9] = np.nan, 0, 0, np.inf, np.nan
     differences[8, 69] = 1e6
+    differences[9, 11], squares[9, 11] = 1e200, np.inf  # of an element of C whose square overflows
     numbers = np.array([[0.25, 0.1, 1e-30, 1e300]])
     got, wanted = (np.full((rows, 5), np.nan) for _ in range(2))
     ours, numpys = differences.copy(), differences.copy()
@@ -110,4 +111,6 @@ def test_compare_sums(kernels, rng):
     assert got[3, 3] == 5
     assert got[7, 4] == groups
     assert got[8, 3] == 69
+    assert (got[9, 3], got[9, 4]) == (11, 1), "it is wrong, not too large to be judged; the other one is group 9"
+    assert got[9, 2] > 1e199
     assert list(got[4, :3]) == [0, 0, 0]

@@ -21,6 +21,7 @@ import hybrid.execution.product
 import hybrid.execution.rank_check
 import hybrid.verification.check
 from hybrid.core.problem import Problem
+from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DoesNotFit
 from hybrid.verification.check import Check
 
@@ -355,3 +356,20 @@ def test_the_command_names_three_faults_once_and_ends_with_3(tmp_path, ranks):
     assert len(faults) == 5 * max(1, ranks)
     assert [line for line in lines if "the device of rank" in line] == lines[-4:-1] == [f"wrong: {fault}" for fault in faults[:3]]
     assert re.match(r"rows \d+:\d+, columns \d+:\d+ of [AB] reached the device of rank 0 on \S+ with other values", faults[0])
+
+
+@pytest.mark.parametrize("value", [1e100, 1e153, -1e155, 1e200, 1e300, -1.7e308, np.inf, np.nan])
+@pytest.mark.parametrize("staged", ["0", "1"])
+def test_an_element_whose_square_overflows_is_found(rng, monkeypatch, staged, value):
+    """A flipped bit of an exponent makes such: a check that takes the size of C's own elements for granted would accept it."""
+    original = CpuDevice.multiply
+
+    def wrong(device, a, b, c, after, *, adding=False):
+        event = original(device, a, b, c, after, adding=adding)
+        c[3, 4] = value
+        return event
+
+    monkeypatch.setenv("HYBRID_STAGED", staged)
+    monkeypatch.setattr(CpuDevice, "multiply", wrong)
+    with pytest.raises(CheckFailed, match="row 3"):
+        hybrid.multiply(rng.standard_normal((90, 80)), rng.standard_normal((80, 200)), device="cpu")
