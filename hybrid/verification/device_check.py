@@ -21,7 +21,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.devices.base import CheckOperations, Event, Operation
 from hybrid.devices.buffers import Buffers
-from hybrid.host.row_sums import checksum_weights
+from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.check import Suspect
@@ -144,22 +144,37 @@ class DeviceCheck:
     def sums(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], np.ndarray | None]:
         """What the comparison found; the worst sums of those that differ by more than `allowed` standard deviations, or at all
         where every sum is exact, of each row one at most; and all squares of C with such sums. When the device is idle."""
-        found = self._operations.read(self._m["found"])
+        found = np.array(self._operations.read(self._m["found"]))
         largest = self._operations.read(self._largest)[:, 0]
         of_pieces = np.maximum.reduceat(largest, [piece.offset for piece in self.layout.pieces])
         largest_a, largest_b = (
             max((of_pieces[piece.number] for piece in self.layout.pieces if piece.operand == operand), default=0.0)
             for operand in "AB"
         )
+        limit, fractions = allowed, {}
+        if is_exact(self._problem, self.layout.group, float(largest_a), float(largest_b)):
+            limit, fractions = 0.0, self._fractions(found, largest)
         sums = Sums.of(found, self.layout.groups, float(largest_a), float(largest_b))
-        limit = 0.0 if is_exact(self._problem, self.layout.group, sums.largest_a, sums.largest_b) else allowed
         if sums.error <= limit:
             return sums, (), None
         errors, first = errors_of_rows(found), self.layout.share.rows.lo
         worst = [row for row in np.argsort(-errors)[:_MOST_SUSPECTS].tolist() if errors[row] > limit]
-        suspects = tuple(Suspect(first + row, self._columns(int(found[row, 3])), float(errors[row])) for row in worst)
+        columns = {row: fractions.get(row) or self._columns(int(found[row, 3])) for row in worst}
+        suspects = tuple(Suspect(first + row, columns[row], float(errors[row])) for row in worst)
         together = rows_together(found[:, 1].mean())
         return sums, suspects, self._squares(np.flatnonzero(errors > limit), together, exact=not limit)
+
+    def _fractions(self, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:
+        """Of a product of integers whose sums are exact: rows of C with numbers that are none, and in which columns, where these
+        are too small to show in sums of a whole group. In `found` they become differences."""
+        rows_of_c = {}
+        for piece in (each for each in self.layout.pieces if each.operand == "C"):
+            of_piece = largest[piece.offset : piece.offset + len(piece.rows)]
+            for row in (piece.rows.lo + np.flatnonzero(of_piece >= NOT_INTEGRAL)).tolist():
+                if not found[row, 2]:
+                    found[row, 1:4] = 1, NOT_INTEGRAL, piece.groups.lo
+                    rows_of_c[row] = piece.columns
+        return rows_of_c
 
     def _squares(self, rows: np.ndarray, together: int, *, exact: bool) -> np.ndarray:
         """Where sums look wrong: near these rows, since large errors hide small ones in the rows that are taken together."""

@@ -179,8 +179,9 @@ class _Verification:
         for suspect in suspects:
             verdict = self._verdict(suspect, exact)
             error, plain = max(error, verdict.error), max(plain, verdict.plain)
-            if verdict.wrong:
-                columns = _listed([suspect.columns.lo + column for column in verdict.wrong])
+            if verdict.wrong or exact:  # an error that rounding could explain, but nothing was rounded
+                wrong = verdict.wrong or range(len(suspect.columns))
+                columns = _listed([suspect.columns.lo + column for column in wrong])
                 faults.append(f"row {suspect.row} of C, {columns}: wrong by {verdict.error:.2e}")
                 if len(faults) == _MOST_NAMED:
                     break

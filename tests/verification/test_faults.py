@@ -373,3 +373,26 @@ def test_an_element_whose_square_overflows_is_found(rng, monkeypatch, staged, va
     monkeypatch.setattr(CpuDevice, "multiply", wrong)
     with pytest.raises(CheckFailed, match="row 3"):
         hybrid.multiply(rng.standard_normal((90, 80)), rng.standard_normal((80, 200)), device="cpu")
+
+
+@pytest.mark.parametrize("on_fault", ["raise", "repair"])
+@pytest.mark.parametrize("fraction", [2.0**-40, 2.0**-20, 0.5])
+@pytest.mark.parametrize("staged", ["0", "1"])
+def test_a_fraction_in_a_product_of_integers_is_found_however_small(rng, monkeypatch, staged, fraction, on_fault):
+    original = CpuDevice.multiply
+
+    def wrong(device, a, b, c, after, *, adding=False):
+        event = original(device, a, b, c, after, adding=adding)
+        c[3, 4] += fraction
+        return event
+
+    monkeypatch.setenv("HYBRID_STAGED", staged)
+    monkeypatch.setattr(CpuDevice, "multiply", wrong)
+    a, b = (rng.integers(-9, 10, shape).astype(float) for shape in ((90, 80), (80, 200)))
+    if on_fault == "raise":
+        with pytest.raises(CheckFailed, match="row 3"):
+            hybrid.multiply(a, b, device="cpu")
+    else:
+        with pytest.warns(RuntimeWarning, match="repaired"):
+            c = hybrid.multiply(a, b, device="cpu", on_fault="repair")
+        np.testing.assert_array_equal(c, a @ b)
