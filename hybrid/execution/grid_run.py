@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from hybrid.devices.base import Timings
+from hybrid.errors import CheckFailed
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.rank_check import SumElsewhere
 from hybrid.execution.worker import Worker
@@ -20,6 +21,7 @@ from hybrid.plan.grid_layout import Place
 from hybrid.plan.rectangles import Rectangle
 from hybrid.ranks.collectives import Series, Start, exchange
 from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.node_flags import NodeFlags
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
@@ -123,6 +125,10 @@ class GridRun:
             verify_exchange(self._team, operand, sent, received, threads)
         with self._team.phase("check") as checking, busy(), limited_threads(1):
             checking.mine = verify_alone(self._a, self._b, self._c, threads)
+        if self._terms is not None:
+            with self._team.phase("check"):
+                if not np.array_equal(np.sum(self._terms, axis=0), self._kept["C"], equal_nan=True):
+                    raise CheckFailed("the layers' results were added up wrong")
         wrong = [rank for rank, check in enumerate(checking.all) if not check.ok]
         worst = max(checking.all, key=lambda check: (not check.ok, check.kind, check.error))  # exact before freivalds
         return replace(worst, faults=tuple(f"rank {rank}: {fault}" for rank in wrong for fault in checking.all[rank].faults))
@@ -145,14 +151,21 @@ class GridRun:
                     self._series[_IN].start(index + 1 + _AHEAD)
                     self._series[_IN].wait_for(index, self._send_computed, worker.computes)
                 flags.set_flag(number)
-                for rank in team.node_ranks:
-                    flags.wait(rank, number)
+                self._wait_for_node(flags, number)
                 team.timeline.add("scatter", began, time.perf_counter())
                 team.enter("multiply")
                 self._progress("multiply", number, panels)
                 worker.do(partial(self._multiply, number))
             worker.wait(self._send_computed)
         self._send_computed()
+
+    def _wait_for_node(self, flags: NodeFlags, number: int) -> None:
+        """Until all ranks of the node have their part of a panel of B; what other ranks wait for goes on meanwhile."""
+        pause, following = flags.pauses(), self._layout.pieces["A"] + number + 1
+        while not all(flags.is_set(rank, number) for rank in self._team.node_ranks):
+            self._series[_IN].is_complete(following)
+            self._send_computed()
+            next(pause)
 
     def _multiply(self, number: int) -> None:
         """One panel, in the worker's thread."""
