@@ -49,6 +49,7 @@ def multiply(
     out: np.ndarray | None = None,
     kernel: str | None = None,
     device: str | None = None,
+    precision: str | None = None,
     check: bool | str | None = None,
     on_fault: str | None = None,
     threads: int | None = None,
@@ -69,9 +70,12 @@ def multiply(
         At the root, a float32 or float64 array for the result, which must not overlap a or b.
     kernel
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
-        HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_CHECK, HYBRID_ON_FAULT and HYBRID_THREADS, and to the defaults.
+        HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_PRECISION, HYBRID_CHECK, HYBRID_ON_FAULT and HYBRID_THREADS, and to the defaults.
     device
         "auto", "cpu", "cuda" or "emulate".
+    precision
+        "native" has GPUs compute in float64 or float32. "auto" has them compute from remainders of bytes where that is at least as
+        accurate and takes less time; "fast" with fewer of them, where as accurate.
     check
         True verifies the product where it is multiplied, while it is; "host" from host memory alone, independent of all that
         ran on a GPU; False does not.
@@ -98,7 +102,7 @@ def multiply(
     session = session_of(team_of(comm))
     team = session.team
     root = as_int(root)
-    flags = {"kernel": kernel, "device": device, "check": check, "on_fault": on_fault, "threads": threads}
+    flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads}
     with _one_at_a_time if team.size == 1 else nullcontext():
         for kind, multiply_parts in ((RowBlock, multiply_row_blocks), (Block2D, multiply_blocks_2d)):
             if isinstance(a, kind) or isinstance(b, kind):

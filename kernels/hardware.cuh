@@ -23,6 +23,13 @@ __device__ __forceinline__ T* dynamic_shared_memory()
     return reinterpret_cast<T*>(shared_bytes);
 }
 
+// Four unsigned bytes times four signed ones, added to `sum`.
+__device__ __forceinline__ int dot_bytes(unsigned unsigned_bytes, unsigned signed_bytes, int sum)
+{
+    asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(unsigned_bytes), "r"(signed_bytes));
+    return sum;
+}
+
 #if __CUDA_ARCH__ >= 800
 // cp.async: copies BYTES (4, 8 or 16) from global to shared memory asynchronously, without registers. Both addresses are aligned
 // to BYTES. It is complete after a copies_wait for its group.
@@ -65,6 +72,36 @@ __device__ __forceinline__ void mma_m8n8k4(double (&d)[2], double a, double b)
                  : "+d"(d[0]), "+d"(d[1])
                  : "d"(a), "d"(b));
 }
+
+// ldmatrix: four matrices of eight rows of 16 bytes. Lane i has the address of row i % 8 of matrix i / 8; it gets of each matrix
+// bytes 4·(lane % 4) to 4·(lane % 4) + 3 of row lane / 4.
+__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const void* shared)
+{
+    unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+// On the matrix units: a warp's d (16×8) += a (16×32) · b (32×8), of signed or unsigned bytes. Lane (g, t) has of a the columns
+// 4t to 4t+3 of rows g and g+8, then those 16 to the right; of b the rows 4t to 4t+3 of column g, then those 16 below; d(g, 2t),
+// d(g, 2t+1), d(g+8, 2t), d(g+8, 2t+1).
+#define MMA_OF_BYTES(TYPES)                                                                                              \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." TYPES ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "     \
+                 "{%0, %1, %2, %3};"                                                                                     \
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
+template <typename Byte>
+__device__ __forceinline__ void mma_m16n8k32(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+    if constexpr (static_cast<Byte>(-1) < 0)
+        MMA_OF_BYTES("s8.s8");
+    else
+        MMA_OF_BYTES("u8.u8");
+}
+#undef MMA_OF_BYTES
 #endif
 
 #if __CUDA_ARCH__ >= 900

@@ -24,10 +24,16 @@ struct TilePosition {
 // GROUP tiles below each other, then the next column of tiles. So together they read few rows of A and few columns of B, which
 // stay in the L2 cache.
 template <int ROWS, int COLUMNS, int GROUP = 8, typename T>
-__device__ TilePosition tile_position(const Matrix<T>& c)
+__device__ TilePosition tile_position(const Matrix<T>& c, Size number)
 {
     Size down = ceil_div(c.rows, ROWS), across = ceil_div(c.columns, COLUMNS);
-    Size group = blockIdx.x / (GROUP * across), within = blockIdx.x % (GROUP * across);
+    Size group = number / (GROUP * across), within = number % (GROUP * across);
     Size height = min(down - group * GROUP, Size(GROUP));
     return {(group * GROUP + within % height) * ROWS, within / height * COLUMNS};
+}
+
+template <int ROWS, int COLUMNS, int GROUP = 8, typename T>
+__device__ TilePosition tile_position(const Matrix<T>& c)
+{
+    return tile_position<ROWS, COLUMNS, GROUP>(c, blockIdx.x);
 }

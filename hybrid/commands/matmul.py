@@ -102,7 +102,7 @@ class _Speaker:
     def end(self, outcome: Outcome, a: MatrixSource, b: MatrixSource, extra: dict[str, Any], settings: Settings) -> None:
         if self._silent:
             return
-        from hybrid.reporting.run_report import as_record, last_line, table, wall_line
+        from hybrid.reporting.run_report import arithmetic_line, as_record, last_line, table, wall_line
 
         options, plan = self._options, outcome.decision.plan
         if options.printed:
@@ -110,6 +110,8 @@ class _Speaker:
         if outcome.repeats < options.repeat:
             print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished", file=sys.stderr)
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
+        if outcome.arithmetic:
+            print(arithmetic_line(outcome.arithmetic), file=self._stream)
         if options.json:
             from hybrid.reporting import jsonl
 

@@ -64,6 +64,7 @@ def build_parser() -> Parser:
     how = parser.add_argument_group("how")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
+    how.add_argument("--precision", help="native arithmetic; auto: from remainders, where as accurate and faster; or fast (auto)")
     how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
     how.add_argument("--grid", metavar="RxC", help="of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)")
     add_job_options(how)
@@ -105,7 +106,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
     if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
         raise UsageError(f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks")
-    flags = ("device", "kernel", "transport", "grid", "threads", "check", "on_fault", "stall", "host_memory", "gpu_memory")
+    flags = ("device", "kernel", "precision", "transport", "grid", "threads", "check", "on_fault", "stall", "host_memory", "gpu_memory")
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])

@@ -23,6 +23,7 @@ class Settings:
 
     device: str = "auto"  # auto, cpu, cuda, or emulate: the CUDA kernels on the CPU
     kernel: str = "auto"  # auto, or a name of the kernel catalogue
+    precision: str = "auto"  # native, auto: from remainders where as accurate and faster, or fast: with fewer of them
     check: str = "on"  # verify the product: on (where it is multiplied), host (from host memory alone) or off
     on_fault: str = "raise"  # a product that fails its check: raise refuses it, repair computes again what is wrong of it
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
@@ -60,6 +61,7 @@ _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts
 _OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("DEBUG", "GUARD", *_OF_SCRIPTS))
 _ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
+    "precision": ("auto", "native", "fast"),
     "transport": ("auto", "host", "peers", "nccl"),
     "on_fault": ("raise", "repair"),
 }

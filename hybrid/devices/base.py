@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hybrid.core.spans import Span
-from hybrid.kernels.catalogue import Kernel
+from hybrid.kernels.catalogue import Kernel, Launch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +66,9 @@ class Device(Protocol):
     def done(self, event: Event) -> bool:
         """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
 
+    def kernel_queues(self) -> KernelQueues:
+        """For kernels beside those of the catalogue. UsageError where it launches none."""
+
     def poison(self, memory: Any) -> None:
         """Fill memory with NaN, so that elements that are read before they were written show in C."""
 
@@ -75,6 +78,32 @@ class Device(Protocol):
     def pin(self, array: Any) -> None:
         """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
         access to the peer GPU that holds it. It lasts as long as the array's memory."""
+
+
+# Enqueues one kernel, or one small operation beside kernels, on a stream of the device.
+KernelCall = Callable[[Any], None]
+
+
+class KernelQueues(Protocol):
+    """Two queues of a device, "prepare" and "products", for kernels whose arguments are matrices and NumPy's numbers."""
+
+    capability: int  # compute capability, times ten
+    multiprocessors: int
+
+    def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
+        """A launch, to be enqueued as often as wanted. Its kernel is compiled now, if it was not."""
+
+    def clearing(self, matrix: Any, byte: int) -> KernelCall:
+        """Fill a contiguous matrix with this byte."""
+
+    def reading(self, into: Any, matrix: Any) -> KernelCall:
+        """Copy a small contiguous matrix to host memory from `host_memory`."""
+
+    def host_memory(self, shape: tuple[int, int], dtype: str) -> Any:
+        """Host memory that small copies reach at once: a NumPy array."""
+
+    def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        """One call after the other, on the queue of this name."""
 
 
 # Enqueues an operation whose operands are given already, after some events.

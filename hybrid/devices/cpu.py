@@ -16,9 +16,9 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import CheckOperations, Event
+from hybrid.devices.base import CheckOperations, Event, KernelQueues
 from hybrid.devices.cpu_check import CpuCheckOperations
-from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.errors import DeviceUnavailable, UsageError, one_line
 from hybrid.kernels.catalogue import Kernel
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
@@ -81,6 +81,9 @@ class CpuDevice:
 
     def wait(self, event: Event) -> None:
         pass  # the operation is complete already
+
+    def kernel_queues(self) -> KernelQueues:
+        raise UsageError("a CPU launches no kernels: --device emulate does")
 
     def poison(self, memory: _Memory) -> None:
         memory.bytes[:] = 0xFF  # a NaN as float32 and as float64

@@ -17,6 +17,7 @@ from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_events import OpenedEvent, OperationEnd
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
+from hybrid.devices.cuda_queues import CudaQueues
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 from hybrid.devices.pinned_memory import pinned_memory
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
@@ -24,7 +25,7 @@ from hybrid.kernels.catalogue import Kernel
 
 _SUCCESS, _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 0, 600, 704  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
-_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "copy out": 1, "check": 1}
+_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "prepare": 1, "products": 1, "copy out": 1, "check": 1}
 _HIGH_PRIORITY = -1  # other streams have 0
 
 
@@ -126,6 +127,16 @@ class CudaDevice:
 
     def check_operations(self) -> CudaCheckOperations:
         return self._check_operations
+
+    @cached_property
+    def _kernel_queues(self) -> CudaQueues:
+        def enqueue(after: Sequence[Event], launch: Callable[[Any], None], queue: str) -> Event:
+            return self._enqueue("multiply", [*after], launch, queue)
+
+        return CudaQueues(self._cupy, self._device, self.gpu.capability, enqueue)
+
+    def kernel_queues(self) -> CudaQueues:
+        return self._kernel_queues
 
     def wait(self, event: Event) -> None:
         event.synchronize()

@@ -18,7 +18,7 @@ from hybrid.kernels.sources import KERNELS
 # (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.
 Multiply = Callable[..., None]
 
-_DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes; a kernel that wants more must opt in (cudaFuncSetAttribute)
+DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes; a kernel that wants more must opt in (cudaFuncSetAttribute)
 _MOST_CACHED_LAUNCHES = 10_000
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
 
@@ -66,15 +66,19 @@ class CompiledKernel:
         """The instance as a CuPy function."""
         if launch.expression not in self._functions:
             (function,) = compiled_functions(launch.source, [launch.expression]).values()
-            if launch.shared_bytes > _DEFAULT_DYNAMIC_SHARED:
+            if launch.shared_bytes > DEFAULT_DYNAMIC_SHARED:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes
             self._functions[launch.expression] = function
         return self._functions[launch.expression]
 
 
-def compiled_functions(source: str, expressions: Sequence[str]) -> dict[str, Any]:
-    """Instances of templates in one of the kernels' sources, as CuPy functions for the current GPU."""
+def compiled_functions(source: str, expressions: Sequence[str], architecture: str = "") -> dict[str, Any]:
+    """Instances of templates in one of the kernels' sources, as CuPy functions for the current GPU, of this architecture."""
     trust_own_cache_only()
+    if architecture:
+        from hybrid.devices.cubins import functions_for
+
+        return functions_for(architecture, source, expressions, compile_options(KERNELS))
     import cupy
 
     module = cupy.RawModule(
@@ -86,7 +90,7 @@ def compiled_functions(source: str, expressions: Sequence[str]) -> dict[str, Any
 def compile_options(folder: Path) -> tuple[str, ...]:
     """For the kernels in `folder`. CuPy's cache does not look into included files, so a hash of the headers is an option."""
     headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.cuh")))).hexdigest()
-    return ("-std=c++17", f"-I{folder}", f"-DHEADERS=0x{headers[:16]}")
+    return ("-std=c++17", "-device-int128", f"-I{folder}", f"-DHEADERS=0x{headers[:16]}")
 
 
 def matrix_argument(matrix: Any) -> np.ndarray:

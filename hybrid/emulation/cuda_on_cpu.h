@@ -231,6 +231,50 @@ __forceinline__ T __ldg(const T* from)
     return *from;
 }
 
+template <typename T>
+__forceinline__ T __ldcs(const T* from)
+{
+    return *from;
+}
+
+template <typename T>
+__forceinline__ void __stcs(T* to, T value)
+{
+    *to = value;
+}
+
+template <typename To, typename From>
+__forceinline__ To same_bits(From from)
+{
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+static inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
+static inline int __float_as_int(float x) { return same_bits<int>(x); }
+static inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
+static inline float __int_as_float(int x) { return same_bits<float>(x); }
+static inline long long __double_as_longlong(double x) { return same_bits<long long>(x); }
+static inline double __longlong_as_double(long long x) { return same_bits<double>(x); }
+static inline double __hiloint2double(int high, int low)
+{
+    return same_bits<double>(static_cast<unsigned long long>(static_cast<unsigned>(high)) << 32 | static_cast<unsigned>(low));
+}
+static inline long long __double2ll_rn(double x) { return llrint(x); }
+static inline int __double2int_rn(double x) { return static_cast<int>(lrint(x)); }
+static inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>(static_cast<unsigned long long>(x) * y >> 32); }
+
+// The four bytes of a word out of the eight of x (0 to 3) and y (4 to 7) that the hexadecimal digits of `selector` name.
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
+{
+    unsigned long long bytes = static_cast<unsigned long long>(y) << 32 | x;
+    unsigned word = 0;
+    for (int i = 0; i < 4; ++i) word |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return word;
+}
+
 // Atomic because fibers switch only at barriers and warp operations; not instrumented, lest TSan sees a race.
 template <typename T>
 __attribute__((noinline, no_sanitize_thread)) T atomicAdd(T* to, T value)
@@ -245,5 +289,13 @@ __attribute__((noinline, no_sanitize_thread)) T atomicMax(T* to, T value)
 {
     T before = *to;
     if (value > before) *to = value;
+    return before;
+}
+
+template <typename T>
+__attribute__((noinline, no_sanitize_thread)) T atomicMin(T* to, T value)
+{
+    T before = *to;
+    if (value < before) *to = value;
     return before;
 }

@@ -9,6 +9,12 @@
 __device__ __forceinline__ float multiply_add(float x, float y, float sum) { return std::fma(x, y, sum); }
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return std::fma(x, y, sum); }
 
+__device__ __forceinline__ int dot_bytes(unsigned unsigned_bytes, unsigned signed_bytes, int sum)
+{
+    for (int i = 0; i < 32; i += 8) sum += static_cast<int>(unsigned_bytes >> i & 255) * static_cast<signed char>(signed_bytes >> i & 255);
+    return sum;
+}
+
 template <typename T>
 __device__ __forceinline__ T* dynamic_shared_memory()
 {
@@ -75,6 +81,55 @@ __device__ inline void mma_m8n8k4(double (&d)[2], double a, double b, CALLED_FRO
     double sums[2] = {d[0], d[1]};  // a copy of d: other lanes' code must not access this fiber's registers
     cuda_on_cpu::warp_sync(0xffffffffu, mma<8, 4>, &operands, sums, false, file, line);
     d[0] = sums[0], d[1] = sums[1];
+}
+
+struct SixteenBytes {
+    unsigned words[4];
+};
+
+NOT_INSTRUMENTED inline void exchange_rows(const cuda_on_cpu::Lanes& lanes)
+{
+    for (int lane = 0; lane < 32; ++lane)
+        for (int matrix = 0; matrix < 4; ++matrix) {
+            auto row = static_cast<const SixteenBytes*>(lanes.input[8 * matrix + lane / 4]);
+            static_cast<unsigned*>(lanes.output[lane])[matrix] = row->words[lane % 4];
+        }
+}
+
+__device__ inline void load_matrices(unsigned (&r)[4], const void* shared, CALLED_FROM)
+{
+    // Each lane reads its own row, as far as sanitizers and counters see it; then the lanes exchange what they read.
+    SixteenBytes row = *static_cast<const SixteenBytes*>(shared);
+    unsigned words[4];
+    cuda_on_cpu::warp_sync(0xffffffffu, exchange_rows, &row, words, false, file, line);
+    for (int i = 0; i < 4; ++i) r[i] = words[i];
+}
+
+struct MmaBytes {  // a lane's fragments of bytes
+    unsigned a[4], b[2];
+};
+
+template <typename Byte>
+NOT_INSTRUMENTED void mma_of_bytes(const cuda_on_cpu::Lanes& lanes)
+{
+    auto byte = [](unsigned word, int i) { return static_cast<int>(static_cast<Byte>(word >> 8 * i & 255)); };
+    auto operands = [&](int lane) { return static_cast<const MmaBytes*>(lanes.input[lane]); };
+    for (int row = 0; row < 16; ++row)
+        for (int column = 0; column < 8; ++column) {
+            int& sum = static_cast<int*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
+            for (int k = 0; k < 32; ++k)
+                sum += byte(operands(row % 8 * 4 + k % 16 / 4)->a[k / 16 * 2 + row / 8], k % 4) *
+                       byte(operands(column * 4 + k % 16 / 4)->b[k / 16], k % 4);
+        }
+}
+
+template <typename Byte>
+__device__ inline void mma_m16n8k32(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, CALLED_FROM)
+{
+    MmaBytes operands{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    int sums[4] = {d[0], d[1], d[2], d[3]};
+    cuda_on_cpu::warp_sync(0xffffffffu, mma_of_bytes<Byte>, &operands, sums, false, file, line);
+    for (int i = 0; i < 4; ++i) d[i] = sums[i];
 }
 #endif
 

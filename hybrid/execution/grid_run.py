@@ -159,6 +159,11 @@ class GridRun:
             worker.wait(self._send_computed)
         self._send_computed()
 
+    @property
+    def arithmetic(self) -> dict[str, int]:
+        """CPUs compute natively."""
+        return {}
+
     def _wait_for_node(self, flags: NodeFlags, number: int) -> None:
         """Until all ranks of the node have their part of a panel of B; what other ranks wait for goes on meanwhile."""
         pause, following = flags.pauses(), self._layout.pieces["A"] + number + 1

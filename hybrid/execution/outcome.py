@@ -41,4 +41,5 @@ class Outcome:
     total: Spread  # of one product, operands in host memory to C at the root: scatter to gather
     check: Check | None
     intervals: list[list[Interval]] = field(default_factory=list)  # of every rank, at the root
+    arithmetic: dict[str, int] = field(default_factory=dict)  # elements of C by arithmetic; empty where all is native
     repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end

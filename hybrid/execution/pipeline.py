@@ -14,6 +14,7 @@ from itertools import chain
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.buffers import Buffers
+from hybrid.devices.modular import ModularProduct
 from hybrid.execution.worker import Worker
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
@@ -68,13 +69,16 @@ def run_share(
     entering: Entering,
     check: DeviceCheck | None = None,
     gather: PanelGather | None = None,
+    modular: ModularProduct | None = None,
 ) -> Timings:
     """Multiply the rank's row block by B in the device's buffers; panels of C are sent meanwhile. Returns what `Device.finish`
-    does."""
+    does. `modular`: computes the tiles, from remainders where it can; else the device does."""
     transport.begin()
     if check is not None:
         check.begin()
-    run = _Run(share, buffers, transport, device, entering, check, gather)
+    if modular is not None:
+        modular.begin()
+    run = _Run(share, buffers, transport, device, entering, check, gather, modular)
     run.submit()
     run.submit_checks()
     if check is not None:
@@ -97,8 +101,9 @@ class _Run:
         entering: Entering,
         check: DeviceCheck | None,
         gather: PanelGather | None,
+        modular: ModularProduct | None,
     ) -> None:
-        self._gather = gather
+        self._gather, self._modular = gather, modular
         self._check, self._overwrites = check, not share.holds_all
         # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
         self._to_check: list[Callable[[], object]] = []
@@ -117,6 +122,8 @@ class _Run:
                 fetched = self._transport.exchange(arrival, self._buffers.destination(arrival))
                 for piece in self._resident.under(arrival):
                     piece.loaded += fetched
+            if self._modular is not None:
+                self._measure(self._modular, arrival)
             if self._check is not None:
                 self._check_arrival(self._check, index, arrival)
             for number, tile in enumerate(arrival.releases):
@@ -128,6 +135,10 @@ class _Run:
         """What `submit` has left for later."""
         for submit_check in self._to_check:
             submit_check()
+
+    def _measure(self, modular: ModularProduct, arrival: Arrival) -> None:
+        (piece,) = self._resident.under(arrival)
+        piece.readers.append(modular.arrived(arrival, self._buffers.destination(arrival), piece.loaded))
 
     def _check_arrival(self, check: DeviceCheck, index: int, arrival: Arrival) -> None:
         pieces = self._resident.under(arrival)
@@ -162,7 +173,10 @@ class _Run:
         before = [event for other, events in written if _meet(other, tile) for event in events]
         self._entering("multiply")
         after = [event for piece in pieces for event in piece.loaded] + before
-        event = self._device.multiply(a, b, c, after, adding=tile.adds)
+        if self._modular is not None:
+            event = self._modular.multiply(tile, a, b, c, after)
+        else:
+            event = self._device.multiply(a, b, c, after, adding=tile.adds)
         read, events = [event], [event]
         if tile.completes:
             self._entering("copy out")

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -87,7 +89,7 @@ class _Product:
                 raise
         seen, check = self._views, self._check
         outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), check, repeats=len(totals))
-        return _with_times(team, outcome) if self._options.measured else outcome
+        return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
 
     def _make_ready(self, run: RankRun | GridRun) -> None:
         with self._team.phase("scatter", timed=False), busy():
@@ -226,10 +228,11 @@ class _Product:
         return sum(placement.threads.count for placement in self._decision.placements)
 
 
-def _with_times(team: Team, outcome: Outcome) -> Outcome:
-    """With the phases of all ranks: of each phase the slowest rank counts."""
+def _with_times(team: Team, outcome: Outcome, arithmetic: Mapping[str, int]) -> Outcome:
+    """With the phases of all ranks: of each phase the slowest rank counts. `arithmetic`: of this rank's part of C."""
     with team.phase("report", timed=False) as reporting:
-        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.traced else [])
+        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.traced else [], arithmetic)
     devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in outcome.decision.placements]
-    phases = slowest([seconds for seconds, _ in reporting.all], devices)
-    return replace(outcome, phases=phases, intervals=[entries for _, entries in reporting.all])
+    phases = slowest([seconds for seconds, *_ in reporting.all], devices)
+    elements = sum((Counter(of_rank) for *_, of_rank in reporting.all), Counter[str]())
+    return replace(outcome, phases=phases, intervals=[entries for _, entries, _ in reporting.all], arithmetic=dict(elements))

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
+from hybrid.devices.modular import ModularProduct
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
@@ -51,6 +52,7 @@ class RankRun:
         self._matrices = matrices
         self._tiles, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
         self._timings: Timings = ()
+        self._modular: ModularProduct | None = None
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
@@ -67,6 +69,7 @@ class RankRun:
             self._transport, self._buffers = make_transport(
                 team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream
             )
+            self._modular = self._make_modular(settings)
             if self._check is not None:
                 with team.phase("prepare", timed=False):
                     self._check.check_in(self._buffers)
@@ -136,6 +139,12 @@ class RankRun:
                 wrong.suspect(*found.wrong.T)
         return False
 
+    @property
+    def arithmetic(self) -> dict[str, int]:
+        """Elements of this rank's part of C by their arithmetic, of the last product; empty where all of it is native."""
+        done = self._modular.done if self._modular is not None else {}
+        return {arithmetic.name: elements for arithmetic, elements in done.items()}
+
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
         """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""
         return self._check.wrong_copies(self._findings) if self._check is not None else []
@@ -151,9 +160,18 @@ class RankRun:
         device = self._rank_device.device
         if self._staged:
             check = self._check.device if self._check is not None else None
-            return run_share(self._share, self._buffers, self._transport, device, self._entering, check, self._gather)
+            parts = self._share, self._buffers, self._transport, device, self._entering
+            return run_share(*parts, check, self._gather, self._modular)
         assert self._matrices is not None
         return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream, self._gather)
+
+    def _make_modular(self, settings: Settings) -> ModularProduct | None:
+        if self._share.layout.remainders is None:
+            return None
+        device, memory, fast = self._rank_device.device, self._rank_device.memory, settings.precision == "fast"
+        return self._rank_device.once_for_plan(
+            f"modular {fast}", self._plan, lambda: ModularProduct(device, memory, self._share, self._plan.problem, fast=fast)
+        )
 
     def _entering(self, phase: str) -> None:
         self._team.enter(phase)

@@ -55,6 +55,7 @@ class Launch:
     grid: tuple[int, int]
     block: tuple[int, int]
     shared_bytes: int
+    architecture: str = ""  # the only one it runs on, such as sm_90a; empty: any
 
 
 def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:

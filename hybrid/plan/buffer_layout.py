@@ -6,6 +6,7 @@ from __future__ import annotations
 from hybrid.core.problem import Problem, padded
 from hybrid.core.record import record
 from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.plan.remainder_layout import RemainderLayout, remainder_layout
 
 KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
 ALIGNMENT = 256  # bytes; as CUDA's own allocations
@@ -23,6 +24,7 @@ class Tiling:
     stationary: str = "A"  # or "B": the stationary operand, where not all fits on the device
     slab_rows: int = 0  # rows of a k-slab, in which all of B comes, or each panel of a stationary B; 0: no slabs
     interleaved: int = 0  # row panels that come in turn with the k-slabs; 0 where B comes in column panels
+    moduli: int = 0  # planes of remainders beside the buffers; 0: products are native
 
     def row_panels_of(self, rows: int, device: str) -> tuple[Span, ...]:
         """The row panels of a row block of so many rows."""
@@ -68,6 +70,7 @@ class Layout:
     b: Region
     c: Region
     bytes: int
+    remainders: RemainderLayout | None = None  # behind the buffers
 
 
 def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layout:
@@ -83,7 +86,11 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
 
     b = Region(size(height, problem.l), size(problem.l, width))
     c = Region(b.offset_of(slots), size(height, width))
-    return Layout(height, slots, width, b, c, c.offset_of(slots))
+    end = c.offset_of(slots)
+    if not tiling.moduli:
+        return Layout(height, slots, width, b, c, end)
+    remainders = remainder_layout(end, height, problem.l, width, slots, tiling.moduli)
+    return Layout(height, slots, width, b, c, remainders.end, remainders)
 
 
 def _panels(span: Span, size: int, *, even: bool) -> tuple[Span, ...]:

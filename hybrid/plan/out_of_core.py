@@ -59,7 +59,7 @@ class OutOfCoreTiling:
         height = min(r.rows, height)
 
         def tiling(row_panels: int) -> Tiling:
-            return Tiling(height, width, max(1, row_panels), column_panels, stationary="B")
+            return Tiling(height, width, max(1, row_panels), column_panels, stationary="B", moduli=r.moduli)
 
         return self._with_most_streamed(stationary, height, r.rows, tiling)
 
@@ -73,7 +73,7 @@ class OutOfCoreTiling:
         width = max(1, min(r.problem.m, width))
 
         def tiling(column_panels: int) -> Tiling:
-            return Tiling(height, width, row_panels, max(1, column_panels), stationary="A")
+            return Tiling(height, width, row_panels, max(1, column_panels), stationary="A", moduli=r.moduli)
 
         return self._with_most_streamed(stationary, width, r.problem.m, tiling)
 

@@ -52,6 +52,11 @@ class Plan:
             refuse_many(self.problem, share.tiling.loads(len(share.rows), self.problem.m) + in_slabs)
 
     @property
+    def moduli(self) -> int:
+        """How many products from remainders may need; 0 where they are native."""
+        return self.shares[0].tiling.moduli
+
+    @property
     def adds(self) -> bool:
         """Some tiles accumulate: their product is added to C."""
         return bool(self.shares[0].slabs)

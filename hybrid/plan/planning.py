@@ -36,6 +36,7 @@ def make_plan(request: PlanRequest) -> Plan:
         panel_columns=request.panel_columns,
         slab_rows=request.slab_rows,
         may_use_slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
+        moduli=request.moduli,
         model=request.model,
     )
     tiling = choose_tiling(tiling_request)

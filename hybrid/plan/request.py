@@ -39,6 +39,7 @@ class PlanRequest:
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
     staged: bool = False  # also a CPU copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
+    moduli: int = 0  # the most that a product from remainders may need; 0: native arithmetic
     panel_rows: int = 0
     panel_columns: int = 0
     slab_rows: int = 0
@@ -105,4 +106,5 @@ class TilingRequest:
     panel_columns: int = 0
     slab_rows: int = 0
     may_use_slabs: bool = False
+    moduli: int = 0
     model: MachineModel = H200

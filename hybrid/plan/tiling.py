@@ -8,16 +8,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hybrid.plan.arithmetic import UNIT
 from hybrid.plan.buffer_layout import KERNEL_TILE, Tiling, layout_of
 from hybrid.plan.out_of_core import OutOfCoreTiling
 from hybrid.plan.request import TilingRequest
 
 
 def choose_tiling(request: TilingRequest) -> Tiling:
-    """The tiling for all ranks. What does not fit even in the smallest panels is divided into these."""
-    r = request
+    """The tiling for all ranks. What does not fit even in the smallest panels is divided into these.
+
+    Products from remainders need panels of whole units, and norms of whole columns, so no k-slabs. Else they are native.
+    """
+    if request.moduli:
+        tiling = _choose_tiling(replace(request, may_use_slabs=False))
+        if _has_whole_units(request, tiling):
+            return tiling
+    return _choose_tiling(replace(request, moduli=0))
+
+
+def _has_whole_units(r: TilingRequest, tiling: Tiling) -> bool:
+    sizes = ((r.rows, tiling.panel_rows), (r.problem.m, tiling.panel_columns))
+    return all(panel % UNIT == 0 or length <= panel for length, panel in sizes)
+
+
+def _choose_tiling(r: TilingRequest) -> Tiling:
     height, width = r.panel_rows or _panel_rows(r), r.panel_columns or _panel_columns(r)
-    resident = Tiling(height, width, _count(r.rows, height), _count(r.problem.m, width))
+    resident = Tiling(height, width, _count(r.rows, height), _count(r.problem.m, width), moduli=r.moduli)
     if not r.memory or layout_of(r.problem, r.rows, resident, r.device).bytes <= r.memory:
         return _with_slabs(r, resident) if r.may_use_slabs else resident
     tiling = OutOfCoreTiling(r).choose()

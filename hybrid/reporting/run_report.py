@@ -26,11 +26,24 @@ def heading(decision: Decision) -> str:
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
         f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
         f"{plan.device} ({decision.device_reason})  kernel {decision.kernel.name} ({decision.kernel_reason})"
+        + (f"  precision {_precision(decision)}" if plan.device != "cpu" else "")
         + (f"  transport {plan.transport} ({decision.transport_reason})" if plan.staged else "")
         + (f"  grid {plan.grid_layout.grid} of nodes" if plan.grid_layout else "")
     ]
     lines += [f"  {describe(placement, plan.shares[placement.rank].rows)}" for placement in decision.placements]
     return "\n".join(lines)
+
+
+def _precision(decision: Decision) -> str:
+    where = "from remainders where as accurate" if decision.plan.moduli else "native"
+    return f"{where} ({decision.precision_reason})"
+
+
+def arithmetic_line(arithmetic: dict[str, int]) -> str:
+    """How much of C was computed in which arithmetic."""
+    whole = sum(arithmetic.values())
+    parts = (f"{100 * elements / whole:.3g} % {name}" for name, elements in sorted(arithmetic.items(), key=lambda entry: -entry[1]))
+    return f"arithmetic: {', '.join(parts)}"
 
 
 def describe(placement: RankPlacement, rows: Span) -> str:
@@ -142,6 +155,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "nodes": len(plan.topology.nodes),
         "device": plan.device,
         "kernel": decision.kernel.name,
+        "arithmetic": outcome.arithmetic,
         "transport": plan.transport,
         "grid": str(plan.grid_layout.grid) if plan.grid_layout else None,
         **options,

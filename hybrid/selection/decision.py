@@ -25,6 +25,7 @@ from hybrid.plan.planning import make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
 from hybrid.selection.grid import choose_grid
 from hybrid.selection.machine import Inventory, Machine, Test, threads_of_ranks
+from hybrid.selection.precision import choose_precision
 from hybrid.selection.transport import choose_transport, may_leave_out
 
 _STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
@@ -74,6 +75,7 @@ class Decision:
     kernel_reason: str
     device_reason: str
     transport_reason: str
+    precision_reason: str  # why tiles may come from remainders, or are native
     placements: tuple[RankPlacement, ...]
     tested: tuple[Test, ...] = ()  # the tests on whose outcomes the transport rests
     shortage: str = ""  # the memory that is missing, where the plan does not fit
@@ -96,8 +98,11 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     chosen, device_reason = _choose_device(settings, kernel, machine.ranks)
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
-    choice = _choose_kernel(kernel, device, request.problem, min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY))
-    plan = _plan_that_fits(machine, request, settings, device, choice.kernel)
+    capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
+    choice = _choose_kernel(kernel, device, request.problem, capability)
+    tallest = _tallest_row_block(request, machine)
+    precision = choose_precision(settings, kernel, device, capability, request.problem, tallest)
+    plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision.moduli)
     if _memory_is_unknown(plan, machine, gpus):
         return Unknown(None, gpus, plan, choice.kernel)
     needs_reserved = device == "cuda" and plan.has_row_blocks and _c_needs_reserved_memory(plan, machine.memory)
@@ -113,8 +118,14 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     if _memory_is_unknown(plan, machine, gpus) or (missing and not machine.free):
         return Unknown(None, gpus, plan, choice.kernel)
     placements = _place_ranks(machine, settings, gpus)
-    reasons = choice.reason, device_reason, transport.reason
+    reasons = choice.reason, device_reason, transport.reason, precision.reason
     return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved)
+
+
+def _tallest_row_block(request: ProductRequest, machine: Machine) -> int:
+    if request.row_blocks is not None:
+        return max(map(len, request.row_blocks.a))
+    return len(machine.topology.rows_of_rank(0, request.problem.n))
 
 
 def _place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
@@ -153,7 +164,9 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None])
     return False
 
 
-def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Settings, device: str, kernel: Kernel) -> Plan:
+def _plan_that_fits(
+    machine: Machine, request: ProductRequest, settings: Settings, device: str, kernel: Kernel, moduli: int
+) -> Plan:
     """Cut to the devices' memory only where it is short: the free amount changes from call to call, and plans are cached."""
     problem, row_blocks = request.problem, request.row_blocks
     memory = settings.gpu_memory
@@ -169,6 +182,7 @@ def _plan_that_fits(machine: Machine, request: ProductRequest, settings: Setting
         device=device,
         staged=settings.staged,
         accumulates=kernel.adds,
+        moduli=moduli,
         panel_rows=settings.panel_rows,
         panel_columns=settings.panel_columns,
         slab_rows=settings.slab_rows,

@@ -153,7 +153,7 @@ def placement(rank, **more):
 
 
 def agreement_of(plan, *placements):
-    return Decision(plan, named("blas"), "asked for", "no GPU", "one rank a node", placements)
+    return Decision(plan, named("blas"), "asked for", "no GPU", "one rank a node", "only GPUs have units for bytes", placements)
 
 
 def test_a_rank_is_described_with_its_cores_threads_gpu_and_rows():

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""Kernels beside those of the catalogue, on streams of a CUDA GPU: compiled at first use, launched with prepared arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybrid.devices.base import Event, KernelCall
+from hybrid.devices.cuda_kernels import DEFAULT_DYNAMIC_SHARED, compiled_functions, matrix_argument
+from hybrid.kernels.catalogue import Launch
+
+
+class CudaQueues:
+    """`enqueue(after, launch, queue)`: has `launch(stream)` enqueue work behind these events, on the queue's stream."""
+
+    def __init__(
+        self, cupy: Any, device: Any, capability: int, enqueue: Callable[[Sequence[Event], Callable[[Any], None], str], Event]
+    ) -> None:
+        self._cupy, self._device, self._enqueue = cupy, device, enqueue
+        self._functions: dict[str, Any] = {}
+        self.capability, self.multiprocessors = capability, int(device.attributes["MultiProcessorCount"])
+
+    def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
+        function = self._function(launch)
+        prepared = tuple(each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments)
+
+        def call(stream: Any) -> None:
+            function(launch.grid, launch.block, prepared, shared_mem=launch.shared_bytes)
+
+        return call
+
+    def clearing(self, matrix: Any, byte: int) -> KernelCall:
+        return lambda stream: self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
+
+    def reading(self, into: Any, matrix: Any) -> KernelCall:
+        runtime = self._cupy.cuda.runtime
+        return lambda stream: runtime.memcpyAsync(
+            into.ctypes.data, matrix.data.ptr, matrix.nbytes, runtime.memcpyDeviceToHost, stream.ptr
+        )
+
+    def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
+        size = shape[0] * shape[1]
+        pinned = self._cupy.cuda.alloc_pinned_memory(size * np.dtype(dtype).itemsize)
+        return np.frombuffer(pinned, dtype, size).reshape(shape)
+
+    def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        def launch(stream: Any) -> None:
+            with stream:
+                for call in calls:
+                    call(stream)
+
+        return self._enqueue(after, launch, queue)
+
+    def _function(self, launch: Launch) -> Any:
+        key = f"{launch.source} {launch.expression}"
+        if key not in self._functions:
+            with self._device:
+                (function,) = compiled_functions(launch.source, [launch.expression], launch.architecture).values()
+                if launch.shared_bytes > DEFAULT_DYNAMIC_SHARED:
+                    function.max_dynamic_shared_size_bytes = launch.shared_bytes
+            self._functions[key] = function
+        return self._functions[key]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""How the kernels for products from remainders are launched: instances, grids and thread blocks, as their sources want them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hybrid.kernels.catalogue import Launch
+
+LEAST_CAPABILITY = 80  # of mma.sync with bytes
+_HOPPER = 90
+_THREADS, _WARPS = 256, 8
+_CHUNK, _COLUMNS = 512, 32  # norms.cu: rows of B and its columns that a block adds up; packed.cuh: columns that a block packs
+_MMA = (128, 3 * (128 + 128) * 128)  # products_mma.cu: tile, bytes of its stages
+_WGMMA = (256, 4 * 3 * 128 * 128)  # products.cu: a cluster's tile, bytes of a block's stages
+_GUARD = (64, 2 * (64 + 64) * 128)
+
+
+class Gpu(Protocol):
+    """What a launch depends on."""
+
+    capability: int
+    multiprocessors: int
+
+
+def row_measuring(element: str, rows: int, inner: int) -> Launch:
+    return _launch("norms.cu", f"measure_rows<{element}>", (rows, 1))
+
+
+def column_measuring(element: str, inner: int, columns: int) -> Launch:
+    return _launch("norms.cu", f"measure_columns<{element}>", (_pieces(columns, _COLUMNS), _pieces(inner, _CHUNK)))
+
+
+def line_kernel(name: str, lines: int) -> Launch:
+    """`summarize` or `scale_lines`."""
+    return _launch("norms.cu", name, (_pieces(lines, _THREADS), 1))
+
+
+def magnitude_packing(operand: str, element: str, lines: int, units: int) -> Launch:
+    return _packing("guard.cu", "magnitudes", operand, element, lines, units)
+
+
+def remainder_packing(operand: str, element: str, moduli: int, lines: int, units: int) -> Launch:
+    return _packing("remainders.cu", "remainders", operand, f"{element}, {moduli}", lines, units)
+
+
+def guarding(rows: int, columns: int) -> Launch:
+    tile, shared = _GUARD
+    return Launch("guard.cu", "least_ratio", (_pieces(rows, tile) * _pieces(columns, tile), 1), (128, 1), shared)
+
+
+def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) -> Launch:
+    """The products modulo all moduli; or, with an element type, one product of signed bytes."""
+    expression = f"byte_products<{element}>" if element else "products"
+    if gpu.capability == _HOPPER:
+        tile, shared = _WGMMA
+        clusters = min(gpu.multiprocessors // 2, moduli * _pieces(rows, tile) * _pieces(columns, tile))
+        return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a")
+    tile, shared = _MMA
+    return Launch("products_mma.cu", expression, (moduli * _pieces(rows, tile) * _pieces(columns, tile), 1), (128, 1), shared)
+
+
+def reconstruction(element: str, moduli: int, rows: int, columns: int) -> Launch:
+    return _launch("reconstruct.cu", f"reconstruct<{element}, {moduli}>", (rows, _pieces(columns, 4 * _THREADS)))
+
+
+def _packing(source: str, what: str, operand: str, arguments: str, lines: int, units: int) -> Launch:
+    side, at_once = ("rows", _WARPS) if operand == "A" else ("columns", _COLUMNS)
+    return _launch(source, f"{what}_of_{side}<{arguments}>", (_pieces(lines, at_once), units))
+
+
+def _launch(source: str, expression: str, grid: tuple[int, int]) -> Launch:
+    return Launch(source, expression, grid, (_THREADS, 1), 0)
+
+
+def _pieces(whole: int, piece: int) -> int:
+    return -(-whole // piece)

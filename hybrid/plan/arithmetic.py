@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""In which arithmetic a product is computed: natively, or from remainders modulo several numbers (Ozaki scheme II).
+
+A's rows and B's columns are multiplied by powers of two and rounded to integers. Products of their remainders modulo N pairwise
+coprime numbers, which are bytes, determine the integers' product (Chinese remainder theorem), as long as it lies within ±P/2, P
+the product of the moduli. So N products of bytes take the place of one in float64 or float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hybrid.core.record import record
+
+MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)  # as in kernels/moduli.cuh
+UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
+SAMPLED = 8  # of so many units along k the guard looks at one
+
+_INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers that scaled elements become
+_EXACT_BITS = {"float64": 53, "float32": 24}  # every integer of so many bits is a number of the type
+_FOR_INTEGERS = (3, 5, 7)  # moduli; 7 are enough for 53 bits
+# How many moduli are as accurate as native arithmetic, if the least ratio Σ|a·b| / (|row|·|column|) is at least so much. The
+# fewest moduli rest on an estimate from a part of k, all others on a bound that is proved.
+_FEWEST = {"float64": (14, 1 / 4), "float32": (7, 0.1)}
+_PROVED = {"float64": (15, 2.0**-8), "float32": (8, 2.0**-8)}
+
+
+@record
+class Arithmetic:
+    """`moduli`: 0 for native arithmetic. Where not `scaled`, the elements are integers, and so is the exact result; one modulus
+    then stands for signed bytes."""
+
+    moduli: int
+    scaled: bool = True
+
+    @property
+    def name(self) -> str:
+        if not self.moduli:
+            return "native"
+        if self.scaled:
+            return f"{self.moduli} moduli"
+        return f"{self.moduli} moduli, exact" if self.moduli > 1 else "bytes, exact"
+
+    def limit(self, inner: int) -> float:
+        """The largest norm that a scaled line of so many elements may have, before it is rounded; 0 where none is scaled.
+
+        Norms of R = √((P-1)/2) each keep a sum of products within ±P/2 (Cauchy-Schwarz). Rounding adds √inner / 2 at most.
+        """
+        if not self.scaled:
+            return 0.0
+        return (math.sqrt((math.prod(MODULI[: self.moduli]) - 1) // 2) - math.sqrt(inner) / 2) * (1 - 1e-9)
+
+
+NATIVE, BYTES = Arithmetic(0, scaled=False), Arithmetic(1, scaled=False)
+
+
+@record
+class Summary:
+    """What is known of some rows of A or columns of B. `in_range`: no NaN, no infinity, and squares that float64 can hold."""
+
+    largest: float
+    integral: bool
+    in_range: bool
+
+    def joined(self, other: Summary) -> Summary:
+        return Summary(max(self.largest, other.largest), self.integral and other.integral, self.in_range and other.in_range)
+
+
+def most_moduli(dtype: str) -> int:
+    """So many planes of remainders a product may need."""
+    return _PROVED[dtype][0]
+
+
+def integer_bits(dtype: str) -> int:
+    return _INTEGER_BITS[dtype]
+
+
+def expected(dtype: str, *, fast: bool) -> Arithmetic:
+    """That of most matrices of numbers that are no integers."""
+    return Arithmetic(_FEWEST[dtype][0] if fast or dtype == "float32" else _PROVED[dtype][0])
+
+
+def choose(a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable[[], float], *, fast: bool) -> Arithmetic:
+    """The arithmetic that is exact, or as accurate as native arithmetic, and takes the least work; else native.
+
+    `least_ratio` is asked only where needed: a bound of the least ratio from one of SAMPLED units along k, or all where there are
+    no more.
+    """
+    if not (a.in_range and b.in_range):
+        return NATIVE
+    if a.integral and b.integral:
+        bound = inner * int(a.largest) * int(b.largest)
+        if max(a.largest, b.largest) < 128 and bound < 1 << 31:
+            return BYTES
+        if bound < 1 << _EXACT_BITS[dtype]:
+            return Arithmetic(_moduli_for(bound), scaled=False)
+    ratio = least_ratio()
+    fewest, least = _FEWEST[dtype]
+    if (fast or dtype == "float32") and ratio * min(SAMPLED, -(-inner // UNIT)) >= least:
+        return Arithmetic(fewest)
+    moduli, least = _PROVED[dtype]
+    return Arithmetic(moduli) if ratio >= least else NATIVE
+
+
+def _moduli_for(bound: int) -> int:
+    """The fewest for which kernels are compiled, and whose product has room for integers up to ±bound."""
+    return next(count for count in _FOR_INTEGERS if math.prod(MODULI[:count]) > 2 * bound)

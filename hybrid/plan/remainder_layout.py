@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""Where the remainders of a rank's panels, and of its part of C, lie in a block of memory, with all that is known of their lines."""
+
+from __future__ import annotations
+
+from hybrid.core.record import record
+from hybrid.plan.arithmetic import SAMPLED, UNIT
+
+PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
+CHUNK_ROWS = 512  # of B, whose norms one thread block adds up: kernels/norms.cu
+ALIGNMENT = 256  # bytes
+_MOST_BYTES_OF_PRODUCTS = 512 << 20  # of C's remainders at a time: more columns at once are no faster
+
+
+@record
+class OperandRemainders:
+    """Of all rows in a device's buffer of A, or of all columns in its buffer of B. Offsets are bytes; each row of a matrix of
+    numbers is one line's, or each column."""
+
+    lines: int  # rows or columns of the buffer, in all its slots
+    inner: int
+    in_chunks: bool  # k is added up in chunks
+    slot_lines: int  # of a slot, padded
+    planes: int  # offset of the packed remainders, a plane for each modulus
+    plane_bytes: int
+    magnitudes: int
+    magnitude_bytes: int
+    measures: int  # four numbers for each line and chunk of k
+    numbers: int  # four rows: norm, largest magnitude, power of two, its inverse
+    guard: int  # two rows of float32
+    end: int
+
+    @classmethod
+    def starting_at(cls, offset: int, length: int, slots: int, inner: int, moduli: int, *, in_chunks: bool) -> OperandRemainders:
+        slot_lines = -(-length // PAIR) * PAIR
+        lines, units = slots * slot_lines, -(-inner // UNIT)
+        plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // SAMPLED) * UNIT
+        chunks = -(-inner // CHUNK_ROWS) if in_chunks else 1
+        sizes = (moduli * plane_bytes, magnitude_bytes, 32 * lines * chunks, 32 * lines, 8 * lines)
+        offsets = [offset]
+        for size in sizes:
+            offsets.append(offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+        planes, magnitudes, measures, numbers, guard, end = offsets
+        return cls(
+            lines, inner, in_chunks, slot_lines, planes, plane_bytes, magnitudes, magnitude_bytes, measures, numbers, guard, end
+        )
+
+
+@record
+class RemainderLayout:
+    """`chunk`: columns of C whose remainders exist at a time."""
+
+    moduli: int
+    a: OperandRemainders
+    b: OperandRemainders
+    summaries: int  # four words for each panel that arrives: of each row of A's buffer that begins one, then of B's
+    products: int
+    chunk: int
+    end: int
+
+
+def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int, moduli: int) -> RemainderLayout:
+    """From byte `offset` on. `width`: columns of a slot of B."""
+    a = OperandRemainders.starting_at(offset, rows, 1, inner, moduli, in_chunks=False)
+    b = OperandRemainders.starting_at(a.end, width, slots, inner, moduli, in_chunks=True)
+    summaries = b.end
+    products = summaries + -(-32 * (a.lines + b.lines) // UNIT // ALIGNMENT + 1) * ALIGNMENT
+    most = max(PAIR, _MOST_BYTES_OF_PRODUCTS // (moduli * max(1, rows)) // PAIR * PAIR)
+    chunk = min(-(-width // PAIR) * PAIR, most)
+    return RemainderLayout(moduli, a, b, summaries, products, chunk, products + moduli * rows * chunk)

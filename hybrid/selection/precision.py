@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""Whether a product should be computed from remainders, on the units for bytes, or natively: what takes less time."""
+
+from __future__ import annotations
+
+from hybrid.core.problem import Problem
+from hybrid.core.record import record
+from hybrid.core.settings import Settings
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import Kernel
+from hybrid.kernels.remainders import LEAST_CAPABILITY
+from hybrid.plan.arithmetic import expected, most_moduli
+
+
+@record
+class Precision:
+    """`moduli`: the most that the product may need; 0: it is native, for this reason."""
+
+    moduli: int
+    reason: str
+
+
+@record
+class Rates:
+    """Of a GPU, a second: operations of our kernels for bytes, of native kernels, and bytes of its memory."""
+
+    bytes_multiplied: float
+    float64: float
+    float32: float
+    memory: float
+
+
+# By compute capability. 9.0 was measured on an H200. The others are data sheets': those of an A10, an L4 and an RTX 5090, whose
+# float64 runs at 1/64 of float32, with 0.4 of the units' peak for bytes, as the same kernel reached on an H200.
+_RATES = {
+    90: Rates(1.39e15, 5.6e13, 5.2e13, 3.5e12),
+    86: Rates(0.4 * 2.5e14, 4.9e11, 3.1e13, 5e11),
+    89: Rates(0.4 * 2.42e14, 4.7e11, 3.0e13, 2.5e11),
+    120: Rates(0.4 * 8.38e14, 1.6e12, 1.05e14, 1.4e12),
+}
+_OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
+_LEAST_GAIN = 1.05
+_PAIR = 256  # lines that are computed together
+
+
+def choose_precision(
+    settings: Settings, asked_for: Kernel | None, device: str, capability: int, problem: Problem, rows: int
+) -> Precision:
+    """`rows`: of the tallest row block. `asked_for`: the kernel, None for auto. UsageError where `fast` cannot be had."""
+    fast = settings.precision == "fast"
+    if settings.precision == "native":
+        return Precision(0, "asked for")
+    if asked_for is not None:
+        if fast:
+            raise UsageError(f"precision fast has kernels of its own: it goes with kernel auto, not with {asked_for.name}")
+        return Precision(0, f"kernel {asked_for.name} was asked for")
+    if device == "emulate":
+        return Precision(most_moduli(problem.dtype), "asked for") if fast else Precision(0, "faster on an emulated GPU")
+    if device != "cuda":
+        return Precision(0, "only GPUs have units for bytes")
+    if capability < LEAST_CAPABILITY or capability not in _RATES:
+        dotted = f"{capability // 10}.{capability % 10}"
+        return Precision(0, f"nothing is gained on GPUs of compute capability {dotted}")
+    gain = _gain(_RATES[capability], problem, rows, expected(problem.dtype, fast=fast).moduli)
+    if gain < _LEAST_GAIN:
+        return Precision(0, "faster for this shape")
+    return Precision(most_moduli(problem.dtype), f"expected to take 1/{gain:.1f} of native arithmetic's time")
+
+
+def _gain(rates: Rates, problem: Problem, rows: int, moduli: int) -> float:
+    """Native arithmetic's time over that from remainders, of one rank's row block."""
+    n, l, m, item = rows, problem.l, problem.m, problem.item_size
+    if not (n and l and m):
+        return 0.0
+    native = 2 * n * l * m / (rates.float64 if problem.dtype == "float64" else rates.float32)
+    products = moduli * 2 * _whole(n) * _whole(l) * _whole(m) / rates.bytes_multiplied
+    moved = (2 * item + moduli) * (n * l + l * m) + (item + 2 * moduli) * n * m
+    return native / (_OVERHEAD + products + moved / rates.memory)
+
+
+def _whole(length: int) -> int:
+    return -(-length // _PAIR) * _PAIR

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// Products of packed bytes on the matrix units by mma.sync, tile by tile: the main loop that products_mma.cu and guard.cu share.
+#pragma once
+#include "packed.cuh"
+
+#if __CUDA_ARCH__ >= 800
+// A block's tile of ROWS×COLUMNS, of which each warp computes WARP_ROWS×WARP_COLUMNS. A stage of shared memory holds 128 bytes
+// along k of all lines, as they are packed; STAGES of them are a ring buffer.
+template <typename Byte, int ROWS, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES>
+struct ByteTiles {
+    static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS, THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
+    static constexpr int LINES = ROWS + COLUMNS, STAGE = LINES * UNIT, DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;
+    static_assert(LINES * 8 % THREADS == 0 && THREADS % 8 == 0 && WARP_COLUMNS % 16 == 0, "threads copy whole lines of 8 pieces");
+
+    using Sums = int[DOWN][ACROSS][4];  // of mma fragments: rows g and g + 8, columns 2t and 2t + 1
+
+    const unsigned char *a, *b;  // packed
+    Size first_row, first_column, steps;
+    unsigned char* shared;
+
+    // Starts the copies of one step along k.
+    __device__ __forceinline__ void copy(Size step) const
+    {
+        if (step < steps) {
+            unsigned char* stage = shared + step % STAGES * STAGE;
+#pragma unroll
+            for (int i = threadIdx.x; i < LINES * 8; i += THREADS) {
+                int line = i / 8, piece = i % 8 * 16;
+                bool of_a = line < ROWS;
+                Size from = of_a ? first_row + line : first_column + line - ROWS;
+                Size unit = from / UNIT * steps + step;
+                copy_async<16>(stage + line * UNIT + piece, (of_a ? a : b) + unit * UNIT_BYTES + from % UNIT * UNIT + piece);
+            }
+        }
+        copies_commit();
+    }
+
+    // sums += the products of steps `begin` to `end`, whose first STAGES - 1 copies have been started.
+    __device__ __forceinline__ void multiply(Sums& sums, Size begin, Size end) const
+    {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        int top = warp % WARPS_DOWN * WARP_ROWS, left = ROWS + warp / WARPS_DOWN * WARP_COLUMNS;
+        int row = lane % 16, piece_a = lane / 16, column = lane % 8 + lane / 16 * 8, piece_b = lane / 8 % 2;
+        for (Size step = begin; step < end; ++step) {
+            copies_wait<STAGES - 2>();
+            __syncthreads();
+            copy(step + STAGES - 1);
+            const unsigned char* stage = shared + step % STAGES * STAGE;
+#pragma unroll
+            for (int k = 0; k < UNIT / 32; ++k) {
+                unsigned part_a[DOWN][4], part_b[ACROSS / 2][4];
+#pragma unroll
+                for (int i = 0; i < DOWN; ++i)
+                    load_matrices(part_a[i], stage + (top + 16 * i + row) * UNIT + ((2 * k + piece_a ^ row % 8) << 4));
+#pragma unroll
+                for (int j = 0; j < ACROSS / 2; ++j)
+                    load_matrices(part_b[j], stage + (left + 16 * j + column) * UNIT + ((2 * k + piece_b ^ column % 8) << 4));
+#pragma unroll
+                for (int i = 0; i < DOWN; ++i)
+#pragma unroll
+                    for (int j = 0; j < ACROSS; ++j)
+                        mma_m16n8k32<Byte>(sums[i][j], part_a[i], part_b[j / 2][j % 2 * 2], part_b[j / 2][j % 2 * 2 + 1]);
+            }
+        }
+    }
+
+    // The tile position of this thread's first sum, and what lies where from there: sums[i][j][2·half + pair] is that of row
+    // 16·i + 8·half, and of column 8·j + pair, or, of interleaved lines, of column 2·j + pair and 64 for every 32.
+    __device__ Size row() const { return first_row + threadIdx.x / 32 % WARPS_DOWN * WARP_ROWS + threadIdx.x % 32 / 4; }
+    __device__ Size left_column() const { return first_column + threadIdx.x / 32 / WARPS_DOWN * WARP_COLUMNS; }
+};
+#endif

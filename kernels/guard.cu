@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// May this product be computed from remainders? Rounding to integers errs by a part of |row|·|column| (Euclidean norms), native
+// arithmetic by a part of Σ|a·b|. So what decides is the least ratio of the two, over all elements of C: where a large element
+// only meets small ones it is small.
+//
+// A bound for it is one more product of bytes: of magnitudes, which are rounded down to seven bits. Their mean in each line
+// becomes 8, larger ones than 127 are cut off, so sums are too small, never too large. Of every eight units along k one takes
+// part. Nothing but the least ratio of all elements is written.
+//
+// It uses so few registers and so little shared memory that it runs beside a kernel of products on the same multiprocessor.
+#include "byte_tiles.cuh"
+
+// Of each `every` units along k the one that takes part. It is not always the same, lest a period of the matrix hides something.
+__device__ __forceinline__ Size sampled(Size unit, Size every) { return unit * every + (unit * 5 + 3) % every; }
+
+template <typename T>
+struct Magnitudes {
+    Matrix<const float> cuts;  // one for each line
+    Matrix<unsigned char> packed;
+    Size every, there;  // units along k: of so many one takes part; all
+
+    __device__ __forceinline__ Size place(Size unit) const { return min(sampled(unit, every), there - 1); }
+    __device__ __forceinline__ Size line(Size column) const { return column; }
+    __device__ __forceinline__ void store(const T (&four)[4], Size line, Size offset) const
+    {
+        float cut = cuts.data[line] * 0.999999f;  // so that no rounding makes a magnitude larger
+        auto rounded_down = [&](T x) { return min(static_cast<unsigned>(fminf(fabsf(static_cast<float>(x)) * cut, 127.0f)), 127u); };
+        *reinterpret_cast<unsigned*>(packed.data + offset) =
+            pack_bytes(rounded_down(four[0]), rounded_down(four[1]), rounded_down(four[2]), rounded_down(four[3]));
+    }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(PACKING_THREADS)
+    magnitudes_of_rows(Matrix<const T> a, Matrix<const float> cuts, Matrix<unsigned char> packed, int every)
+{
+    pack_rows(a, Magnitudes<T>{cuts, packed, every, units(a.columns)}, gridDim.y);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(PACKING_THREADS)
+    magnitudes_of_columns(Matrix<const T> b, Matrix<const float> cuts, Matrix<unsigned char> packed, int every)
+{
+    pack_columns(b, Magnitudes<T>{cuts, packed, every, units(b.rows)}, gridDim.y);
+}
+
+#if __CUDA_ARCH__ >= 800
+using GuardTiles = ByteTiles<unsigned char, 64, 64, 32, 32, 2>;
+
+// `least`: the bits of a float, the least ratio so far. `row_steps`, `column_steps`: what one unit of a magnitude is, in norms.
+// `a`, `b`: packed magnitudes of these lines, of `a.columns` bytes each along k.
+__global__ void __launch_bounds__(GuardTiles::THREADS, 4)
+    least_ratio(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<const float> row_steps,
+                Matrix<const float> column_steps, Matrix<int> least)
+{
+    Size across = ceil_div(column_steps.columns, 64), steps = a.columns / UNIT;
+    GuardTiles tiles{a.data, b.data, blockIdx.x / across * 64, blockIdx.x % across * 64, steps, dynamic_shared_memory<unsigned char>()};
+    GuardTiles::Sums sums = {};
+    tiles.copy(0);
+    tiles.multiply(sums, 0, steps);
+
+    float ratio = 1;
+    Size row = tiles.row(), column = tiles.left_column() + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < GuardTiles::DOWN; ++i)
+#pragma unroll
+        for (int j = 0; j < GuardTiles::ACROSS; ++j)
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+                Size r = row + 16 * i + n / 2 * 8, c = column + 8 * j + n % 2;
+                if (r < row_steps.columns && c < column_steps.columns)
+                    ratio = fminf(ratio, static_cast<float>(sums[i][j][n]) * (row_steps.data[r] * column_steps.data[c]));
+            }
+    for (int distance = 16; distance; distance /= 2) ratio = fminf(ratio, __shfl_xor_sync(~0u, ratio, distance));
+    // Floats that are not negative are ordered as their bits are.
+    if (threadIdx.x % 32 == 0 && __float_as_int(ratio) < least(0, 0)) atomicMin(&least(0, 0), __float_as_int(ratio));
+}
+#endif

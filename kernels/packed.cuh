@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// Bytes packed for the matrix units: how rows of A, and columns of B as rows of Bᵀ, lie in memory; and the walk that turns a
+// matrix into such bytes, four neighbours along k at a time.
+//
+// A unit is 128 lines (rows of A or columns of B) by 128 bytes along k: 16 KiB in one piece, so that it can be copied to shared
+// memory as it lies. The 16-byte pieces of line r are exchanged by the swizzle that the hardware calls 128-byte: piece c lies
+// at c ^ (r % 8). Units along k follow each other, then those of the next 128 lines. A plane holds all units of one modulus.
+#pragma once
+#include "moduli.cuh"
+
+constexpr int UNIT = 128, UNIT_BYTES = UNIT * UNIT;
+
+__host__ __device__ constexpr Size units(Size length) { return (length + UNIT - 1) / UNIT; }
+
+__device__ __forceinline__ Size packed_offset(Size line, Size k, Size units_along_k)
+{
+    Size unit = line / UNIT * units_along_k + k / UNIT;
+    int r = static_cast<int>(line % UNIT), piece = static_cast<int>(k % UNIT / 16);
+    return unit * UNIT_BYTES + r * UNIT + ((piece ^ r % 8) << 4) + k % 16;
+}
+
+// The line that column c of B takes among its 64 neighbours, so that a lane of a matrix instruction, which gets two neighbouring
+// lines of every eight, has 16 neighbouring columns of C.
+__device__ __forceinline__ Size interleaved(Size c)
+{
+    int of_64 = static_cast<int>(c % 64);
+    return c - of_64 + of_64 % 16 / 2 * 8 + of_64 / 16 * 2 + of_64 % 2;
+}
+
+// Loads four neighbours, zeros beyond `valid`. `aligned`: all rows begin at a multiple of 16 bytes.
+__device__ __forceinline__ void load_four(const double* from, Size valid, bool aligned, double (&x)[4])
+{
+    if (aligned && valid >= 4) {
+        double2 first = __ldcs(reinterpret_cast<const double2*>(from)), second = __ldcs(reinterpret_cast<const double2*>(from) + 1);
+        x[0] = first.x, x[1] = first.y, x[2] = second.x, x[3] = second.y;
+    } else
+        for (int i = 0; i < 4; ++i) x[i] = i < valid ? from[i] : 0;
+}
+
+__device__ __forceinline__ void load_four(const float* from, Size valid, bool aligned, float (&x)[4])
+{
+    if (aligned && valid >= 4) {
+        float4 four = __ldcs(reinterpret_cast<const float4*>(from));
+        x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+    } else
+        for (int i = 0; i < 4; ++i) x[i] = i < valid ? from[i] : 0;
+}
+
+constexpr int PACKING_THREADS = 256, ROWS_PACKED = 8, COLUMNS_PACKED = 32;  // of a block; lines that it packs
+
+// A warp packs 128 neighbours along k of a row of A. `Way::store` gets four of them and says what becomes of them;
+// `Way::place(unit)` names the unit along k that is packed as unit number `unit`. Loads are coalesced, 16 bytes a lane.
+template <typename T, typename Way>
+__device__ __forceinline__ void pack_rows(const Matrix<const T>& a, const Way& way, Size packed_units)
+{
+    Size row = blockIdx.x * Size(ROWS_PACKED) + threadIdx.x / 32, unit = blockIdx.y;
+    int lane = threadIdx.x % 32;
+    if (row >= a.rows) return;
+    Size k = way.place(unit) * UNIT + 4 * lane;
+    bool aligned = (reinterpret_cast<size_t>(a.data) | a.stride * sizeof(T)) % 16 == 0;
+    T four[4];
+    load_four(&a(row, 0) + k, a.columns - k, aligned, four);
+    way.store(four, row, packed_offset(row, unit * UNIT + 4 * lane, packed_units));
+}
+
+// A block packs 128 rows of 32 columns of B, transposed in shared memory.
+template <typename T, typename Way>
+__device__ __forceinline__ void pack_columns(const Matrix<const T>& b, const Way& way, Size packed_units)
+{
+    constexpr int PITCH = UNIT + 16 / sizeof(T);  // of a column in shared memory: its lanes' 16-byte loads have no bank conflicts
+    __shared__ __align__(16) T tile[COLUMNS_PACKED][PITCH];
+    Size first = blockIdx.x * Size(COLUMNS_PACKED), unit = blockIdx.y, first_k = way.place(unit) * UNIT;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 8
+    for (int i = warp; i < UNIT; i += PACKING_THREADS / 32)
+        tile[lane][i] = b.holds(first_k + i, first + lane) ? __ldcs(&b(first_k + i, first + lane)) : T(0);
+    __syncthreads();
+#pragma unroll
+    for (int i = warp; i < COLUMNS_PACKED; i += PACKING_THREADS / 32) {
+        Size column = first + i;
+        if (column >= b.columns) break;
+        const T four[4] = {tile[i][4 * lane], tile[i][4 * lane + 1], tile[i][4 * lane + 2], tile[i][4 * lane + 3]};
+        way.store(four, column, packed_offset(way.line(column), unit * UNIT + 4 * lane, packed_units));
+    }
+}
