@@ -4,8 +4,8 @@
 // only meets small ones it is small.
 //
 // A bound for it is one more product of bytes: of magnitudes, which are rounded down to seven bits. Their mean in each line
-// becomes 8, larger ones than 127 are cut off, so sums are too small, never too large. Of every eight units along k one takes
-// part. Nothing but the least ratio of all elements is written.
+// becomes 8, larger ones than 127 are cut off, so sums are too small, never too large. Of every 8 or 16 units along k one
+// takes part. Nothing but the least ratio of all elements is written.
 //
 // It uses so few registers and so little shared memory that it runs beside a kernel of products on the same multiprocessor.
 #include "byte_tiles.cuh"

@@ -106,7 +106,19 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
     if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
         raise UsageError(f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks")
-    flags = ("device", "kernel", "precision", "transport", "grid", "threads", "check", "on_fault", "stall", "host_memory", "gpu_memory")
+    flags = (
+        "device",
+        "kernel",
+        "precision",
+        "transport",
+        "grid",
+        "threads",
+        "check",
+        "on_fault",
+        "stall",
+        "host_memory",
+        "gpu_memory",
+    )
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])

@@ -90,17 +90,17 @@ class KernelQueues(Protocol):
     capability: int  # compute capability, times ten
     multiprocessors: int
 
+    def compile_ahead(self, launches: Sequence[Launch]) -> None:
+        """Compile these kernels, those of one source together, which takes less time than one by one."""
+
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
         """A launch, to be enqueued as often as wanted. Its kernel is compiled now, if it was not."""
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         """Fill a contiguous matrix with this byte."""
 
-    def reading(self, into: Any, matrix: Any) -> KernelCall:
-        """Copy a small contiguous matrix to host memory from `host_memory`."""
-
     def host_memory(self, shape: tuple[int, int], dtype: str) -> Any:
-        """Host memory that small copies reach at once: a NumPy array."""
+        """A NumPy array in host memory that kernels can write to."""
 
     def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
         """One call after the other, on the queue of this name."""

@@ -94,8 +94,9 @@ def compile_options(folder: Path) -> tuple[str, ...]:
 
 
 def matrix_argument(matrix: Any) -> np.ndarray:
-    """A matrix as the kernels take it: Matrix of matrix.cuh."""
-    return np.array((matrix.data.ptr, *matrix.shape, matrix.strides[0] // matrix.itemsize), _MATRIX)
+    """A matrix as the kernels take it: Matrix of matrix.cuh. One of NumPy's lies in memory that the GPU can reach."""
+    address = matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr
+    return np.array((address, *matrix.shape, matrix.strides[0] // matrix.itemsize), _MATRIX)
 
 
 def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:

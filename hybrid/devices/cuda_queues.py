@@ -20,11 +20,23 @@ class CudaQueues:
         self, cupy: Any, device: Any, capability: int, enqueue: Callable[[Sequence[Event], Callable[[Any], None], str], Event]
     ) -> None:
         self._cupy, self._device, self._enqueue = cupy, device, enqueue
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[tuple[str, str], Any] = {}
         self.capability, self.multiprocessors = capability, int(device.attributes["MultiProcessorCount"])
 
+    def compile_ahead(self, launches: Sequence[Launch]) -> None:
+        missing = [launch for launch in launches if (launch.source, launch.expression) not in self._functions]
+        for source, architecture in {(launch.source, launch.architecture) for launch in missing}:
+            shared = {launch.expression: launch.shared_bytes for launch in missing if launch.source == source}
+            with self._device:
+                functions = compiled_functions(source, [*shared], architecture)
+                for expression, function in functions.items():
+                    if shared[expression] > DEFAULT_DYNAMIC_SHARED:
+                        function.max_dynamic_shared_size_bytes = shared[expression]
+                    self._functions[source, expression] = function
+
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
-        function = self._function(launch)
+        self.compile_ahead([launch])
+        function = self._functions[launch.source, launch.expression]
         prepared = tuple(each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments)
 
         def call(stream: Any) -> None:
@@ -34,12 +46,6 @@ class CudaQueues:
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         return lambda stream: self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
-
-    def reading(self, into: Any, matrix: Any) -> KernelCall:
-        runtime = self._cupy.cuda.runtime
-        return lambda stream: runtime.memcpyAsync(
-            into.ctypes.data, matrix.data.ptr, matrix.nbytes, runtime.memcpyDeviceToHost, stream.ptr
-        )
 
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         size = shape[0] * shape[1]
@@ -53,13 +59,3 @@ class CudaQueues:
                     call(stream)
 
         return self._enqueue(after, launch, queue)
-
-    def _function(self, launch: Launch) -> Any:
-        key = f"{launch.source} {launch.expression}"
-        if key not in self._functions:
-            with self._device:
-                (function,) = compiled_functions(launch.source, [launch.expression], launch.architecture).values()
-                if launch.shared_bytes > DEFAULT_DYNAMIC_SHARED:
-                    function.max_dynamic_shared_size_bytes = launch.shared_bytes
-            self._functions[key] = function
-        return self._functions[key]

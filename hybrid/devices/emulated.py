@@ -68,6 +68,9 @@ class EmulatedQueues:
     def __init__(self, instance: Callable[[Launch], EmulatedKernel], do: Callable[[str, Callable[[], None]], Event]) -> None:
         self._instance, self._do = instance, do
 
+    def compile_ahead(self, launches: Sequence[Launch]) -> None:
+        pass  # each instance takes a second, and a product needs few of them
+
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
         instance = self._instance(launch)
         matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
@@ -75,9 +78,6 @@ class EmulatedQueues:
 
     def clearing(self, matrix: np.ndarray, byte: int) -> KernelCall:
         return lambda stream: matrix.view(np.uint8).fill(byte)
-
-    def reading(self, into: np.ndarray, matrix: np.ndarray) -> KernelCall:
-        return lambda stream: np.copyto(into, matrix)
 
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         return np.empty(shape, dtype)

@@ -10,8 +10,9 @@ first, and serve all tiles until one needs others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Device, Event, KernelCall, KernelQueues
-from hybrid.kernels.catalogue import C_TYPES
+from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.kernels.remainders import (
     column_measuring,
     guarding,
@@ -29,13 +30,15 @@ from hybrid.kernels.remainders import (
     reconstruction,
     remainder_packing,
     row_measuring,
+    telling,
 )
-from hybrid.plan.arithmetic import SAMPLED, UNIT, Arithmetic, Summary, choose, integer_bits
+from hybrid.plan.arithmetic import UNIT, Arithmetic, Summary, choose, expected, integer_bits, sampling
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.remainder_layout import CHUNK_ROWS, OperandRemainders
 from hybrid.plan.schedule import Arrival, Tile
 
 _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
+_MOST_PREPARED = 10_000
 _NEARLY_ONE = 0x3F  # in each byte: a float of 0.75, where the search for the least ratio begins
 
 
@@ -43,8 +46,9 @@ _NEARLY_ONE = 0x3F  # in each byte: a float of 0.75, where the search for the le
 class _Panel:
     """Rows of A or columns of B on the device. `lines`: counted within the operand's buffers."""
 
-    matrix: Any
+    operand: str
     lines: Span
+    matrix: Any
     summary_there: Event
     held: Arithmetic | None = None  # whose remainders are there
     has_magnitudes: bool = False
@@ -52,7 +56,7 @@ class _Panel:
 
 
 class ModularProduct:
-    """Of one rank. `memory` has the share's layout; `fast`: as few moduli as native accuracy allows."""
+    """Of one rank, for any number of products. `memory` has the share's layout; `fast`: with as few moduli as are accurate."""
 
     def __init__(self, device: Device, memory: Any, share: RankShare, problem: Problem, *, fast: bool) -> None:
         layout = share.layout.remainders
@@ -62,15 +66,26 @@ class ModularProduct:
         self._queues: KernelQueues = device.kernel_queues()
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
         self._units = -(-problem.l // UNIT)
-        self._sampled = -(-self._units // SAMPLED)
+        self._sampled = -(-self._units // sampling(problem.l))
         self._operands = {"A": _Operand(device, memory, layout.a), "B": _Operand(device, memory, layout.b)}
         self._slots = {"A": 0, "B": layout.a.lines // UNIT}  # of summaries
         count = (layout.a.lines + layout.b.lines) // UNIT
-        self._summaries = device.matrix(memory, layout.summaries, count + 1, 4, "uint64")
-        self._least = device.matrix(memory, layout.summaries + 32 * count, 1, 4, "int32")[:, :1]
+        self._summaries = device.matrix(memory, layout.summaries, count, 4, "uint64")
+        self._least = device.matrix(memory, layout.least, 1, 1, "int32")
         self._found, self._least_found = self._queues.host_memory((count, 4), "uint64"), self._queues.host_memory((1, 1), "int32")
         self._products = device.matrix(memory, layout.products, 1, layout.end - layout.products, "uint8")
         self._panels: dict[tuple[str, int], _Panel] = {}
+        self._prepared: dict[tuple[object, ...], list[KernelCall]] = {}  # what products launch again and again
+        self._queues.compile_ahead(self._usual_launches())
+
+    def _usual_launches(self) -> list[Launch]:
+        element, moduli = self._element, expected(self._problem.dtype, fast=self._fast).moduli
+        packings = [magnitude_packing(side, element, 1, 1) for side in "AB"]
+        packings += [remainder_packing(side, element, count, 1, 1) for count in (moduli, 1) for side in "AB"]
+        products = [products_of(self._queues, "", 1, 1, moduli), products_of(self._queues, element, 1, 1, 1)]
+        lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
+        measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
+        return [*measuring, *lines, telling(), guarding(1, 1), *packings, *products, reconstruction(element, moduli, 1, 1)]
 
     def begin(self) -> None:
         """Before each product."""
@@ -79,109 +94,123 @@ class ModularProduct:
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
         """A panel is complete after these events. Returns when it has been measured."""
-        operand, span = self._operands[arrival.operand], arrival.buffer_span
-        lines = operand.lines_of(arrival.slot, span)
-        number = self._slots[arrival.operand] + lines.lo // UNIT
-        summary, inner = self._summaries[number : number + 1], np.float64(self._inner)
-        measures, numbers, guard = operand.measures_of(lines), operand.numbers[:, lines.slice], operand.guard[:, lines.slice]
-        measuring = row_measuring if arrival.operand == "A" else column_measuring
-        work = [
-            self._queues.kernel(measuring(self._element, *matrix.shape), (matrix, measures)),
-            self._queues.clearing(summary, 0),
-            self._queues.kernel(line_kernel("summarize", len(lines)), (measures, numbers, guard, summary, inner)),
-            self._queues.reading(self._found[number : number + 1], summary),
-        ]
-        event = self._queues.enqueue(work, after, _PREPARE)
-        self._panels[arrival.operand, lines.lo] = _Panel(matrix, lines, event)
+        lines = self._operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
+        measure = self._once(("measure", arrival.operand, lines), lambda: self._measuring(arrival.operand, lines, matrix))
+        event = self._queues.enqueue(measure, after, _PREPARE)
+        self._panels[arrival.operand, lines.lo] = _Panel(arrival.operand, lines, matrix, event)
         return event
 
     def multiply(self, tile: Tile, a: Any, b: Any, c: Any, after: list[Event]) -> Event:
         """c = a · b, the tile's parts of the buffers."""
         rows, columns = tile.buffer_rows, self._operands["B"].lines_of(tile.slot, tile.buffer_columns)
         of_a, of_b = self._panels_in("A", rows), self._panels_in("B", columns)
-        summaries = self._summary_of("A", of_a), self._summary_of("B", of_b)
         arithmetic = choose(
-            *summaries,
+            self._summary_of(of_a),
+            self._summary_of(of_b),
             self._inner,
             self._problem.dtype,
-            lambda: self._least_ratio(rows, columns, of_a, of_b),
+            lambda: self._least_ratio(rows, columns, of_a + of_b),
             fast=self._fast,
         )
         self.done[arithmetic] += len(rows) * len(columns)
         if not arithmetic.moduli:
             return self._device.multiply(a, b, c, after)
-        work = [call for panel in of_a for call in self._remainders("A", panel, arithmetic)]
-        work += [call for panel in of_b for call in self._remainders("B", panel, arithmetic)]
-        work += self._tile_products(rows, columns, c, arithmetic)
+        work: list[KernelCall] = []
+        for panel in of_a + of_b:
+            if panel.held != arithmetic:
+                panel.held = arithmetic
+                reducing = partial(self._reducing, panel, arithmetic)
+                work += self._once(("remainders", panel.operand, panel.lines, arithmetic), reducing)
+        multiplying = partial(self._multiplying, rows, columns, c, arithmetic)
+        work += self._once(("products", rows, columns, arithmetic), multiplying)
         return self._queues.enqueue(work, after, _PRODUCTS)
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]]) -> list[KernelCall]:
+        """Prepared at first: views of device memory take longer to make than kernels to launch."""
+        if key not in self._prepared:
+            if len(self._prepared) >= _MOST_PREPARED:
+                self._prepared.clear()
+            self._prepared[key] = make()
+        return self._prepared[key]
 
     def _panels_in(self, operand: str, lines: Span) -> list[_Panel]:
         return [panel for (name, _), panel in self._panels.items() if name == operand and panel.lines.lies_in(lines)]
 
-    def _summary_of(self, operand: str, panels: Sequence[_Panel]) -> Summary:
+    def _summary_of(self, panels: Sequence[_Panel]) -> Summary:
         whole = Summary(0.0, integral=True, in_range=True)
         for panel in panels:
             if panel.summary is None:
                 self._device.wait(panel.summary_there)
-                words = self._found[self._slots[operand] + panel.lines.lo // UNIT]
+                words = self._found[self._slots[panel.operand] + panel.lines.lo // UNIT]
                 panel.summary = Summary(float(words[:1].view(np.float64)[0]), not words[1], not words[2])
             whole = whole.joined(panel.summary)
         return whole
 
-    def _least_ratio(self, rows: Span, columns: Span, of_a: Sequence[_Panel], of_b: Sequence[_Panel]) -> float:
-        work = [call for name, panels in (("A", of_a), ("B", of_b)) for panel in panels for call in self._magnitudes(name, panel)]
-        magnitudes = [
-            self._operands[name].magnitudes_from(lines.lo, self._sampled) for name, lines in (("A", rows), ("B", columns))
-        ]
-        steps = [self._operands[name].guard[1:2, lines.slice] for name, lines in (("A", rows), ("B", columns))]
-        work += [
-            self._queues.clearing(self._least, _NEARLY_ONE),
-            self._queues.kernel(guarding(len(rows), len(columns)), (*magnitudes, *steps, self._least)),
-            self._queues.reading(self._least_found, self._least),
-        ]
+    def _least_ratio(self, rows: Span, columns: Span, panels: Sequence[_Panel]) -> float:
+        work: list[KernelCall] = []
+        for panel in panels:
+            if not panel.has_magnitudes:
+                panel.has_magnitudes = True
+                work += self._once(("magnitudes", panel.operand, panel.lines), partial(self._packing_magnitudes, panel))
+        work += self._once(("guard", rows, columns), lambda: self._guarding(rows, columns))
         self._device.wait(self._queues.enqueue(work, [], _PREPARE))
         return float(self._least_found.view(np.float32)[0, 0])
 
-    def _magnitudes(self, name: str, panel: _Panel) -> list[KernelCall]:
-        if panel.has_magnitudes:
-            return []
-        panel.has_magnitudes = True
-        operand = self._operands[name]
-        packing = magnitude_packing(name, self._element, len(panel.lines), self._sampled)
-        every = np.int32(min(SAMPLED, self._units))
-        into = operand.magnitudes_from(panel.lines.lo, self._sampled)
-        return [self._queues.kernel(packing, (panel.matrix, operand.guard[:1, panel.lines.slice], into, every))]
-
-    def _remainders(self, name: str, panel: _Panel, arithmetic: Arithmetic) -> list[KernelCall]:
-        if panel.held == arithmetic:
-            return []
-        panel.held = arithmetic
-        operand = self._operands[name]
-        numbers = operand.numbers[:, panel.lines.slice]
-        limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(integer_bits(self._problem.dtype))
-        packing = remainder_packing(name, self._element, arithmetic.moduli, len(panel.lines), self._units)
-        into = operand.planes_from(panel.lines.lo, self._units, arithmetic.moduli)
+    def _measuring(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
+        operand, number = self._operands[name], self._slots[name] + lines.lo // UNIT
+        summary = self._summaries[number : number + 1]
+        measures, numbers, guard = operand.measures_of(lines), operand.numbers[:, lines.slice], operand.guard[:, lines.slice]
+        measuring = row_measuring if name == "A" else column_measuring
+        summing_up = measures, numbers, guard, summary, np.float64(self._inner)
         return [
-            self._queues.kernel(line_kernel("scale_lines", len(panel.lines)), (numbers, limit, bits)),
+            self._queues.kernel(measuring(self._element, *matrix.shape), (matrix, measures)),
+            self._queues.clearing(summary, 0),
+            self._queues.kernel(line_kernel("summarize", len(lines)), summing_up),
+            self._queues.kernel(telling(), (summary.view("uint32"), self._found[number : number + 1].view("uint32"))),
+        ]
+
+    def _packing_magnitudes(self, panel: _Panel) -> list[KernelCall]:
+        operand, lines = self._operands[panel.operand], panel.lines
+        packing = magnitude_packing(panel.operand, self._element, len(lines), self._sampled)
+        into, every = operand.magnitudes_from(lines.lo, self._sampled), np.int32(sampling(self._inner))
+        return [self._queues.kernel(packing, (panel.matrix, operand.guard[:1, lines.slice], into, every))]
+
+    def _guarding(self, rows: Span, columns: Span) -> list[KernelCall]:
+        sides = [(self._operands["A"], rows), (self._operands["B"], columns)]
+        magnitudes = [operand.magnitudes_from(lines.lo, self._sampled) for operand, lines in sides]
+        steps = [operand.guard[1:2, lines.slice] for operand, lines in sides]
+        return [
+            self._queues.clearing(self._least, _NEARLY_ONE),
+            self._queues.kernel(guarding(len(rows), len(columns)), (*magnitudes, *steps, self._least)),
+            self._queues.kernel(telling(), (self._least, self._least_found)),
+        ]
+
+    def _reducing(self, panel: _Panel, arithmetic: Arithmetic) -> list[KernelCall]:
+        operand, lines = self._operands[panel.operand], panel.lines
+        numbers = operand.numbers[:, lines.slice]
+        limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(integer_bits(self._problem.dtype))
+        packing = remainder_packing(panel.operand, self._element, arithmetic.moduli, len(lines), self._units)
+        into = operand.planes_from(lines.lo, self._units, arithmetic.moduli)
+        return [
+            self._queues.kernel(line_kernel("scale_lines", len(lines)), (numbers, limit, bits)),
             self._queues.kernel(packing, (panel.matrix, numbers[2:3], into)),
         ]
 
-    def _tile_products(self, rows: Span, columns: Span, c: Any, arithmetic: Arithmetic) -> list[KernelCall]:
-        work, moduli, inner = [], arithmetic.moduli, np.int64(self._units * UNIT)
-        a = self._operands["A"].planes_from(rows.lo, self._units, moduli)
-        for part in pieces(columns, self._layout.chunk if moduli > 1 else max(1, len(columns))):
+    def _multiplying(self, rows: Span, columns: Span, c: Any, arithmetic: Arithmetic) -> list[KernelCall]:
+        moduli, inner = arithmetic.moduli, np.int64(self._units * UNIT)
+        a, b = (self._operands[name].planes_from(lines.lo, self._units, moduli) for name, lines in (("A", rows), ("B", columns)))
+        if moduli == 1:
+            return [self._queues.kernel(products_of(self._queues, self._element, len(rows), len(columns), 1), (a, b, c, inner))]
+        work = []
+        for part in pieces(columns, self._layout.chunk):
             b = self._operands["B"].planes_from(part.lo, self._units, moduli)
-            of_c = c[:, part.within(columns).slice]
-            launch = products_of(self._queues, self._element if moduli == 1 else "", len(rows), len(part), moduli)
-            if moduli == 1:
-                work.append(self._queues.kernel(launch, (a, b, of_c, inner)))
-                continue
-            width = padded(len(part), 1)
-            remainders = self._products[0, : moduli * len(rows) * width].reshape(moduli * len(rows), width)
+            height, width = len(rows), padded(len(part), 1)
+            remainders = self._products[0, : moduli * height * width].reshape(moduli * height, width)
             scales = [self._operands[name].numbers[3:4, lines.slice] for name, lines in (("A", rows), ("B", part))]
+            products, back = products_of(self._queues, "", height, len(part), moduli), (self._element, moduli, height, len(part))
             work += [
-                self._queues.kernel(launch, (a, b, remainders, np.int64(len(rows)), inner)),
-                self._queues.kernel(reconstruction(self._element, moduli, len(rows), len(part)), (remainders, *scales, of_c)),
+                self._queues.kernel(products, (a, b, remainders, np.int64(height), inner)),
+                self._queues.kernel(reconstruction(*back), (remainders, *scales, c[:, part.within(columns).slice])),
             ]
         return work
 

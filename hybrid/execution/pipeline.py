@@ -128,13 +128,16 @@ class _Run:
                 self._check_arrival(self._check, index, arrival)
             for number, tile in enumerate(arrival.releases):
                 self._multiply(index, number, tile)
+            if self._modular is not None:
+                # It has waited for the device: so the check is not submitted after all else, but as the tiles are.
+                self.submit_checks()
             if self._gather is not None:
                 self._gather.advance()
 
     def submit_checks(self) -> None:
         """What `submit` has left for later."""
-        for submit_check in self._to_check:
-            submit_check()
+        while self._to_check:
+            self._to_check.pop(0)()
 
     def _measure(self, modular: ModularProduct, arrival: Arrival) -> None:
         (piece,) = self._resident.under(arrival)

@@ -15,7 +15,7 @@ from hybrid.core.record import record
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)  # as in kernels/moduli.cuh
 UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
-SAMPLED = 8  # of so many units along k the guard looks at one
+_SAMPLED = ((64, 16), (17, 8))  # where there are so many units along k, the guard looks at one of so many
 
 _INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers that scaled elements become
 _EXACT_BITS = {"float64": 53, "float32": 24}  # every integer of so many bits is a number of the type
@@ -67,6 +67,11 @@ class Summary:
         return Summary(max(self.largest, other.largest), self.integral and other.integral, self.in_range and other.in_range)
 
 
+def sampling(inner: int) -> int:
+    """Of so many units along k the guard looks at one."""
+    return next((every for units, every in _SAMPLED if inner >= units * UNIT), 1)
+
+
 def most_moduli(dtype: str) -> int:
     """So many planes of remainders a product may need."""
     return _PROVED[dtype][0]
@@ -84,8 +89,7 @@ def expected(dtype: str, *, fast: bool) -> Arithmetic:
 def choose(a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable[[], float], *, fast: bool) -> Arithmetic:
     """The arithmetic that is exact, or as accurate as native arithmetic, and takes the least work; else native.
 
-    `least_ratio` is asked only where needed: a bound of the least ratio from one of SAMPLED units along k, or all where there are
-    no more.
+    `least_ratio` is asked only where needed: a bound of the least ratio, from the units along k that the guard looks at.
     """
     if not (a.in_range and b.in_range):
         return NATIVE
@@ -97,7 +101,7 @@ def choose(a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable
             return Arithmetic(_moduli_for(bound), scaled=False)
     ratio = least_ratio()
     fewest, least = _FEWEST[dtype]
-    if (fast or dtype == "float32") and ratio * min(SAMPLED, -(-inner // UNIT)) >= least:
+    if (fast or dtype == "float32") and ratio * sampling(inner) >= least:
         return Arithmetic(fewest)
     moduli, least = _PROVED[dtype]
     return Arithmetic(moduli) if ratio >= least else NATIVE

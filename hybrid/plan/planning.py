@@ -24,6 +24,7 @@ def make_plan(request: PlanRequest) -> Plan:
     tallest = max(map(len, blocks))
     staged = request.copies_to_buffers
     on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
+    alone = on_devices and topology.size == 1 and not request.device_memory  # nothing arrives piece by piece
     for_check = memory_for_check(problem, tallest, request.device_memory) if request.check == "on" else 0
     tiling_request = TilingRequest(
         problem,
@@ -33,10 +34,11 @@ def make_plan(request: PlanRequest) -> Plan:
         links=0 if on_devices else max(map(len, topology.nodes)),
         memory=request.device_memory - for_check if staged else 0,
         panel_rows=request.panel_rows,
-        panel_columns=request.panel_columns,
+        panel_columns=request.panel_columns or (problem.m if alone else 0),
         slab_rows=request.slab_rows,
         may_use_slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
         moduli=request.moduli,
+        speed=request.speed,
         model=request.model,
     )
     tiling = choose_tiling(tiling_request)

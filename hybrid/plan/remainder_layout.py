@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Where the remainders of a rank's panels, and of its part of C, lie in a block of memory, with all that is known of their lines."""
+"""Where the remainders of a rank's panels and of its part of C lie in a block of memory, and what is known of their lines."""
 
 from __future__ import annotations
 
 from hybrid.core.record import record
-from hybrid.plan.arithmetic import SAMPLED, UNIT
+from hybrid.plan.arithmetic import UNIT, sampling
 
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
 CHUNK_ROWS = 512  # of B, whose norms one thread block adds up: kernels/norms.cu
@@ -34,12 +34,12 @@ class OperandRemainders:
     def starting_at(cls, offset: int, length: int, slots: int, inner: int, moduli: int, *, in_chunks: bool) -> OperandRemainders:
         slot_lines = -(-length // PAIR) * PAIR
         lines, units = slots * slot_lines, -(-inner // UNIT)
-        plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // SAMPLED) * UNIT
+        plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // sampling(inner)) * UNIT
         chunks = -(-inner // CHUNK_ROWS) if in_chunks else 1
         sizes = (moduli * plane_bytes, magnitude_bytes, 32 * lines * chunks, 32 * lines, 8 * lines)
         offsets = [offset]
         for size in sizes:
-            offsets.append(offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+            offsets.append(offsets[-1] + _aligned(size))
         planes, magnitudes, measures, numbers, guard, end = offsets
         return cls(
             lines, inner, in_chunks, slot_lines, planes, plane_bytes, magnitudes, magnitude_bytes, measures, numbers, guard, end
@@ -53,7 +53,8 @@ class RemainderLayout:
     moduli: int
     a: OperandRemainders
     b: OperandRemainders
-    summaries: int  # four words for each panel that arrives: of each row of A's buffer that begins one, then of B's
+    summaries: int  # four words for each unit of lines, with which a panel may begin: A's, then B's
+    least: int  # the guard's least ratio
     products: int
     chunk: int
     end: int
@@ -64,7 +65,12 @@ def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int,
     a = OperandRemainders.starting_at(offset, rows, 1, inner, moduli, in_chunks=False)
     b = OperandRemainders.starting_at(a.end, width, slots, inner, moduli, in_chunks=True)
     summaries = b.end
-    products = summaries + -(-32 * (a.lines + b.lines) // UNIT // ALIGNMENT + 1) * ALIGNMENT
+    least = summaries + 32 * ((a.lines + b.lines) // UNIT)
+    products = _aligned(least + 16)
     most = max(PAIR, _MOST_BYTES_OF_PRODUCTS // (moduli * max(1, rows)) // PAIR * PAIR)
     chunk = min(-(-width // PAIR) * PAIR, most)
-    return RemainderLayout(moduli, a, b, summaries, products, chunk, products + moduli * rows * chunk)
+    return RemainderLayout(moduli, a, b, summaries, least, products, chunk, products + moduli * rows * chunk)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -40,6 +40,7 @@ class PlanRequest:
     staged: bool = False  # also a CPU copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
     moduli: int = 0  # the most that a product from remainders may need; 0: native arithmetic
+    speed: float = 1.0  # that is expected of such a product, beside a native one
     panel_rows: int = 0
     panel_columns: int = 0
     slab_rows: int = 0
@@ -107,4 +108,5 @@ class TilingRequest:
     slab_rows: int = 0
     may_use_slabs: bool = False
     moduli: int = 0
+    speed: float = 1.0
     model: MachineModel = H200

@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybrid.plan.arithmetic import UNIT
+from hybrid.core.spans import Span, pieces
 from hybrid.plan.buffer_layout import KERNEL_TILE, Tiling, layout_of
+from hybrid.plan.forecast import forecast
 from hybrid.plan.out_of_core import OutOfCoreTiling
 from hybrid.plan.request import TilingRequest
+from hybrid.plan.schedule import arrivals
 
 
 def choose_tiling(request: TilingRequest) -> Tiling:
@@ -72,6 +75,8 @@ def _panel_rows(r: TilingRequest) -> int:
 
 def _panel_columns(r: TilingRequest) -> int:
     p, model = r.problem, r.model
+    if r.moduli and r.links and r.nodes == 1:
+        return _soonest_panel_columns(r)
     if r.device == "cpu" and r.nodes == 1:
         return max(1, p.m)  # a CPU reads B where it is
     column_panels = min(model.most_column_panels, max(1, p.bytes(p.l, p.m) // model.least_column_panel_bytes))
@@ -79,6 +84,19 @@ def _panel_columns(r: TilingRequest) -> int:
     if r.device == "cpu" or not r.links:
         return width
     return max(width, _least_lines(r, model.panel_row_bytes // p.item_size, p.bytes(1, p.l + r.rows)))
+
+
+def _soonest_panel_columns(r: TilingRequest) -> int:
+    """Of B without k-slabs. In one panel its rows are copied whole, but nothing can be multiplied before all of it is there."""
+    p, row_panels = r.problem, tuple(pieces(Span(0, r.rows), _panel_rows(r)))
+
+    def seconds(width: int) -> float:
+        column_panels = tuple(pieces(Span(0, p.m), width))
+        order = arrivals(row_panels, column_panels, len(row_panels), len(column_panels))
+        return forecast(p, order, r.model, r.speed, r.links).copied_out
+
+    widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, r.model.most_column_panels + 1)}
+    return min(sorted(widths, reverse=True), key=seconds)
 
 
 def _least_lines(r: TilingRequest, at_least: int, bytes_of_line: int) -> int:

@@ -42,7 +42,9 @@ def _precision(decision: Decision) -> str:
 def arithmetic_line(arithmetic: dict[str, int]) -> str:
     """How much of C was computed in which arithmetic."""
     whole = sum(arithmetic.values())
-    parts = (f"{100 * elements / whole:.3g} % {name}" for name, elements in sorted(arithmetic.items(), key=lambda entry: -entry[1]))
+    parts = (
+        f"{100 * elements / whole:.3g} % {name}" for name, elements in sorted(arithmetic.items(), key=lambda entry: -entry[1])
+    )
     return f"arithmetic: {', '.join(parts)}"
 
 

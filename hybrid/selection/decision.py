@@ -25,7 +25,7 @@ from hybrid.plan.planning import make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
 from hybrid.selection.grid import choose_grid
 from hybrid.selection.machine import Inventory, Machine, Test, threads_of_ranks
-from hybrid.selection.precision import choose_precision
+from hybrid.selection.precision import Precision, choose_precision
 from hybrid.selection.transport import choose_transport, may_leave_out
 
 _STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
@@ -102,7 +102,7 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     choice = _choose_kernel(kernel, device, request.problem, capability)
     tallest = _tallest_row_block(request, machine)
     precision = choose_precision(settings, kernel, device, capability, request.problem, tallest)
-    plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision.moduli)
+    plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision)
     if _memory_is_unknown(plan, machine, gpus):
         return Unknown(None, gpus, plan, choice.kernel)
     needs_reserved = device == "cuda" and plan.has_row_blocks and _c_needs_reserved_memory(plan, machine.memory)
@@ -165,7 +165,7 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None])
 
 
 def _plan_that_fits(
-    machine: Machine, request: ProductRequest, settings: Settings, device: str, kernel: Kernel, moduli: int
+    machine: Machine, request: ProductRequest, settings: Settings, device: str, kernel: Kernel, precision: Precision
 ) -> Plan:
     """Cut to the devices' memory only where it is short: the free amount changes from call to call, and plans are cached."""
     problem, row_blocks = request.problem, request.row_blocks
@@ -182,7 +182,8 @@ def _plan_that_fits(
         device=device,
         staged=settings.staged,
         accumulates=kernel.adds,
-        moduli=moduli,
+        moduli=precision.moduli,
+        speed=precision.speed,
         panel_rows=settings.panel_rows,
         panel_columns=settings.panel_columns,
         slab_rows=settings.slab_rows,

@@ -14,10 +14,11 @@ from hybrid.plan.arithmetic import expected, most_moduli
 
 @record
 class Precision:
-    """`moduli`: the most that the product may need; 0: it is native, for this reason."""
+    """`moduli`: the most that the product may need; 0: it is native, for this reason. `speed`: expected, beside native."""
 
     moduli: int
     reason: str
+    speed: float = 1.0
 
 
 @record
@@ -64,7 +65,7 @@ def choose_precision(
     gain = _gain(_RATES[capability], problem, rows, expected(problem.dtype, fast=fast).moduli)
     if gain < _LEAST_GAIN:
         return Precision(0, "faster for this shape")
-    return Precision(most_moduli(problem.dtype), f"expected to take 1/{gain:.1f} of native arithmetic's time")
+    return Precision(most_moduli(problem.dtype), f"{gain:.1f} × as fast is expected", round(gain, 1))
 
 
 def _gain(rates: Rates, problem: Problem, rows: int, moduli: int) -> float:
