@@ -74,8 +74,8 @@ def multiply(
     device
         "auto", "cpu", "cuda" or "emulate".
     precision
-        "native" has GPUs compute in float64 or float32. "auto" has them compute from remainders of bytes where that is at least as
-        accurate and takes less time; "fast" with fewer of them, where as accurate.
+        "native" has GPUs compute in float64 or float32. "auto" has them compute from remainders, which are bytes, where that is
+        at least as accurate and takes less time; "fast" with fewer of them, where that is about as accurate.
     check
         True verifies the product where it is multiplied, while it is; "host" from host memory alone, independent of all that
         ran on a GPU; False does not.

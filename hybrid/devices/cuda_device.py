@@ -25,7 +25,7 @@ from hybrid.kernels.catalogue import Kernel
 
 _SUCCESS, _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 0, 600, 704  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
-_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "prepare": 1, "products": 1, "copy out": 1, "check": 1}
+_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1}
 _HIGH_PRIORITY = -1  # other streams have 0
 
 
@@ -45,6 +45,8 @@ class CudaDevice:
             streams = {phase: [cupy.cuda.Stream(non_blocking=True) for _ in range(count)] for phase, count in _STREAMS.items()}
             # NCCL's kernels get SMs before multiplications that are waiting, because the other ranks' GPUs wait for them, too.
             streams["allgather"] = [cupy.cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)]
+            # The host waits for what these find of the next tile, while one is multiplied.
+            streams["prepare"] = [cupy.cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)]
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._ipc_events: list[Any] = []

@@ -12,6 +12,8 @@ from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.cuda_kernels import DEFAULT_DYNAMIC_SHARED, compiled_functions, matrix_argument
 from hybrid.kernels.catalogue import Launch
 
+_ALL_SHARED = 100  # percent of the memory that an SM divides into L1 cache and shared memory
+
 
 class CudaQueues:
     """`enqueue(after, launch, queue)`: has `launch(stream)` enqueue work behind these events, on the queue's stream."""
@@ -30,6 +32,8 @@ class CudaQueues:
             with self._device:
                 functions = compiled_functions(source, [*shared], architecture)
                 for expression, function in functions.items():
+                    # As the kernels of products have it: kernels that want another division of an SM's memory wait for it.
+                    function.preferred_shared_memory_carveout = _ALL_SHARED
                     if shared[expression] > DEFAULT_DYNAMIC_SHARED:
                         function.max_dynamic_shared_size_bytes = shared[expression]
                     self._functions[source, expression] = function

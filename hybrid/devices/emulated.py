@@ -60,7 +60,7 @@ class EmulatedDevice(CpuDevice):
 
 
 class EmulatedQueues:
-    """Kernels beside those of the catalogue, run at once. `instance(launch)` compiles one, `do(phase, work)` runs and times it."""
+    """Kernels beside those of the catalogue, run at once. `instance(launch)` compiles one, `do(phase, work)` times its work."""
 
     capability = 89  # bytes are multiplied by mma.sync: wgmma is not emulated
     multiprocessors = 1

@@ -34,7 +34,7 @@ from hybrid.kernels.remainders import (
 )
 from hybrid.plan.arithmetic import UNIT, Arithmetic, Summary, choose, expected, integer_bits, sampling
 from hybrid.plan.rank_share import RankShare
-from hybrid.plan.remainder_layout import CHUNK_ROWS, OperandRemainders
+from hybrid.plan.remainder_layout import CHUNK_ROWS, GUARDS, OperandRemainders
 from hybrid.plan.schedule import Arrival, Tile
 
 _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
@@ -71,10 +71,15 @@ class ModularProduct:
         self._slots = {"A": 0, "B": layout.a.lines // UNIT}  # of summaries
         count = (layout.a.lines + layout.b.lines) // UNIT
         self._summaries = device.matrix(memory, layout.summaries, count, 4, "uint64")
-        self._least = device.matrix(memory, layout.least, 1, 1, "int32")
-        self._found, self._least_found = self._queues.host_memory((count, 4), "uint64"), self._queues.host_memory((1, 1), "int32")
+        self._least = device.matrix(memory, layout.least, GUARDS, 4, "int32")[:, :1]
+        self._found, self._least_found = (
+            self._queues.host_memory((count, 4), "uint64"),
+            self._queues.host_memory((GUARDS, 4), "int32"),
+        )
         self._products = device.matrix(memory, layout.products, 1, layout.end - layout.products, "uint8")
         self._panels: dict[tuple[str, int], _Panel] = {}
+        self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: where and when the ratio is told
+        self._asked, self._asks_ahead = 0, False
         self._prepared: dict[tuple[object, ...], list[KernelCall]] = {}  # what products launch again and again
         self._queues.compile_ahead(self._usual_launches())
 
@@ -90,7 +95,9 @@ class ModularProduct:
     def begin(self) -> None:
         """Before each product."""
         self._panels.clear()
+        self._guarded.clear()
         self.done.clear()
+        self._asked = 0
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
         """A panel is complete after these events. Returns when it has been measured."""
@@ -100,18 +107,23 @@ class ModularProduct:
         self._panels[arrival.operand, lines.lo] = _Panel(arrival.operand, lines, matrix, event)
         return event
 
+    def ask_ahead(self, tile: Tile) -> None:
+        """All panels of this tile have arrived: have the guard look at it, so that `multiply` need not wait for that. Not where
+        the tiles before were of integers, which need no guard."""
+        if self._asks_ahead:
+            self._ask_guard(*self._lines_of(tile))
+
+    def _lines_of(self, tile: Tile) -> tuple[Span, Span]:
+        return tile.buffer_rows, self._operands["B"].lines_of(tile.slot, tile.buffer_columns)
+
     def multiply(self, tile: Tile, a: Any, b: Any, c: Any, after: list[Event]) -> Event:
         """c = a · b, the tile's parts of the buffers."""
-        rows, columns = tile.buffer_rows, self._operands["B"].lines_of(tile.slot, tile.buffer_columns)
+        rows, columns = self._lines_of(tile)
         of_a, of_b = self._panels_in("A", rows), self._panels_in("B", columns)
-        arithmetic = choose(
-            self._summary_of(of_a),
-            self._summary_of(of_b),
-            self._inner,
-            self._problem.dtype,
-            lambda: self._least_ratio(rows, columns, of_a + of_b),
-            fast=self._fast,
-        )
+        summaries = self._summary_of(of_a), self._summary_of(of_b)
+        ratio = partial(self._least_ratio, rows, columns)
+        arithmetic = choose(*summaries, self._inner, self._problem.dtype, ratio, fast=self._fast)
+        self._asks_ahead = arithmetic.scaled
         self.done[arithmetic] += len(rows) * len(columns)
         if not arithmetic.moduli:
             return self._device.multiply(a, b, c, after)
@@ -146,15 +158,23 @@ class ModularProduct:
             whole = whole.joined(panel.summary)
         return whole
 
-    def _least_ratio(self, rows: Span, columns: Span, panels: Sequence[_Panel]) -> float:
+    def _ask_guard(self, rows: Span, columns: Span) -> None:
         work: list[KernelCall] = []
-        for panel in panels:
+        for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
             if not panel.has_magnitudes:
                 panel.has_magnitudes = True
                 work += self._once(("magnitudes", panel.operand, panel.lines), partial(self._packing_magnitudes, panel))
-        work += self._once(("guard", rows, columns), lambda: self._guarding(rows, columns))
-        self._device.wait(self._queues.enqueue(work, [], _PREPARE))
-        return float(self._least_found.view(np.float32)[0, 0])
+        number = self._asked % GUARDS
+        work += self._once(("guard", rows, columns, number), partial(self._guarding, rows, columns, number))
+        self._guarded[rows, columns] = number, self._queues.enqueue(work, [], _PREPARE)
+        self._asked += 1
+
+    def _least_ratio(self, rows: Span, columns: Span) -> float:
+        if (rows, columns) not in self._guarded:
+            self._ask_guard(rows, columns)
+        number, told = self._guarded.pop((rows, columns))
+        self._device.wait(told)
+        return float(self._least_found.view(np.float32)[number, 0])
 
     def _measuring(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
         operand, number = self._operands[name], self._slots[name] + lines.lo // UNIT
@@ -175,14 +195,15 @@ class ModularProduct:
         into, every = operand.magnitudes_from(lines.lo, self._sampled), np.int32(sampling(self._inner))
         return [self._queues.kernel(packing, (panel.matrix, operand.guard[:1, lines.slice], into, every))]
 
-    def _guarding(self, rows: Span, columns: Span) -> list[KernelCall]:
+    def _guarding(self, rows: Span, columns: Span, number: int) -> list[KernelCall]:
         sides = [(self._operands["A"], rows), (self._operands["B"], columns)]
         magnitudes = [operand.magnitudes_from(lines.lo, self._sampled) for operand, lines in sides]
         steps = [operand.guard[1:2, lines.slice] for operand, lines in sides]
+        least, found = (each[number : number + 1, :1] for each in (self._least, self._least_found))
         return [
-            self._queues.clearing(self._least, _NEARLY_ONE),
-            self._queues.kernel(guarding(len(rows), len(columns)), (*magnitudes, *steps, self._least)),
-            self._queues.kernel(telling(), (self._least, self._least_found)),
+            self._queues.clearing(least, _NEARLY_ONE),
+            self._queues.kernel(guarding(len(rows), len(columns)), (*magnitudes, *steps, least)),
+            self._queues.kernel(telling(), (least, found)),
         ]
 
     def _reducing(self, panel: _Panel, arithmetic: Arithmetic) -> list[KernelCall]:

@@ -70,9 +70,11 @@ def run_share(
     check: DeviceCheck | None = None,
     gather: PanelGather | None = None,
     modular: ModularProduct | None = None,
+    submitted: Callable[[], None] = lambda: None,
 ) -> Timings:
     """Multiply the rank's row block by B in the device's buffers; panels of C are sent meanwhile. Returns what `Device.finish`
-    does. `modular`: computes the tiles, from remainders where it can; else the device does."""
+    does. `modular`: computes the tiles, from remainders where it can; else the device does. `submitted` is called when all copies
+    of this rank's panels and tiles have been."""
     transport.begin()
     if check is not None:
         check.begin()
@@ -80,6 +82,7 @@ def run_share(
         modular.begin()
     run = _Run(share, buffers, transport, device, entering, check, gather, modular)
     run.submit()
+    submitted()
     run.submit_checks()
     if check is not None:
         check.finish()
@@ -110,7 +113,7 @@ class _Run:
         self._arrivals = share.order
         self._last_uses = share.last_uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
-        self._loaded = 0
+        self._loaded = self._measured = 0  # arrivals
         self._resident: Residency[_Piece] = Residency()
         # By the panels' slot: tiles that are being computed, copied back or checked, until these events.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
@@ -123,7 +126,7 @@ class _Run:
                 for piece in self._resident.under(arrival):
                     piece.loaded += fetched
             if self._modular is not None:
-                self._measure(self._modular, arrival)
+                self._measure_ahead(self._modular, index)
             if self._check is not None:
                 self._check_arrival(self._check, index, arrival)
             for number, tile in enumerate(arrival.releases):
@@ -131,6 +134,7 @@ class _Run:
             if self._modular is not None:
                 # It has waited for the device: so the check is not submitted after all else, but as the tiles are.
                 self.submit_checks()
+                self._transport.advance()
             if self._gather is not None:
                 self._gather.advance()
 
@@ -139,7 +143,22 @@ class _Run:
         while self._to_check:
             self._to_check.pop(0)()
 
-    def _measure(self, modular: ModularProduct, arrival: Arrival) -> None:
+    def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
+        """Measure this arrival, and the next one if it is there already: before the tiles of this one are enqueued, behind which
+        it would have to wait."""
+        following = index + 1
+        self._measure(modular, index)
+        if following < self._loaded and self._arrivals[following].operand == "A":
+            (piece,) = self._resident.under(self._arrivals[following])
+            if all(map(self._device.done, piece.loaded)):
+                self._measure(modular, following)
+                for tile in self._arrivals[following].releases:
+                    modular.ask_ahead(tile)
+
+    def _measure(self, modular: ModularProduct, index: int) -> None:
+        if self._measured > index:
+            return
+        self._measured, arrival = index + 1, self._arrivals[index]
         (piece,) = self._resident.under(arrival)
         piece.readers.append(modular.arrived(arrival, self._buffers.destination(arrival), piece.loaded))
 

@@ -9,6 +9,7 @@ from hybrid.plan.arithmetic import UNIT, sampling
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
 CHUNK_ROWS = 512  # of B, whose norms one thread block adds up: kernels/norms.cu
 ALIGNMENT = 256  # bytes
+GUARDS = 16  # tiles for which the guard may be asked before the first one is multiplied
 _MOST_BYTES_OF_PRODUCTS = 512 << 20  # of C's remainders at a time: more columns at once are no faster
 
 
@@ -54,7 +55,7 @@ class RemainderLayout:
     a: OperandRemainders
     b: OperandRemainders
     summaries: int  # four words for each unit of lines, with which a panel may begin: A's, then B's
-    least: int  # the guard's least ratio
+    least: int  # what the guard finds: least ratios, each of them 16 bytes behind the one before
     products: int
     chunk: int
     end: int
@@ -66,7 +67,7 @@ def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int,
     b = OperandRemainders.starting_at(a.end, width, slots, inner, moduli, in_chunks=True)
     summaries = b.end
     least = summaries + 32 * ((a.lines + b.lines) // UNIT)
-    products = _aligned(least + 16)
+    products = _aligned(least + 16 * GUARDS)
     most = max(PAIR, _MOST_BYTES_OF_PRODUCTS // (moduli * max(1, rows)) // PAIR * PAIR)
     chunk = min(-(-width // PAIR) * PAIR, most)
     return RemainderLayout(moduli, a, b, summaries, least, products, chunk, products + moduli * rows * chunk)

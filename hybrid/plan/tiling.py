@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybrid.plan.arithmetic import UNIT
 from hybrid.core.spans import Span, pieces
+from hybrid.plan.arithmetic import UNIT
 from hybrid.plan.buffer_layout import KERNEL_TILE, Tiling, layout_of
 from hybrid.plan.forecast import forecast
 from hybrid.plan.out_of_core import OutOfCoreTiling
@@ -35,7 +35,10 @@ def _has_whole_units(r: TilingRequest, tiling: Tiling) -> bool:
 
 
 def _choose_tiling(r: TilingRequest) -> Tiling:
-    height, width = r.panel_rows or _panel_rows(r), r.panel_columns or _panel_columns(r)
+    height, width = _panel_rows(r), _panel_columns(r)
+    if r.moduli and r.links and r.nodes == 1:
+        height, width = _soonest_panels(r)
+    height, width = r.panel_rows or height, r.panel_columns or width
     resident = Tiling(height, width, _count(r.rows, height), _count(r.problem.m, width), moduli=r.moduli)
     if not r.memory or layout_of(r.problem, r.rows, resident, r.device).bytes <= r.memory:
         return _with_slabs(r, resident) if r.may_use_slabs else resident
@@ -75,8 +78,6 @@ def _panel_rows(r: TilingRequest) -> int:
 
 def _panel_columns(r: TilingRequest) -> int:
     p, model = r.problem, r.model
-    if r.moduli and r.links and r.nodes == 1:
-        return _soonest_panel_columns(r)
     if r.device == "cpu" and r.nodes == 1:
         return max(1, p.m)  # a CPU reads B where it is
     column_panels = min(model.most_column_panels, max(1, p.bytes(p.l, p.m) // model.least_column_panel_bytes))
@@ -86,17 +87,21 @@ def _panel_columns(r: TilingRequest) -> int:
     return max(width, _least_lines(r, model.panel_row_bytes // p.item_size, p.bytes(1, p.l + r.rows)))
 
 
-def _soonest_panel_columns(r: TilingRequest) -> int:
-    """Of B without k-slabs. In one panel its rows are copied whole, but nothing can be multiplied before all of it is there."""
-    p, row_panels = r.problem, tuple(pieces(Span(0, r.rows), _panel_rows(r)))
+def _soonest_panels(r: TilingRequest) -> tuple[int, int]:
+    """Rows and columns of panels where B comes without k-slabs. In one panel B's rows are copied whole, but nothing can be
+    multiplied before all of it is there; high row panels need fewer launches, but the last one is copied back after all else."""
+    p, model, least = r.problem, r.model, _panel_rows(r)
 
-    def seconds(width: int) -> float:
-        column_panels = tuple(pieces(Span(0, p.m), width))
+    def seconds(panel: tuple[int, int]) -> float:
+        row_panels, column_panels = (
+            tuple(pieces(Span(0, length), size)) for length, size in zip((r.rows, p.m), panel, strict=True)
+        )
         order = arrivals(row_panels, column_panels, len(row_panels), len(column_panels))
-        return forecast(p, order, r.model, r.speed, r.links).copied_out
+        return forecast(p, order, model, r.speed, r.links).copied_out
 
-    widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, r.model.most_column_panels + 1)}
-    return min(sorted(widths, reverse=True), key=seconds)
+    widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, model.most_column_panels + 1)}
+    heights = {min(least * factor, max(1, r.rows)) for factor in (1, 2, 4)}
+    return min(((height, width) for width in sorted(widths, reverse=True) for height in sorted(heights)), key=seconds)
 
 
 def _least_lines(r: TilingRequest, at_least: int, bytes_of_line: int) -> int:

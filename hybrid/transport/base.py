@@ -51,5 +51,8 @@ class Transport(Protocol):
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
         """Copy a tile of C to where it belongs."""
 
+    def advance(self) -> None:
+        """Go on with other ranks' copies, as far as that is possible without waiting."""
+
     def finish(self) -> Timings:
         """Called when all tiles are enqueued. Waits for copies on devices other than the rank's own."""

@@ -56,6 +56,9 @@ class HostTransport:
             self._observer.stored(self._rank, tile, event)
         return event
 
+    def advance(self) -> None:
+        pass
+
     def finish(self) -> Timings:
         return []
 

@@ -46,6 +46,9 @@ class RootPushReceiver:
         self._stored += 1
         return after[-1]
 
+    def advance(self) -> None:
+        pass
+
     def finish(self) -> Timings:
         return []
 
@@ -75,8 +78,11 @@ class RootPushDriver:
         self._links, self._flags, self._root = links, flags, root
         self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
         self._events: dict[tuple[int, int], Event] = {}
+        self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # of the other ranks, their tiles in order
 
     def begin(self) -> None:
+        others = {rank: peer.share for rank, peer in self._peers.items() if rank != self._root}
+        self._to_store = {rank: deque(enumerate(_stored_tiles(share))) for rank, share in others.items()}
         for rank, arrival in self._in_turn(lambda share: share.order):
             peer, link = self._peers[rank], self._links[rank]
             destination, part = self._remote_buffers[rank].destination(arrival), arrival.span.slice
@@ -110,17 +116,26 @@ class RootPushDriver:
             self._observer.stored(rank, tile, event)
         return event
 
+    def advance(self) -> None:
+        while self._store_computed():
+            pass
+
+    def _store_computed(self) -> bool:
+        """Copy a tile of each of the other ranks, if the next one is computed; whether there was any.
+
+        A copy is enqueued only once its tile is computed. Where processes share a GPU by time slices, a stream that waits for
+        another process's event would be resumed only in this process's next slice.
+        """
+        ready = [rank for rank, tiles in self._to_store.items() if tiles and self._is_computed(rank, tiles[0][0])]
+        for rank in ready:
+            _, tile = self._to_store[rank].popleft()
+            self._store(rank, tile, self._remote_buffers[rank].operands(tile)[2], [])
+        return bool(ready)
+
     def finish(self) -> Timings:
-        # A copy is enqueued only once its tile is computed. Where processes share a GPU by time slices, a stream that waits for
-        # another process's event would be resumed only in this process's next slice.
-        pending = {rank: deque(enumerate(_stored_tiles(peer.share))) for rank, peer in self._peers.items() if rank != self._root}
         pause = self._flags.pauses()
-        while any(pending.values()):
-            ready = [rank for rank, tiles in pending.items() if tiles and self._is_computed(rank, tiles[0][0])]
-            for rank in ready:
-                _, tile = pending[rank].popleft()
-                self._store(rank, tile, self._remote_buffers[rank].operands(tile)[2], [])
-            if ready:
+        while any(self._to_store.values()):
+            if self._store_computed():
                 pause = self._flags.pauses()
             else:
                 next(pause)

@@ -53,14 +53,19 @@ class CopyChecksums:
         self._complete = False  # the last product's were all made
         self._of_rows: dict[int, np.ndarray] = {}  # for each rank, of all rows of its pieces
 
-    def begin(self) -> None:
-        """A product begins. The operands are the same as before."""
+    def begin(self, *, held: bool = False) -> None:
+        """A product begins. The operands are the same as before. `held`: no thread sums anything before `proceed`."""
         keeps = self._complete and all(each.keeps for each in self._summing.values())
         for rank, summed in self._summed.items():
             self._summed[rank] = {number: piece for number, piece in summed.items() if keeps and piece.operand != "C"}
         self._complete = False
         for each in self._summing.values():
-            each.begin()
+            each.begin(held=held)
+
+    def proceed(self) -> None:
+        """The copies have been submitted."""
+        for each in self._summing.values():
+            each.proceed()
 
     def abandon(self) -> None:
         """The product has failed. When this returns, no matrix is read any more."""

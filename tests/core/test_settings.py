@@ -38,6 +38,7 @@ def test_an_empty_variable_counts_as_unset():
 OTHER = {
     "device": ("cuda", "cuda"),
     "kernel": ("blas", "blas"),
+    "precision": ("fast", "fast"),
     "check": ("host", "host"),
     "on_fault": ("repair", "repair"),
     "threads": ("7", 7),
