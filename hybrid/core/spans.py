@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,6 +66,17 @@ def even_pieces(span: Span, at_most: int) -> tuple[Span, ...]:
     """`span` in the fewest pieces of at most `at_most`, whose sizes differ by at most one; none for an empty span."""
     parts = -(-len(span) // max(1, at_most))
     return tuple(span.part(parts, number) for number in range(parts))
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """In their order, those that follow each other as one."""
+    runs: list[Span] = []
+    for span in sorted(spans):
+        if runs and runs[-1].hi == span.lo:
+            runs[-1] = Span(runs[-1].lo, span.hi)
+        else:
+            runs.append(span)
+    return runs
 
 
 @record

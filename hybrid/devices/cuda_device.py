@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, cycle
 from typing import Any
 
@@ -15,7 +15,7 @@ from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
 from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_events import OpenedEvent, OperationEnd
-from hybrid.devices.cuda_gpus import Gpu
+from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
 from hybrid.devices.cuda_queues import CudaQueues
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
@@ -23,7 +23,7 @@ from hybrid.devices.pinned_memory import pinned_memory
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel
 
-_SUCCESS, _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 0, 600, 704  # of cudaError_t
+_SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
 _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1}
 _HIGH_PRIORITY = -1  # other streams have 0
@@ -132,10 +132,7 @@ class CudaDevice:
 
     @cached_property
     def _kernel_queues(self) -> CudaQueues:
-        def enqueue(after: Sequence[Event], launch: Callable[[Any], None], queue: str) -> Event:
-            return self._enqueue("multiply", [*after], launch, queue)
-
-        return CudaQueues(self._cupy, self._device, self.gpu.capability, enqueue)
+        return CudaQueues(self._cupy, self._device, self.gpu.capability, partial(self._enqueue, "multiply"))
 
     def kernel_queues(self) -> CudaQueues:
         return self._kernel_queues
@@ -146,19 +143,9 @@ class CudaDevice:
     def pin(self, array: Any) -> None:
         with self._device:
             if isinstance(array, self._cupy.ndarray):
-                self._enable_peer_access(array.device.id)
+                enable_peer_access(self.gpu.index, array.device.id)
             else:
                 pinned_memory().pin(array)
-
-    def _enable_peer_access(self, peer: int) -> None:
-        """Let copies from and to another GPU of this process go over NVLink or PCIe directly, not through host memory."""
-        if peer == self.gpu.index or not self._runtime.deviceCanAccessPeer(self.gpu.index, peer):
-            return
-        try:
-            self._runtime.deviceEnablePeerAccess(peer)
-        except self._runtime.CUDARuntimeError as error:
-            if error.status != _PEER_ACCESS_ALREADY_ENABLED:
-                raise
 
     def poison(self, memory: Any) -> None:
         with self._device:

@@ -13,6 +13,8 @@ from threading import Thread
 
 from hybrid.errors import DeviceUnavailable, one_line
 
+_PEER_ACCESS_ALREADY_ENABLED = 704  # of cudaError_t
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -131,6 +133,20 @@ def pooled_bytes(gpu: Gpu) -> int:
 
     with cupy.cuda.Device(gpu.index):
         return int(cupy.get_default_memory_pool().free_bytes())
+
+
+def enable_peer_access(gpu: int, peer: int) -> None:
+    """Let the current device, of index `gpu`, copy from and to another GPU of this process over NVLink or PCIe directly, not
+    through host memory."""
+    from cupy.cuda import runtime
+
+    if peer == gpu or not runtime.deviceCanAccessPeer(gpu, peer):
+        return
+    try:
+        runtime.deviceEnablePeerAccess(peer)
+    except runtime.CUDARuntimeError as error:
+        if error.status != _PEER_ACCESS_ALREADY_ENABLED:
+            raise
 
 
 def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:

@@ -20,6 +20,7 @@ import numpy as np
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Device, Event, KernelCall, KernelQueues
+from hybrid.devices.remainder_memory import OperandMemory
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.kernels.remainders import (
     column_measuring,
@@ -34,7 +35,7 @@ from hybrid.kernels.remainders import (
 )
 from hybrid.plan.arithmetic import UNIT, Arithmetic, Summary, choose, expected, integer_bits, sampling
 from hybrid.plan.rank_share import RankShare
-from hybrid.plan.remainder_layout import CHUNK_ROWS, GUARDS, OperandRemainders
+from hybrid.plan.remainder_layout import GUARDS
 from hybrid.plan.schedule import Arrival, Tile
 
 _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
@@ -67,7 +68,7 @@ class ModularProduct:
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
         self._units = -(-problem.l // UNIT)
         self._sampled = -(-self._units // sampling(problem.l))
-        self._operands = {"A": _Operand(device, memory, layout.a), "B": _Operand(device, memory, layout.b)}
+        self._operands = {"A": OperandMemory(device, memory, layout.a), "B": OperandMemory(device, memory, layout.b)}
         self._slots = {"A": 0, "B": layout.a.lines // UNIT}  # of summaries
         count = (layout.a.lines + layout.b.lines) // UNIT
         self._summaries = device.matrix(memory, layout.summaries, count, 4, "uint64")
@@ -234,31 +235,3 @@ class ModularProduct:
                 self._queues.kernel(reconstruction(*back), (remainders, *scales, c[:, part.within(columns).slice])),
             ]
         return work
-
-
-class _Operand:
-    """Views of what lies in the device's memory for the lines of A, or of B."""
-
-    def __init__(self, device: Device, memory: Any, layout: OperandRemainders) -> None:
-        self._device, self._memory, self._layout = device, memory, layout
-        self._chunks = -(-layout.inner // CHUNK_ROWS) if layout.in_chunks else 1
-        self.numbers = device.matrix(memory, layout.numbers, 4, layout.lines, "float64")
-        self.guard = device.matrix(memory, layout.guard, 2, layout.lines, "float32")
-
-    def lines_of(self, slot: int, span: Span) -> Span:
-        first = slot * self._layout.slot_lines
-        return Span(first + span.lo, first + span.hi)
-
-    def measures_of(self, lines: Span) -> Any:
-        offset = self._layout.measures + 32 * self._chunks * lines.lo
-        return self._device.matrix(self._memory, offset, self._chunks * len(lines), 4, "float64")
-
-    def planes_from(self, line: int, units: int, moduli: int) -> Any:
-        """A row for each plane, from this line's unit on."""
-        planes = self._device.matrix(self._memory, self._layout.planes, moduli, self._layout.plane_bytes, "uint8")
-        return planes[:, line // UNIT * units * UNIT * UNIT :]
-
-    def magnitudes_from(self, line: int, units: int) -> Any:
-        """One row from this line's unit on, of as many bytes as each line has."""
-        offset = self._layout.magnitudes + line // UNIT * units * UNIT * UNIT
-        return self._device.matrix(self._memory, offset, 1, units * UNIT, "uint8")

@@ -26,7 +26,7 @@ from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.verification.alone import verify_alone
-from hybrid.verification.check import Check, WrongCopy
+from hybrid.verification.check import Check, Suspect, WrongCopy
 from hybrid.verification.exchanged import verify_exchange
 from hybrid.verification.wrong_parts import WrongParts
 
@@ -111,6 +111,10 @@ class GridRun:
 
     def check(self, elsewhere: SumElsewhere | None = None) -> Check:
         raise AssertionError("a product on a grid is checked on the host")
+
+    def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
+        """The host has judged all."""
+        return ()
 
     def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
         """As a `RankRun`: no device checks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.row_exchange import RowExchange
-from hybrid.verification.check import Check, settled
+from hybrid.verification.check import Check, Suspect, settled
 from hybrid.verification.freivalds import verify
 from hybrid.verification.other_nodes import sums_of_other_nodes
 from hybrid.verification.transfers import verify_transfer
@@ -187,7 +187,7 @@ class _Product:
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
             check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-        by_host = self._checked_by_host(wrong) if run.needs_host(check, wrong) else None
+        by_host = self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
         return settled(check, by_host)
 
     def _wrong_parts(self) -> WrongParts:
@@ -205,15 +205,15 @@ class _Product:
         timeline.add("repair", began, time.perf_counter())
         return check, wrong
 
-    def _checked_by_host(self, wrong: WrongParts | None) -> Check:
+    def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
         if plan.at_root:
-            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong)
+            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects)
         if len(plan.topology.nodes) > 1:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        return verify(team, plan, a, b, c, self._threads, wrong)
+        return verify(team, plan, a, b, c, self._threads, wrong, suspects)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute

@@ -20,7 +20,7 @@ from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import Check, Findings, InMemory, Suspect, WrongCopy, judge, wrong_copies
 from hybrid.verification.copied import CopiedPieces
 from hybrid.verification.copy_checksums import CopyChecksums
-from hybrid.verification.device_check import DeviceCheck
+from hybrid.verification.device_check import MOST_SUSPECTS, DeviceCheck
 from hybrid.verification.rounding import THRESHOLD
 
 SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
@@ -75,7 +75,8 @@ class RankCheck:
         in_memory = self.copies.results() if self.copies is not None else {}
         if elsewhere is not None:
             in_memory |= elsewhere(self._all_pieces())
-        return Findings(self._where, sums, on_device, in_memory, suspects, wrong)
+        all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
+        return Findings(self._where, sums, on_device, in_memory, suspects, wrong, all_told)
 
     def judge(self, findings: Sequence[Findings]) -> Check:
         """From all ranks' findings."""

@@ -21,7 +21,7 @@ from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.build import make_panel_gather, make_panel_stream, make_transport
 from hybrid.transport.panel_stream import PanelStream, PanelTransfers
-from hybrid.verification.check import Check, Findings, WrongCopy
+from hybrid.verification.check import Check, Findings, Suspect, WrongCopy
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
@@ -127,6 +127,14 @@ class RankRun:
             checking.mine = self._check.findings(elsewhere)
         self._findings = checking.all
         return self._check.judge(checking.all)
+
+    def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
+        """Of a check that is undecided: all sums of C that look wrong, the same on every rank. None where others may, too."""
+        if check is None or not all(found.all_told for found in self._findings):
+            return ()
+        if any(found.sums is not None and found.sums.not_judged for found in self._findings):
+            return ()
+        return tuple(suspect for found in self._findings for suspect in found.suspects)
 
     def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
         """Whether the host has to check, too, after this one: where it is undecided. `wrong`, where a product is to be repaired,

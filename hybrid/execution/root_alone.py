@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,19 +12,26 @@ from hybrid.host.row_view import RowView
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, Suspect
 
 if TYPE_CHECKING:
     from hybrid.verification.recompute import Recomputed
     from hybrid.verification.wrong_parts import WrongParts
 
 
-def verify_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts | None) -> Check:
+def verify_at_root(
+    team: Team,
+    plan: Plan,
+    views: Mapping[str, RowView],
+    threads: int,
+    wrong: WrongParts | None,
+    suspects: Sequence[Suspect] = (),
+) -> Check:
     """As `verify`. `threads`: of all ranks. Every rank calls it and gets the same result."""
     with team.phase("check") as checking:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
-            check = verify_alone(a.array, b.array, c.array, threads, wrong)
+            check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects)
             checking.mine = check, wrong.found() if wrong is not None else ()
     check, found = checking.all[plan.root]
     if wrong is not None:

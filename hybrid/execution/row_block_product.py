@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check, settled
+from hybrid.verification.check import Check, Suspect, settled
 from hybrid.verification.freivalds import verify
 from hybrid.verification.transfers import verify_gathered
 
@@ -95,7 +96,7 @@ class _RowBlockProduct:
         check = run.check() if plan.check == "device" else None
         if check is not None and not plan.own_rows_suffice:
             verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
-        return settled(check, self._checked_by_host(wrong) if run.needs_host(check, wrong) else None)
+        return settled(check, self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None)
 
     def _wrong_parts(self) -> WrongParts:
         from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
@@ -108,9 +109,9 @@ class _RowBlockProduct:
         assert check is not None
         return check, wrong
 
-    def _checked_by_host(self, wrong: WrongParts | None) -> Check:
+    def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         a, b, c = self._views()
-        return verify(self._team, self._plan, a, b, c, self._threads, wrong)
+        return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute

@@ -37,7 +37,7 @@ def _has_whole_units(r: TilingRequest, tiling: Tiling) -> bool:
 def _choose_tiling(r: TilingRequest) -> Tiling:
     height, width = _panel_rows(r), _panel_columns(r)
     if r.moduli and r.links and r.nodes == 1:
-        height, width = _soonest_panels(r)
+        _, (height, width) = soonest(r)
     height, width = r.panel_rows or height, r.panel_columns or width
     resident = Tiling(height, width, _count(r.rows, height), _count(r.problem.m, width), moduli=r.moduli)
     if not r.memory or layout_of(r.problem, r.rows, resident, r.device).bytes <= r.memory:
@@ -87,21 +87,25 @@ def _panel_columns(r: TilingRequest) -> int:
     return max(width, _least_lines(r, model.panel_row_bytes // p.item_size, p.bytes(1, p.l + r.rows)))
 
 
-def _soonest_panels(r: TilingRequest) -> tuple[int, int]:
-    """Rows and columns of panels where B comes without k-slabs. In one panel B's rows are copied whole, but nothing can be
-    multiplied before all of it is there; high row panels need fewer launches, but the last one is copied back after all else."""
+def soonest(r: TilingRequest) -> tuple[float, tuple[int, int]]:
+    """When a product whose operands come without k-slabs is complete, in bytes that a link could have copied by then, with the
+    best panels; and their rows and columns.
+
+    In one panel B's rows are copied whole, but nothing can be multiplied before all of it is there. High row panels need fewer
+    launches, but the last one is copied back after all else.
+    """
     p, model, least = r.problem, r.model, _panel_rows(r)
 
-    def seconds(panel: tuple[int, int]) -> float:
-        row_panels, column_panels = (
-            tuple(pieces(Span(0, length), size)) for length, size in zip((r.rows, p.m), panel, strict=True)
-        )
+    def copied_out(panel: tuple[int, int]) -> float:
+        sizes = zip((r.rows, p.m), panel, strict=True)
+        row_panels, column_panels = (tuple(pieces(Span(0, length), size)) for length, size in sizes)
         order = arrivals(row_panels, column_panels, len(row_panels), len(column_panels))
         return forecast(p, order, model, r.speed, r.links).copied_out
 
     widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, model.most_column_panels + 1)}
     heights = {min(least * factor, max(1, r.rows)) for factor in (1, 2, 4)}
-    return min(((height, width) for width in sorted(widths, reverse=True) for height in sorted(heights)), key=seconds)
+    panels = [(height, width) for width in sorted(widths, reverse=True) for height in sorted(heights)]
+    return min((copied_out(panel), number, panel) for number, panel in enumerate(panels))[::2]
 
 
 def _least_lines(r: TilingRequest, at_least: int, bytes_of_line: int) -> int:

@@ -13,17 +13,18 @@ from dataclasses import replace
 
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
-from hybrid.core.settings import Settings, one_of
+from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
-from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.errors import DeviceUnavailable
 from hybrid.host.threads import Threads
-from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
 from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.grid import Placement
 from hybrid.plan.plan import Plan
 from hybrid.plan.planning import make_plan
-from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks
+from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks, TilingRequest
 from hybrid.selection.grid import choose_grid
+from hybrid.selection.kernel import choose_kernel, kernel_asked_for
 from hybrid.selection.machine import Inventory, Machine, Test, threads_of_ranks
 from hybrid.selection.precision import Precision, choose_precision
 from hybrid.selection.transport import choose_transport, may_leave_out
@@ -99,9 +100,8 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
-    choice = _choose_kernel(kernel, device, request.problem, capability)
-    tallest = _tallest_row_block(request, machine)
-    precision = choose_precision(settings, kernel, device, capability, request.problem, tallest)
+    choice = choose_kernel(kernel, device, request.problem, capability)
+    precision = choose_precision(settings, kernel, device, capability, _tallest_row_block(request, machine))
     plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision)
     if _memory_is_unknown(plan, machine, gpus):
         return Unknown(None, gpus, plan, choice.kernel)
@@ -122,10 +122,13 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved)
 
 
-def _tallest_row_block(request: ProductRequest, machine: Machine) -> int:
-    if request.row_blocks is not None:
-        return max(map(len, request.row_blocks.a))
-    return len(machine.topology.rows_of_rank(0, request.problem.n))
+def _tallest_row_block(request: ProductRequest, machine: Machine) -> TilingRequest:
+    """What the time of a product depends on, beside its kernels."""
+    nodes = machine.topology.nodes
+    rows, links = len(machine.topology.rows_of_rank(0, request.problem.n)), max(map(len, nodes))
+    if request.row_blocks is not None:  # on the devices already
+        rows, links = max(map(len, request.row_blocks.a)), 0
+    return TilingRequest(request.problem, rows, "cuda", len(nodes), links, model=machine.model)
 
 
 def _place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
@@ -220,19 +223,6 @@ def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequ
     return plan.transport == "peers" and one_node and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
 
 
-def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
-    """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
-    if asked_for is None:
-        try:
-            return fastest(device, problem.dtype, problem.m, capability)
-        except LookupError as none:
-            raise UsageError(str(none)) from None
-    refused = refusal(asked_for, problem.dtype, problem.m, capability)
-    if refused:
-        raise UsageError(refused)
-    return Choice(asked_for, "asked for")
-
-
 def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
     """Every rank's GPU, or none of them for the CPU; and why."""
     if settings.device == "cpu":
@@ -252,15 +242,3 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
         raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
     chosen = choose_gpus([inventory.gpus for inventory in ranks])
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
-
-
-def kernel_asked_for(settings: Settings) -> Kernel | None:
-    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
-    if settings.kernel == "auto":
-        return None
-    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
-    kernel = named(settings.kernel)
-    assert kernel is not None
-    if settings.device != "auto" and not kernel.runs_on(settings.device):
-        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
-    return kernel

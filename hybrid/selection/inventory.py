@@ -21,7 +21,7 @@ from hybrid.plan.machine_model import MachineModel
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import kernel_asked_for
+from hybrid.selection.kernel import kernel_asked_for
 from hybrid.selection.machine import Inventory, Processor, threads_of_ranks
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,18 +15,25 @@ from hybrid.plan.plan import Plan
 from hybrid.plan.planning import make_plan
 from hybrid.plan.request import PlanRequest
 from hybrid.ranks.team import Team
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, Suspect
 from hybrid.verification.freivalds import verify
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
 
 
-def verify_alone(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int, wrong: WrongParts | None = None) -> Check:
+def verify_alone(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    threads: int,
+    wrong: WrongParts | None = None,
+    suspects: Sequence[Suspect] = (),
+) -> Check:
     """As `verify`, without other ranks."""
     plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name))
     views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
-    return verify(Team(), plan, views[0], views[1], views[2], threads, wrong)
+    return verify(Team(), plan, views[0], views[1], views[2], threads, wrong, suspects)
 
 
 def plan_alone(problem: Problem) -> Plan:

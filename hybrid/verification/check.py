@@ -79,6 +79,7 @@ class Findings:
     in_memory: InMemory
     suspects: tuple[Suspect, ...] = ()
     wrong: np.ndarray | None = None  # all squares of C with such sums, as WrongParts numbers them
+    all_told: bool = False  # no other sum of a product that is not exact looks wrong
 
 
 @dataclass

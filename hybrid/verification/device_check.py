@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import Problem
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, merged
 from hybrid.devices.base import CheckOperations, Event, Operation
 from hybrid.devices.buffers import Buffers
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
@@ -36,7 +36,7 @@ from hybrid.verification.rounding import (
     usual_largest,
 )
 
-_MOST_SUSPECTS = 16  # that are told, of one product
+MOST_SUSPECTS = 16  # rows in which sums that look wrong are told; where they are fewer, all such sums are
 _ROWS_AT_ONCE = 4096  # from which A·(B·x) is subtracted: fewer do not fill a large GPU
 
 
@@ -142,8 +142,9 @@ class DeviceCheck:
         return self._operations.read(self._checksums)[:, 0]
 
     def sums(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], np.ndarray | None]:
-        """What the comparison found; the worst sums of those that differ by more than `allowed` standard deviations, or at all
-        where every sum is exact, of each row one at most; and all squares of C with such sums. When the device is idle."""
+        """What the comparison found; the sums that differ by more than `allowed` standard deviations, or at all where every sum
+        is exact: all of them, or of more than a few rows the worst; and all squares of C with such sums. When the device is
+        idle."""
         found = np.array(self._operations.read(self._m["found"]))
         largest = self._operations.read(self._largest)[:, 0]
         of_pieces = np.maximum.reduceat(largest, [piece.offset for piece in self.layout.pieces])
@@ -158,11 +159,22 @@ class DeviceCheck:
         if sums.error <= limit:
             return sums, (), None
         errors, first = errors_of_rows(found), self.layout.share.rows.lo
-        worst = [row for row in np.argsort(-errors)[:_MOST_SUSPECTS].tolist() if errors[row] > limit]
-        columns = {row: fractions.get(row) or self._columns(int(found[row, 3])) for row in worst}
-        suspects = tuple(Suspect(first + row, columns[row], float(errors[row])) for row in worst)
+        worst = [row for row in np.argsort(-errors)[:MOST_SUSPECTS].tolist() if errors[row] > limit]
+        of_rows = {row: [(int(found[row, 3]), float(errors[row]))] for row in worst}
+        if limit and len(worst) < MOST_SUSPECTS:
+            of_rows = {row: self._above(limit, row, float(errors[row])) for row in worst}
+        entries = [(row, group, size) for row, of_row in of_rows.items() for group, size in of_row]
+        suspects = tuple(Suspect(first + row, fractions.get(row) or self._columns(group), size) for row, group, size in entries)
         together = rows_together(found[:, 1].mean())
         return sums, suspects, self._squares(np.flatnonzero(errors > limit), together, exact=not limit)
+
+    def _above(self, limit: float, row: int, error: float) -> list[tuple[int, float]]:
+        """All groups of a row with larger differences, and these. `error`: the largest."""
+        sizes = self._operations.read(self._m["differences"][row : row + 1])[0]  # which comparing has turned into sizes
+        largest = int(np.nanargmax(sizes))
+        with np.errstate(all="ignore"):
+            sizes = sizes * (error / sizes[largest])
+        return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > limit).tolist()] or [(largest, error)]
 
     def _fractions(self, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:
         """Of a product of integers whose sums are exact: rows of C with numbers that are none, and in which columns, where these
@@ -201,7 +213,7 @@ class DeviceCheck:
         blocks: list[tuple[Span, Span, list[Span]]] = []
         for rows in sorted(rows_of_c):
             pending = self._pending.pop(rows)
-            groups = _merged(pending.groups)
+            groups = merged(pending.groups)
             if blocks and blocks[-1][2] == groups and blocks[-1][0].hi == rows.lo and blocks[-1][1].hi == pending.buffer_rows.lo:
                 above, in_buffer, _ = blocks.pop()
                 blocks.append((Span(above.lo, rows.hi), Span(in_buffer.lo, pending.buffer_rows.hi), groups))
@@ -239,13 +251,3 @@ class DeviceCheck:
         return self._operations.row_sums(
             matrix, x, m[weights][:, columns], group, sums, squares, self._largest[rows], self._checksums[rows]
         )
-
-
-def _merged(spans: Sequence[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for span in sorted(spans):
-        if merged and merged[-1].hi == span.lo:
-            merged[-1] = Span(merged[-1].lo, span.hi)
-        else:
-            merged.append(span)
-    return merged

@@ -10,6 +10,7 @@ in higher precision, which tells a fault from rounding errors that are not as us
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,30 +27,38 @@ from hybrid.verification.check import Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
-from hybrid.verification.reexamine import Rounding, Verdict, accuracy_of, exact_sums, rounding_of, verdict
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
+from hybrid.verification.suspects import MOST_NAMED, SecondLook
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
 
 # Of the integers in x: no sum over a group overflows where C's elements do not.
 _SCALE = 2.0**-14
-_MOST_NAMED = 3  # faults
 
 
 def verify(
-    team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, threads: int = 1, wrong: WrongParts | None = None
+    team: Team,
+    plan: Plan,
+    a: RowView,
+    b: RowView,
+    c: RowView,
+    threads: int = 1,
+    wrong: WrongParts | None = None,
+    suspects: Sequence[Suspect] = (),
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
-    `threads`: of this rank. `wrong`: is told all that is wrong, where the product is. Every rank calls it and gets the same
-    result.
+    `threads`: of this rank. `wrong`: is told all that is wrong, where the product is. `suspects`: where all sums have been judged
+    before, those that look wrong; if all of them are of rounding errors, nothing else is checked. Every rank calls it and gets
+    the same result.
     """
     problem = plan.problem
     if not (problem.n and problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
-        return _Verification(team, plan, (a, b, c), threads, wrong).result()
+        verification = _Verification(team, plan, (a, b, c), threads, wrong)
+        return verification.second_look(suspects) or verification.result()
 
 
 @dataclass
@@ -67,10 +76,17 @@ class _Verification:
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._comparison = Comparison(plan.problem, _SCALE)
-        self._accuracy: float | None = None  # of the product, where it was asked for
+        self._second_look = SecondLook(team, plan, matrices)
         self._wrong, self._sizes = wrong, None
         if wrong is not None:
             self._sizes = np.zeros((len(self._rows_of_c), -(-plan.problem.m // GROUP_COLUMNS)), np.float32)
+
+    def second_look(self, suspects: Sequence[Suspect]) -> Check | None:
+        """None where more must be looked at."""
+        faults, note = self._second_look.faults(suspects, exact=False)
+        if faults or not suspects:
+            return None
+        return Check("freivalds", max(suspect.size for suspect in suspects), THRESHOLD, True, note=note)
 
     def result(self) -> Check:
         problem, found = self._plan.problem, _Found()
@@ -127,7 +143,7 @@ class _Verification:
         return np.concatenate([parts[rank] for rank in order])
 
     def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
-        faults = self._faults(suspects, exact=True)[0] if sums.count else []
+        faults = self._second_look.faults(suspects, exact=True)[0] if sums.count else []
         if sums.count:
             self._tell_wrong(0.0)
         return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
@@ -146,14 +162,14 @@ class _Verification:
         found = sorted(row for rows in comparing.all for row in rows)
         if self._wrong is not None:
             self._wrong.suspect_rows(np.array(found, np.intp))
-        return Check("exact", float(len(found)), 0.0, not found, tuple(f"row {row} of C" for row in found[:_MOST_NAMED]))
+        return Check("exact", float(len(found)), 0.0, not found, tuple(f"row {row} of C" for row in found[:MOST_NAMED]))
 
     def _judged(self, sums: Totals, suspects: list[Suspect]) -> Check:
         if sums.not_judged and not sums.judged:
             return Check("none", 0.0, THRESHOLD, True)
         usual = usual_largest(sums.judged)
         above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
-        faults, note = self._faults(above, exact=False)
+        faults, note = self._second_look.faults(above, exact=False)
         if faults:
             self._tell_wrong(usual)
             return Check("freivalds", sums.error, usual, False, tuple(faults))
@@ -172,62 +188,6 @@ class _Verification:
         for found in telling.all:
             self._wrong.merge(*found)
 
-    def _faults(self, suspects: list[Suspect], *, exact: bool) -> tuple[list[str], str]:
-        """What is wrong with these, the first of it; and what is said where nothing is."""
-        faults: list[str] = []
-        error = plain = 0.0
-        for suspect in suspects:
-            verdict = self._verdict(suspect, exact)
-            error, plain = max(error, verdict.error), max(plain, verdict.plain)
-            if verdict.wrong or exact:  # an error that rounding could explain, but nothing was rounded
-                wrong = verdict.wrong or range(len(suspect.columns))
-                columns = _listed([suspect.columns.lo + column for column in wrong])
-                faults.append(f"row {suspect.row} of C, {columns}: wrong by {verdict.error:.2e}")
-                if len(faults) == _MOST_NAMED:
-                    break
-        looked_at = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}"
-        return faults, f"{looked_at}; those of plain summation are up to {plain:.2e}"
-
-    def _verdict(self, suspect: Suspect, exact: bool) -> Verdict:
-        looked_at = self._looked_at(suspect.row, suspect.columns)
-        found = verdict(*looked_at)
-        if found.wrong or exact:
-            return found
-        if self._accuracy is None:
-            self._accuracy = self._accuracy_beside(suspect)
-        return verdict(*looked_at, self._accuracy)
-
-    def _accuracy_beside(self, suspect: Suspect) -> float:
-        """How accurate the product is, in other rows and, where there are, in other columns."""
-        n, m = self._plan.problem.n, self._plan.problem.m
-        groups, group = -(-m // GROUP_COLUMNS), suspect.columns.lo // GROUP_COLUMNS
-        elsewhere = []
-        for part in (1, 2, 3):
-            row, first = (suspect.row + part * n // 4) % n, (group + part * groups // 4) % groups * GROUP_COLUMNS
-            if row != suspect.row:
-                columns = Span(first, min(m, first + GROUP_COLUMNS))
-                elsewhere.append(verdict(*self._looked_at(row, columns)))
-        return accuracy_of(elsewhere) if elsewhere else 1.0
-
-    def _looked_at(self, row: int, columns: Span) -> tuple[np.ndarray, list[np.ndarray], list[Rounding]]:
-        """A part of a row of C, its sums in higher precision, and their rounding errors: each rank looks at the terms for which
-        it has rows of B, so that only the row of A is sent."""
-        a, b, c = self._matrices
-        just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
-        with self._team.phase("check") as sending:
-            sending.mine = (
-                np.array(a[just][0]) if just.lies_in(self._share.rows) else None,
-                np.array(c[just][0, part]) if just.lies_in(self._rows_of_c) else None,
-            )
-        of_a, of_c = (next(each for each in some if each is not None) for some in zip(*sending.all, strict=True))
-        factors, of_b = of_a[own.slice], np.array(b[own][:, part])
-        with self._team.phase("check") as summing:
-            summing.mine = exact_sums(factors, of_b)
-        before = np.sum([summing.all[rank] for rank in range(self._team.size) if self._plan.shares[rank].b_rows < own], axis=0)
-        with self._team.phase("check") as rounding:
-            rounding.mine = rounding_of(factors, of_b, np.broadcast_to(before, summing.mine.shape), summing.mine)
-        return of_c, summing.all, rounding.all
-
 
 def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """For each row and group of columns B·x; for each group the norm of B's part."""
@@ -245,15 +205,3 @@ def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tup
     norms = [*over_rows(b, threads, add_up), np.zeros(products.shape[1])]
     with np.errstate(all="ignore"):
         return products, norms_of(np.stack(norms, axis=1))
-
-
-def _listed(columns: list[int]) -> str:
-    """Neighbours as first:end."""
-    runs: list[Span] = []
-    for column in columns:
-        if runs and runs[-1].hi == column:
-            runs[-1] = Span(runs[-1].lo, column + 1)
-        else:
-            runs.append(Span(column, column + 1))
-    named = [str(run.lo) if len(run) == 1 else str(run) for run in runs[:8]]
-    return f"columns {', '.join(named)}" + (" and others" if len(runs) > 8 else "")

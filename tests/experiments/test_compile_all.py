@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.common.tables import printed
-from experiments.kernel_checks import compile_all, nvrtc
+from experiments.kernel_checks import compile_all, nvrtc, remainder_instances
 from hybrid.errors import HybridError, UsageError
 from hybrid.kernels.catalogue import CATALOGUE, Form, Kernel, Launch
 
@@ -42,6 +42,7 @@ __nv_name_map(2): error: identifier "nosuch" is undefined
                           ^
 1 error detected in the compilation of "tiled.cu".
 """
+FROM_REMAINDERS = {"norms.cu", "guard.cu", "remainders.cu", "products.cu", "products_mma.cu", "reconstruct.cu"}
 
 
 def instance(target="sm_90", *, shared=0, threads=256, launched=True, expression="tiled<float, 32>"):
@@ -119,6 +120,8 @@ def test_every_source_of_the_folder_is_compiled_for_every_target_that_it_support
             if kernel.source and min(form.capability for forms in kernel.forms.values() for form in forms)
             > compile_all.capability_of(target)
         }  # fmt: skip
+        too_new |= FROM_REMAINDERS if compile_all.capability_of(target) < 80 else set()
+        too_new |= {"products.cu"} if target != "sm_90a" else set()
         assert compiled | too_new == {path.name for path in compile_all.KERNELS.glob("*.cu")}
         assert all((compile_all.KERNELS / i.launch.source).is_file() for i in compile_all.others(target))
 
@@ -150,6 +153,27 @@ def test_the_check_is_compiled_for_both_types_and_all_groups_of_columns():
     assert len(checks) == len(wanted) + 2
     assert all(one.launched and one.launch.source == "check.cu" for one in checks)
     assert {one.threads for one in checks if one.launch.expression.startswith("row_sums")} == {256}
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"])
+def test_products_from_remainders_are_compiled_where_they_can_be_launched(target):
+    """A GPU of capability 9.0 launches products.cu, which is for sm_90a alone; what else it launches, sm_90 stands for as well."""
+    found = compile_all.others(target, ["remainders"])
+    launched = {one.launch.source for one in found if one.launched}
+    assert launched == {
+        "sm_75": set(),
+        "sm_90": FROM_REMAINDERS - {"products.cu", "products_mma.cu"},
+        "sm_90a": FROM_REMAINDERS - {"products_mma.cu"},
+    }.get(target, FROM_REMAINDERS - {"products.cu"})
+    assert {one.launch.source for one in found} - launched <= {"products_mma.cu"}
+    assert len({one.launch.expression + one.launch.source for one in found}) == len(found)
+    for source, moduli in (("remainders.cu", {1, 3, 5, 7, 14, 15}), ("reconstruct.cu", {3, 5, 7, 14, 15})):
+        counts = {int(one.launch.expression[:-1].split(",")[1]) for one in found if (one.launch.source, one.dtype) == (source, "float64")}
+        assert counts == (moduli if launched else set())
+
+
+def test_moduli_are_all_that_a_product_may_take():
+    assert (remainder_instances.moduli_of("float64"), remainder_instances.moduli_of("float32")) == ([3, 5, 7, 14, 15], [3, 5, 7, 8])
 
 
 @pytest.mark.parametrize(

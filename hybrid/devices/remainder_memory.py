@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""Views of a device's memory in which the remainders of one operand lie, and what is known of its lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybrid.core.spans import Span
+from hybrid.devices.base import Device
+from hybrid.plan.arithmetic import UNIT
+from hybrid.plan.remainder_layout import CHUNK_ROWS, OperandRemainders
+
+
+class OperandMemory:
+    """Of the lines of A, which are rows, or of B, which are columns."""
+
+    def __init__(self, device: Device, memory: Any, layout: OperandRemainders) -> None:
+        self._device, self._memory, self._layout = device, memory, layout
+        self._chunks = -(-layout.inner // CHUNK_ROWS) if layout.in_chunks else 1
+        self.numbers = device.matrix(memory, layout.numbers, 4, layout.lines, "float64")
+        self.guard = device.matrix(memory, layout.guard, 2, layout.lines, "float32")
+
+    def lines_of(self, slot: int, span: Span) -> Span:
+        first = slot * self._layout.slot_lines
+        return Span(first + span.lo, first + span.hi)
+
+    def measures_of(self, lines: Span) -> Any:
+        offset = self._layout.measures + 32 * self._chunks * lines.lo
+        return self._device.matrix(self._memory, offset, self._chunks * len(lines), 4, "float64")
+
+    def planes_from(self, line: int, units: int, moduli: int) -> Any:
+        """A row for each plane, from this line's unit on."""
+        planes = self._device.matrix(self._memory, self._layout.planes, moduli, self._layout.plane_bytes, "uint8")
+        return planes[:, line // UNIT * units * UNIT * UNIT :]
+
+    def magnitudes_from(self, line: int, units: int) -> Any:
+        """One row from this line's unit on, of as many bytes as each line has."""
+        offset = self._layout.magnitudes + line // UNIT * units * UNIT * UNIT
+        return self._device.matrix(self._memory, offset, 1, units * UNIT, "uint8")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+"""The kernel: the one asked for, or the fastest."""
+
+from __future__ import annotations
+
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings, one_of
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import CATALOGUE, Choice, Kernel, fastest, named, refusal
+
+
+def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
+    """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
+    if asked_for is None:
+        try:
+            return fastest(device, problem.dtype, problem.m, capability)
+        except LookupError as none:
+            raise UsageError(str(none)) from None
+    refused = refusal(asked_for, problem.dtype, problem.m, capability)
+    if refused:
+        raise UsageError(refused)
+    return Choice(asked_for, "asked for")
+
+
+def kernel_asked_for(settings: Settings) -> Kernel | None:
+    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
+    if settings.kernel == "auto":
+        return None
+    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    kernel = named(settings.kernel)
+    assert kernel is not None
+    if settings.device != "auto" and not kernel.runs_on(settings.device):
+        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
+    return kernel

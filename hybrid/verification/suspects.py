@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Some sums of C that look wrong, looked at again in higher precision, element by element, by the ranks that have the terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybrid.core.spans import Span
+from hybrid.host.row_view import RowView
+from hybrid.plan.check_layout import GROUP_COLUMNS
+from hybrid.plan.plan import Plan
+from hybrid.ranks.team import Team
+from hybrid.verification.check import Suspect
+from hybrid.verification.reexamine import Rounding, Verdict, accuracy_of, exact_sums, rounding_of, verdict
+
+MOST_NAMED = 3  # faults
+
+
+class SecondLook:
+    """At one product. Every rank calls its methods, with the same suspects."""
+
+    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView]) -> None:
+        self._team, self._plan, self._matrices = team, plan, matrices
+        self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
+        self._accuracy: float | None = None  # of the product, where it was asked for
+
+    def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[str], str]:
+        """What is wrong with these, the first of it; and what is said where nothing is. `exact`: nothing was rounded."""
+        faults: list[str] = []
+        error = plain = 0.0
+        for suspect in suspects:
+            verdict = self._verdict(suspect, exact)
+            error, plain = max(error, verdict.error), max(plain, verdict.plain)
+            if verdict.wrong or exact:  # an error that rounding could explain, but nothing was rounded
+                wrong = verdict.wrong or range(len(suspect.columns))
+                columns = _listed([suspect.columns.lo + column for column in wrong])
+                faults.append(f"row {suspect.row} of C, {columns}: wrong by {verdict.error:.2e}")
+                if len(faults) == MOST_NAMED:
+                    break
+        looked_at = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}"
+        return faults, f"{looked_at}; those of plain summation are up to {plain:.2e}"
+
+    def _verdict(self, suspect: Suspect, exact: bool) -> Verdict:
+        looked_at = self._looked_at(suspect.row, suspect.columns)
+        found = verdict(*looked_at)
+        if found.wrong or exact:
+            return found
+        if self._accuracy is None:
+            self._accuracy = self._accuracy_beside(suspect)
+        return verdict(*looked_at, self._accuracy)
+
+    def _accuracy_beside(self, suspect: Suspect) -> float:
+        """How accurate the product is, in other rows and, where there are, in other columns."""
+        n, m = self._plan.problem.n, self._plan.problem.m
+        groups, group = -(-m // GROUP_COLUMNS), suspect.columns.lo // GROUP_COLUMNS
+        elsewhere = []
+        for part in (1, 2, 3):
+            row, first = (suspect.row + part * n // 4) % n, (group + part * groups // 4) % groups * GROUP_COLUMNS
+            if row != suspect.row:
+                columns = Span(first, min(m, first + GROUP_COLUMNS))
+                elsewhere.append(verdict(*self._looked_at(row, columns)))
+        return accuracy_of(elsewhere) if elsewhere else 1.0
+
+    def _looked_at(self, row: int, columns: Span) -> tuple[np.ndarray, list[np.ndarray], list[Rounding]]:
+        """A part of a row of C, its sums in higher precision, and their rounding errors: each rank looks at the terms for which
+        it has rows of B, so that only the row of A is sent."""
+        a, b, c = self._matrices
+        just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
+        with self._team.phase("check") as sending:
+            sending.mine = (
+                np.array(a[just][0]) if just.lies_in(self._share.rows) else None,
+                np.array(c[just][0, part]) if just.lies_in(self._rows_of_c) else None,
+            )
+        of_a, of_c = (next(each for each in some if each is not None) for some in zip(*sending.all, strict=True))
+        factors, of_b = of_a[own.slice], np.array(b[own][:, part])
+        with self._team.phase("check") as summing:
+            summing.mine = exact_sums(factors, of_b)
+        before = np.sum([summing.all[rank] for rank in range(self._team.size) if self._plan.shares[rank].b_rows < own], axis=0)
+        with self._team.phase("check") as rounding:
+            rounding.mine = rounding_of(factors, of_b, np.broadcast_to(before, summing.mine.shape), summing.mine)
+        return of_c, summing.all, rounding.all
+
+
+def _listed(columns: list[int]) -> str:
+    """Neighbours as first:end."""
+    runs: list[Span] = []
+    for column in columns:
+        if runs and runs[-1].hi == column:
+            runs[-1] = Span(runs[-1].lo, column + 1)
+        else:
+            runs.append(Span(column, column + 1))
+    named = [str(run.lo) if len(run) == 1 else str(run) for run in runs[:8]]
+    return f"columns {', '.join(named)}" + (" and others" if len(runs) > 8 else "")
