@@ -46,6 +46,8 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
         f"matrices {readable(p.bytes_of_matrices)}"
     )
     yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}"
+    if plan.device != "cpu":
+        yield _precision(decision)
     yield from (_node(plan, node) for node in range(len(plan.topology.nodes)))
     yield from (_rank(decision, share) for share in plan.shares[:_RANKS_SHOWN])
     if plan.topology.size > _RANKS_SHOWN:
@@ -97,6 +99,17 @@ def _rank(decision: Decision, share: RankShare) -> str:
         f"B in {share.pieces_of_b} {'k-slab' if share.in_slabs else 'column panel'}(s), "
         f"{tiles}{'+' * (tiles == _TILES_COUNTED)} tile(s) of C, "
         + (f"{readable(buffers)} in {where}" if buffers else "multiplied in place")
+    )
+
+
+def _precision(decision: Decision) -> str:
+    """What tiles may be computed from, and why."""
+    plan = decision.plan
+    if not plan.moduli:
+        return f"precision native: {decision.precision_reason}"
+    return (
+        f"precision {plan.problem.dtype} or better, from remainders modulo {plan.moduli} numbers at most, else native as the "
+        f"guard finds: {decision.precision_reason}"
     )
 
 

@@ -12,13 +12,15 @@ from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import Kernel
 from hybrid.kernels.remainders import LEAST_CAPABILITY
 from hybrid.plan.arithmetic import expected, most_moduli
+from hybrid.plan.machine_model import H200
 from hybrid.plan.request import TilingRequest
 from hybrid.plan.tiling import soonest
 
 
 @record
 class Precision:
-    """`moduli`: the most that the product may need; 0: it is native, for this reason. `speed`: expected, beside native."""
+    """`moduli`: the most that the product may need; 0: it is native, for this reason. `speed`: expected, beside the
+    model's of native products."""
 
     moduli: int
     reason: str
@@ -74,11 +76,19 @@ def choose_precision(
     gain = round(_gain(_RATES[capability], problem, tallest.rows, expected(problem.dtype, fast=fast).moduli), 1)
     if gain < _LEAST_GAIN:
         return Precision(0, "faster for this shape")
+    native = _native_speed(_RATES[capability], tallest)
     if tallest.links and not fast:
-        over_links = soonest(tallest)[0] / soonest(replace(tallest, speed=gain))[0]
+        over_links = soonest(replace(tallest, speed=native))[0] / soonest(replace(tallest, speed=native * gain))[0]
         if over_links < _LEAST_GAIN_OVER_LINKS:
             return Precision(0, "copies take as long as native kernels")
-    return Precision(most_moduli(problem.dtype), f"kernels {gain:.1f} × as fast are expected", gain)
+    return Precision(most_moduli(problem.dtype), f"kernels {gain:.1f} × as fast are expected", native * gain)
+
+
+def _native_speed(rates: Rates, tallest: TilingRequest) -> float:
+    """Of this GPU's native kernels, beside those of the machine's model: 1, unless that is an H200's for want of a better one."""
+    if tallest.model != H200:
+        return 1.0
+    return getattr(rates, tallest.problem.dtype) / getattr(_RATES[90], tallest.problem.dtype)
 
 
 def _gain(rates: Rates, problem: Problem, rows: int, moduli: int) -> float:

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""Which arithmetic a tile gets, how remainders lie in memory, and how long a product is expected to take."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+from support.plans import planned
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.kernels.sources import KERNELS
+from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, UNIT, Arithmetic, Summary, choose, expected, most_moduli, sampling
+from hybrid.plan.buffer_layout import layout_of
+from hybrid.plan.forecast import forecast
+from hybrid.plan.machine_model import H200
+from hybrid.plan.planning import make_plan
+from hybrid.plan.remainder_layout import GUARDS, PAIR, remainder_layout
+from hybrid.plan.request import PlanRequest, TilingRequest
+from hybrid.plan.schedule import arrivals
+from hybrid.plan.tiling import soonest
+
+ALONE = Topology(((0,),))
+NUMBERS = Summary(3.0, integral=False, in_range=True)
+
+
+def never_asked():
+    raise AssertionError("the guard was asked")
+
+
+def test_the_moduli_are_coprime_and_those_of_the_kernels():
+    assert all(math.gcd(p, q) == 1 for p, q in combinations(MODULI, 2))
+    in_kernels = re.search(r"MODULI\[\] = \{([\d, ]+)\}", (KERNELS / "moduli.cuh").read_text())
+    assert tuple(map(int, in_kernels[1].split(","))) == MODULI
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fast", "ratio", "arithmetic"),
+    [
+        ("float64", False, 0.5, Arithmetic(15)),
+        ("float64", False, 2.0**-8, Arithmetic(15)),
+        ("float64", False, 2.0**-9, NATIVE),
+        ("float64", True, 0.25, Arithmetic(14)),
+        ("float64", True, 0.24, Arithmetic(15)),
+        ("float64", True, 0.0, NATIVE),
+        ("float32", False, 0.1, Arithmetic(7)),
+        ("float32", False, 0.09, Arithmetic(8)),
+        ("float32", False, 2.0**-9, NATIVE),
+    ],
+)
+def test_the_least_ratio_decides_about_numbers(dtype, fast, ratio, arithmetic):
+    assert choose(NUMBERS, NUMBERS, 1000, dtype, lambda: ratio, fast=fast) == arithmetic
+
+
+def test_what_rests_on_an_estimate_is_multiplied_by_what_was_not_looked_at():
+    every = sampling(100_000)
+    assert every == 16
+    assert choose(NUMBERS, NUMBERS, 100_000, "float32", lambda: 0.1 / every, fast=False) == Arithmetic(7)
+    assert choose(NUMBERS, NUMBERS, 100_000, "float64", lambda: 2.0**-9, fast=False) == NATIVE, "what is proved is not"
+
+
+@pytest.mark.parametrize(
+    ("largest", "inner", "dtype", "arithmetic"),
+    [
+        ((2, 1), 8000, "float64", BYTES),
+        ((127, 127), 1000, "float32", BYTES),
+        ((128, 1), 1000, "float64", Arithmetic(3, scaled=False)),
+        ((127, 127), 1 << 18, "float64", Arithmetic(5, scaled=False)),
+        ((1000, 1000), 100, "float64", Arithmetic(5, scaled=False)),
+        ((1 << 21, 1 << 21), 1000, "float64", Arithmetic(7, scaled=False)),
+        ((900, 900), 10, "float32", Arithmetic(3, scaled=False)),
+    ],
+)
+def test_integers_are_multiplied_exactly(largest, inner, dtype, arithmetic):
+    a, b = (Summary(float(each), integral=True, in_range=True) for each in largest)
+    assert choose(a, b, inner, dtype, never_asked, fast=False) == arithmetic
+    if arithmetic.moduli > 1:
+        assert math.prod(MODULI[: arithmetic.moduli]) > 2 * inner * largest[0] * largest[1]
+
+
+def test_what_is_out_of_range_is_native():
+    bad = Summary(3.0, integral=False, in_range=False)
+    assert choose(bad, NUMBERS, 10, "float64", never_asked, fast=True) == NATIVE
+    assert choose(NUMBERS, NUMBERS.joined(bad), 10, "float64", never_asked, fast=True) == NATIVE
+
+
+def test_large_integers_are_as_other_numbers():
+    large = Summary(2.0**40, integral=True, in_range=True)
+    assert choose(large, large, 10, "float64", lambda: 1.0, fast=False) == Arithmetic(15)
+
+
+@pytest.mark.parametrize("moduli", [7, 8, 14, 15])
+@pytest.mark.parametrize("inner", [1, 1000, 1 << 20])
+def test_products_of_scaled_lines_lie_within_half_of_the_moduli(moduli, inner):
+    """Two lines of the largest norm, each moved by rounding as far as it can be."""
+    moved = Arithmetic(moduli).limit(inner) + math.sqrt(inner) / 2
+    assert 2 * moved**2 < math.prod(MODULI[:moduli])
+    assert Arithmetic(moduli, scaled=False).limit(inner) == 0
+
+
+@pytest.mark.parametrize(("rows", "inner", "width", "slots"), [(1, 1, 1, 1), (513, 1000, 700, 3), (8000, 8000, 1024, 8)])
+def test_nothing_overlaps_and_each_plane_has_whole_units(rows, inner, width, slots):
+    layout = remainder_layout(1 << 20, rows, inner, width, slots, 15)
+    units = -(-inner // UNIT)
+    for operand, lines in ((layout.a, rows), (layout.b, width)):
+        assert operand.slot_lines % PAIR == 0
+        assert operand.slot_lines >= lines
+        assert operand.plane_bytes == operand.lines * units * UNIT
+        starts = [operand.planes, operand.magnitudes, operand.measures, operand.numbers, operand.guard, operand.end]
+        sizes = [15 * operand.plane_bytes, operand.magnitude_bytes, 32 * operand.lines, 32 * operand.lines, 8 * operand.lines]
+        assert all(start + size <= after for (start, after), size in zip(pairwise(starts), sizes, strict=True))
+    starts = [layout.a.planes, layout.a.end, layout.b.end, layout.summaries, layout.least, layout.products, layout.end]
+    assert starts == sorted(starts)
+    assert layout.least - layout.summaries == 32 * (layout.a.lines + layout.b.lines) // UNIT
+    assert layout.products - layout.least >= 16 * GUARDS
+    assert layout.end - layout.products == 15 * rows * layout.chunk
+
+
+@pytest.mark.parametrize("memory", [0, 4 << 30])
+def test_a_plan_from_remainders_has_whole_units_and_no_slabs(memory):
+    problem = Problem(16000, 16000, 16000)
+    plan = planned(problem, ALONE, device="cuda", moduli=15, speed=1.5, accumulates=True, device_memory=memory)
+    assert plan.moduli == 15
+    (share,) = plan.shares
+    assert not share.slabs
+    assert share.tiling.panel_rows % UNIT == share.tiling.panel_columns % UNIT == 0
+    assert share.layout.remainders.end == share.layout.bytes
+    if memory:
+        assert share.layout.bytes <= memory
+
+
+@pytest.mark.parametrize("wanted", [{"panel_rows": 100}, {"panel_columns": 1000}, {"device_memory": 20 << 20}])
+def test_panels_that_are_no_whole_units_are_multiplied_natively(wanted):
+    asked = PlanRequest(Problem(8000, 8000, 8000), ALONE, device="cuda", accumulates=True, **wanted)
+    plan = make_plan(replace(asked, moduli=15))
+    assert plan.moduli == 0
+    assert plan.shares == make_plan(asked).shares
+
+
+def test_remainders_take_memory_beside_the_buffers():
+    problem = Problem(1000, 2000, 3000)
+    plan = planned(problem, ALONE, device="cuda", moduli=15)
+    (share,) = plan.shares
+    native = layout_of(problem, 1000, replace(share.tiling, moduli=0), "cuda")
+    assert share.layout.bytes - native.bytes > 15 * (1000 * 2000 + 2000 * 3000)
+
+
+def test_a_forecast_of_what_binds():
+    problem, rows, columns = Problem(8000, 8000, 8000), (Span(0, 8000),), (Span(0, 8000),)
+    order = tuple(arrivals(rows, columns, 1, 1))
+    slow, fast = (forecast(problem, order, H200, speed) for speed in (0.1, 1000.0))
+    assert slow.copied_in == fast.copied_in == 2 * 8 * 8000**2
+    work = 8000**3 / H200.float64_multiply_adds_per_byte
+    assert slow.multiplied - slow.copied_in == pytest.approx(10 * work, rel=0.01)
+    assert fast.copied_out == pytest.approx(3 * 8 * 8000**2, rel=0.02)
+    both = forecast(problem, order, H200, 1000.0, links=2)
+    assert both.copied_in == pytest.approx(0.75 * fast.copied_in)
+
+
+def test_the_panels_chosen_are_the_soonest():
+    request = TilingRequest(Problem(8000, 8000, 8000), 8000, "cuda", moduli=15)
+    slow, panels = soonest(replace(request, speed=0.5))
+    fast, whole = soonest(replace(request, speed=50.0))
+    assert fast < slow
+    assert whole[1] >= 8000, "where copies bind, rows of B are copied whole"
+    assert panels[1] < 8000, "where kernels bind, they begin before all of B is there"
+
+
+def test_the_usual_arithmetic_needs_no_more_planes_than_there_are():
+    for dtype in ("float32", "float64"):
+        assert all(expected(dtype, fast=fast).moduli <= most_moduli(dtype) for fast in (False, True))

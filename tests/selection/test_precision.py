@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Where products are computed from remainders, and where natively, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import named
+from hybrid.plan.request import TilingRequest
+from hybrid.selection.precision import choose_precision
+
+AUTO, NATIVE, FAST = (Settings(precision=precision) for precision in ("auto", "native", "fast"))
+
+
+def block(n, dtype="float64", links=1, l=None):
+    return TilingRequest(Problem(n, l or n, l or n, dtype), n, "cuda", links=links)
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "capability", "tallest", "moduli"),
+    [
+        (AUTO, "cuda", 90, block(16000), 15),
+        (AUTO, "cuda", 90, block(8000, "float32"), 8),
+        (AUTO, "cuda", 90, block(8000), 0),  # copies bind
+        (FAST, "cuda", 90, block(8000), 15),
+        (AUTO, "cuda", 90, block(8000, links=0), 15),  # on the GPU already
+        (AUTO, "cuda", 90, block(500, links=0), 0),
+        (AUTO, "cuda", 90, block(100, links=0, l=8000), 0),
+        (NATIVE, "cuda", 90, block(16000), 0),
+        (AUTO, "cuda", 89, block(2000), 15),  # little float64
+        (AUTO, "cuda", 89, block(8000, "float32"), 0),
+        (AUTO, "cuda", 80, block(16000), 0),
+        (AUTO, "cuda", 70, block(16000), 0),
+        (AUTO, "cuda", 100, block(16000), 0),
+        (AUTO, "emulate", 90, block(16000), 0),
+        (FAST, "emulate", 90, block(10), 15),
+        (FAST, "emulate", 90, block(10, "float32"), 8),
+        (AUTO, "cpu", 90, block(16000), 0),
+    ],
+)
+def test_what_is_faster(settings, device, capability, tallest, moduli):
+    chosen = choose_precision(settings, None, device, capability, tallest)
+    assert chosen.moduli == moduli
+    assert chosen.reason
+
+
+def test_a_kernel_that_was_asked_for_is_native():
+    assert choose_precision(AUTO, named("tensor"), "cuda", 90, block(16000)).moduli == 0
+    with pytest.raises(UsageError, match="goes with kernel auto, not with tensor"):
+        choose_precision(FAST, named("tensor"), "cuda", 90, block(16000))
+
+
+def test_nothing_to_multiply_is_native():
+    assert choose_precision(AUTO, None, "cuda", 90, TilingRequest(Problem(0, 5, 5), 0, "cuda")).moduli == 0
