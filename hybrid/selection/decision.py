@@ -118,7 +118,9 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     if _memory_is_unknown(plan, machine, gpus) or (missing and not machine.free):
         return Unknown(None, gpus, plan, choice.kernel)
     placements = _place_ranks(machine, settings, gpus)
-    reasons = choice.reason, device_reason, transport.reason, precision.reason
+    no_room = "no room for remainders, or panels that are no multiples of 128"
+    why_so_precise = precision.reason if plan.moduli or not precision.moduli else no_room
+    reasons = choice.reason, device_reason, transport.reason, why_so_precise
     return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved)
 
 
@@ -199,10 +201,18 @@ def _plan_that_fits(
     )
     asked = replace(asked, grid=choose_grid(asked, machine, request.operands, settings))
     plan = make_plan(asked)
-    ranks = range(machine.topology.size)
-    if not memory or all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in ranks):
+    if not memory or _fits(plan, memory):
         return plan
+    if plan.moduli and settings.precision != "fast":
+        asked = replace(asked, moduli=0)
+        plan = make_plan(asked)
+        if _fits(plan, memory):
+            return plan
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
+
+
+def _fits(plan: Plan, memory: int) -> bool:
+    return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 
 
 def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory]) -> bool:

@@ -27,20 +27,32 @@ def explained(capsys):
 
 
 def test_a_large_machine_is_explained_in_its_bytes(explained):
-    lines = explained(Problem(100_000, 100_000, 100_000), 8, gpus_per_node=8, check="off")
+    lines = explained(Problem(100_000, 100_000, 100_000), 8, gpus_per_node=8, check="off", precision="native")
     assert lines[0].startswith("C (100000×100000) = A (100000×100000) · B (100000×100000)  float64  2e+06 GF")
     assert lines[0].endswith("matrices 223.5 GiB")
     assert lines[1].startswith("kernel tensor on cuda: ")
-    assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[2]
-    assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[2]
+    assert lines[2] == "precision native: asked for"
+    assert "ranks 0–7, rows 0:100000 of A, all of B, rows 0:100000 of C: 223.5 GiB shared" in lines[3]
+    assert f"{(240e9 + 8 * PROCESS_BYTES) / GiB:.1f} GiB with its processes" in lines[3]
     buffers = 8 * (12_500 * 100_000 + 100_000 * (100_000 + 12_500))  # a row block of A, all of B, and the row block of C
-    assert lines[6].startswith("rank 3: rows 37500:50000 in 25 row panel(s), B in 16 k-slab(s), ")
-    assert lines[6].endswith(f"tile(s) of C, {buffers / GiB:.1f} GiB in GPU 3")
-    assert lines[11].startswith("transport peers, if these tests pass at the start: “every rank fetches data")
-    assert lines[11].endswith("else nccl, if it works; else host") or lines[11].endswith("; else host")
-    assert lines[12].startswith("order of arrival on rank 0: ")
-    assert lines[13] == "memory not checked: --host-memory and --gpu-memory give it"
-    assert len(lines) == 14
+    assert lines[7].startswith("rank 3: rows 37500:50000 in 25 row panel(s), B in 16 k-slab(s), ")
+    assert lines[7].endswith(f"tile(s) of C, {buffers / GiB:.1f} GiB in GPU 3")
+    assert lines[12].startswith("transport peers, if these tests pass at the start: “every rank fetches data")
+    assert lines[12].endswith("else nccl, if it works; else host") or lines[12].endswith("; else host")
+    assert lines[13].startswith("order of arrival on rank 0: ")
+    assert lines[14] == "memory not checked: --host-memory and --gpu-memory give it"
+    assert len(lines) == 15
+
+
+def test_remainders_are_explained_with_their_memory(explained):
+    problem = Problem(16_000, 16_000, 16_000)
+    lines = explained(problem, 1, gpus_per_node=1, check="off")
+    assert lines[2].startswith("precision float64 or better, from remainders modulo 15 numbers at most, else native as the guard")
+    assert "in 16 row panel(s), B in 8 column panel(s), 23 tile(s) of C" in lines[4]
+    assert float(lines[4].split(" GiB in GPU 0")[0].rsplit(" ", 1)[1]) * GiB > (3 * 8 + 2 * 15) * 16_000**2
+    lines = explained(problem, 1, gpus_per_node=1, check="off", gpu_memory=8 * GiB)
+    assert lines[2] == "precision native: no room for remainders, or panels that are no multiples of 128"
+    assert "5.7 GiB in GPU 0" in lines[4]
 
 
 def test_nodes_are_explained_with_what_goes_between_them(explained):
