@@ -14,6 +14,7 @@ from hybrid.selection.decision import ProductRequest, decide
 from hybrid.selection.machine import assumed_machine
 
 MiB, GiB = 1 << 20, 1 << 30
+NATIVE = Settings(precision="native")
 
 
 @pytest.fixture
@@ -129,9 +130,9 @@ def test_nccl_is_explained_where_it_would_be_tried_and_refused_where_it_cannot_b
 
 def test_an_assumed_machine_refuses_what_it_cannot_hold(explained):
     problem = Problem(100_000, 100_000, 100_000)
-    plan = decide(assumed_machine(Settings(), 4, 4), ProductRequest(problem), Settings()).plan
-    assert explained(problem, 4, 4, gpu_memory=plan.bytes_on_gpu(0) + GiB)[-1] == "it fits"
-    assert "cannot hold all" not in "\n".join(explained(problem, 4, 4, gpu_memory=plan.bytes_on_gpu(0) - GiB))
-    assert "cannot hold all" in "\n".join(explained(problem, 4, 4, gpu_memory=plan.bytes_of_buffers(0) - GiB))
+    plan = decide(assumed_machine(NATIVE, 4, 4), ProductRequest(problem), NATIVE).plan
+    assert explained(problem, 4, 4, precision="native", gpu_memory=plan.bytes_on_gpu(0) + GiB)[-1] == "it fits"
+    assert "cannot hold all" not in "\n".join(explained(problem, 4, 4, precision="native", gpu_memory=plan.bytes_on_gpu(0) - GiB))
+    assert "cannot hold all" in "\n".join(explained(problem, 4, 4, precision="native", gpu_memory=plan.bytes_of_buffers(0) - GiB))
     with pytest.raises(DoesNotFit, match=r"needs 2\d\d\.\d GiB of memory on node 0, which has 1\.0 GiB"):
         explained(problem, 4, 4, host_memory=GiB)
