@@ -4,8 +4,8 @@
 // only meets small ones it is small.
 //
 // A bound for it is one more product of bytes: of magnitudes, which are rounded down to seven bits. Their mean in each line
-// becomes 8, larger ones than 127 are cut off, so sums are too small, never too large. Of every 8 or 16 units along k one
-// takes part. Nothing but the least ratio of all elements is written.
+// becomes 8, larger ones than 127 are cut off, so sums are too small, never too large. Of every few units along k one takes
+// part. Nothing but the least ratio of all elements is written.
 //
 // It uses so few registers and so little shared memory that it runs beside a kernel of products on the same multiprocessor.
 #include "byte_tiles.cuh"
@@ -15,7 +15,7 @@ __device__ __forceinline__ Size sampled(Size unit, Size every) { return unit * e
 
 template <typename T>
 struct Magnitudes {
-    Matrix<const float> cuts;  // one for each line
+    Matrix<const double> cuts;  // one for each line
     Matrix<unsigned char> packed;
     Size every, there;  // units along k: of so many one takes part; all
 
@@ -23,8 +23,8 @@ struct Magnitudes {
     __device__ __forceinline__ Size line(Size column) const { return column; }
     __device__ __forceinline__ void store(const T (&four)[4], Size line, Size offset) const
     {
-        float cut = cuts.data[line] * 0.999999f;  // so that no rounding makes a magnitude larger
-        auto rounded_down = [&](T x) { return min(static_cast<unsigned>(fminf(fabsf(static_cast<float>(x)) * cut, 127.0f)), 127u); };
+        double cut = cuts.data[line] * 0.999999;  // so that no rounding makes a magnitude larger
+        auto rounded_down = [&](T x) { return static_cast<unsigned>(fmin(fabs(static_cast<double>(x)) * cut, 127.0)); };
         *reinterpret_cast<unsigned*>(packed.data + offset) =
             pack_bytes(rounded_down(four[0]), rounded_down(four[1]), rounded_down(four[2]), rounded_down(four[3]));
     }
@@ -32,14 +32,14 @@ struct Magnitudes {
 
 template <typename T>
 __global__ void __launch_bounds__(PACKING_THREADS)
-    magnitudes_of_rows(Matrix<const T> a, Matrix<const float> cuts, Matrix<unsigned char> packed, int every)
+    magnitudes_of_rows(Matrix<const T> a, Matrix<const double> cuts, Matrix<unsigned char> packed, int every)
 {
     pack_rows(a, Magnitudes<T>{cuts, packed, every, units(a.columns)}, gridDim.y);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(PACKING_THREADS)
-    magnitudes_of_columns(Matrix<const T> b, Matrix<const float> cuts, Matrix<unsigned char> packed, int every)
+    magnitudes_of_columns(Matrix<const T> b, Matrix<const double> cuts, Matrix<unsigned char> packed, int every)
 {
     pack_columns(b, Magnitudes<T>{cuts, packed, every, units(b.rows)}, gridDim.y);
 }

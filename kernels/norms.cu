@@ -96,10 +96,10 @@ __device__ __forceinline__ bool in_range(const Measure& line)
     return line.squares < 1e280 && (line.most == 0 || line.squares > 1e-280);
 }
 
-// Joins what the chunks of a line found, and says it in rows of `lines`: norm, largest magnitude. For the guard: `cuts` brings the
-// mean magnitude to 8, and `steps` is one such unit, in norms. `summary` is of all lines, and 0 before: the largest magnitude,
-// whether some element is no integer, whether some line is out of range. `inner` is the length of a line.
-__global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measures, Matrix<double> lines, Matrix<float> guard,
+// Joins what the chunks of a line found, and says it in rows 0, 1 and 4 of `lines`: norm, largest magnitude, and for the guard the
+// factor that brings the mean magnitude to 8. `steps` is one such unit, in norms. `summary` is of all lines, and 0 before: the
+// largest magnitude, whether some element is no integer, whether some line is out of range. `inner` is the length of a line.
+__global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measures, Matrix<double> lines, Matrix<float> steps,
                                                      Matrix<unsigned long long> summary, double inner)
 {
     Size i = blockIdx.x * Size(THREADS) + threadIdx.x;
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measur
     double norm = sqrt(line.squares);
     lines(0, i) = norm;
     lines(1, i) = line.most;
-    guard(0, i) = line.most > 0 ? static_cast<float>(8 * inner / line.sum) : 0;
-    guard(1, i) = static_cast<float>(line.sum / (8 * inner * norm));  // NaN for a line of zeros, which no minimum takes
+    lines(4, i) = line.most > 0 ? 8 * inner / line.sum : 0;
+    steps(0, i) = static_cast<float>(line.sum / (8 * inner * norm));  // NaN for a line of zeros, which no minimum takes
     // Numbers that are not negative are ordered as their bits are.
     atomicMax(&summary(0, 0), static_cast<unsigned long long>(__double_as_longlong(line.most)));
     if (line.fraction > 0) atomicMax(&summary(0, 1), 1ull);

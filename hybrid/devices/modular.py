@@ -67,7 +67,7 @@ class ModularProduct:
         self._queues: KernelQueues = device.kernel_queues()
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
         self._units = -(-problem.l // UNIT)
-        self._sampled = -(-self._units // sampling(problem.l))
+        self._sampled = -(-self._units // sampling(problem.l, problem.dtype))
         self._operands = {"A": OperandMemory(device, memory, layout.a), "B": OperandMemory(device, memory, layout.b)}
         self._slots = {"A": 0, "B": layout.a.lines // UNIT}  # of summaries
         count = (layout.a.lines + layout.b.lines) // UNIT
@@ -180,9 +180,9 @@ class ModularProduct:
     def _measuring(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
         operand, number = self._operands[name], self._slots[name] + lines.lo // UNIT
         summary = self._summaries[number : number + 1]
-        measures, numbers, guard = operand.measures_of(lines), operand.numbers[:, lines.slice], operand.guard[:, lines.slice]
+        measures, numbers, steps = operand.measures_of(lines), operand.numbers[:, lines.slice], operand.steps[:, lines.slice]
         measuring = row_measuring if name == "A" else column_measuring
-        summing_up = measures, numbers, guard, summary, np.float64(self._inner)
+        summing_up = measures, numbers, steps, summary, np.float64(self._inner)
         return [
             self._queues.kernel(measuring(self._element, *matrix.shape), (matrix, measures)),
             self._queues.clearing(summary, 0),
@@ -193,13 +193,13 @@ class ModularProduct:
     def _packing_magnitudes(self, panel: _Panel) -> list[KernelCall]:
         operand, lines = self._operands[panel.operand], panel.lines
         packing = magnitude_packing(panel.operand, self._element, len(lines), self._sampled)
-        into, every = operand.magnitudes_from(lines.lo, self._sampled), np.int32(sampling(self._inner))
-        return [self._queues.kernel(packing, (panel.matrix, operand.guard[:1, lines.slice], into, every))]
+        into, every = operand.magnitudes_from(lines.lo, self._sampled), np.int32(sampling(self._inner, self._problem.dtype))
+        return [self._queues.kernel(packing, (panel.matrix, operand.numbers[4:5, lines.slice], into, every))]
 
     def _guarding(self, rows: Span, columns: Span, number: int) -> list[KernelCall]:
         sides = [(self._operands["A"], rows), (self._operands["B"], columns)]
         magnitudes = [operand.magnitudes_from(lines.lo, self._sampled) for operand, lines in sides]
-        steps = [operand.guard[1:2, lines.slice] for operand, lines in sides]
+        steps = [operand.steps[:, lines.slice] for operand, lines in sides]
         least, found = (each[number : number + 1, :1] for each in (self._least, self._least_found))
         return [
             self._queues.clearing(least, _NEARLY_ONE),

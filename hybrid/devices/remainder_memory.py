@@ -17,8 +17,8 @@ class OperandMemory:
     def __init__(self, device: Device, memory: Any, layout: OperandRemainders) -> None:
         self._device, self._memory, self._layout = device, memory, layout
         self._chunks = -(-layout.inner // CHUNK_ROWS) if layout.in_chunks else 1
-        self.numbers = device.matrix(memory, layout.numbers, 4, layout.lines, "float64")
-        self.guard = device.matrix(memory, layout.guard, 2, layout.lines, "float32")
+        self.numbers = device.matrix(memory, layout.numbers, 5, layout.lines, "float64")
+        self.steps = device.matrix(memory, layout.steps, 1, layout.lines, "float32")
 
     def lines_of(self, slot: int, span: Span) -> Span:
         first = slot * self._layout.slot_lines

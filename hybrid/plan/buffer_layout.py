@@ -89,7 +89,7 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
     end = c.offset_of(slots)
     if not tiling.moduli:
         return Layout(height, slots, width, b, c, end)
-    remainders = remainder_layout(end, height, problem.l, width, slots, tiling.moduli)
+    remainders = remainder_layout(end, height, problem.l, width, slots, problem.dtype, tiling.moduli)
     return Layout(height, slots, width, b, c, remainders.end, remainders)
 
 

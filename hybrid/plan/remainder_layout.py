@@ -27,23 +27,25 @@ class OperandRemainders:
     magnitudes: int
     magnitude_bytes: int
     measures: int  # four numbers for each line and chunk of k
-    numbers: int  # four rows: norm, largest magnitude, power of two, its inverse
-    guard: int  # two rows of float32
+    numbers: int  # five rows: norm, largest magnitude, power of two, its inverse, and what brings the mean magnitude to 8
+    steps: int  # of magnitudes, in norms: float32
     end: int
 
     @classmethod
-    def starting_at(cls, offset: int, length: int, slots: int, inner: int, moduli: int, *, in_chunks: bool) -> OperandRemainders:
+    def starting_at(
+        cls, offset: int, length: int, slots: int, inner: int, dtype: str, moduli: int, *, in_chunks: bool
+    ) -> OperandRemainders:
         slot_lines = -(-length // PAIR) * PAIR
         lines, units = slots * slot_lines, -(-inner // UNIT)
-        plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // sampling(inner)) * UNIT
+        plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // sampling(inner, dtype)) * UNIT
         chunks = -(-inner // CHUNK_ROWS) if in_chunks else 1
-        sizes = (moduli * plane_bytes, magnitude_bytes, 32 * lines * chunks, 32 * lines, 8 * lines)
+        sizes = (moduli * plane_bytes, magnitude_bytes, 32 * lines * chunks, 40 * lines, 4 * lines)
         offsets = [offset]
         for size in sizes:
             offsets.append(offsets[-1] + _aligned(size))
-        planes, magnitudes, measures, numbers, guard, end = offsets
+        planes, magnitudes, measures, numbers, steps, end = offsets
         return cls(
-            lines, inner, in_chunks, slot_lines, planes, plane_bytes, magnitudes, magnitude_bytes, measures, numbers, guard, end
+            lines, inner, in_chunks, slot_lines, planes, plane_bytes, magnitudes, magnitude_bytes, measures, numbers, steps, end
         )
 
 
@@ -61,10 +63,10 @@ class RemainderLayout:
     end: int
 
 
-def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int, moduli: int) -> RemainderLayout:
+def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int, dtype: str, moduli: int) -> RemainderLayout:
     """From byte `offset` on. `width`: columns of a slot of B."""
-    a = OperandRemainders.starting_at(offset, rows, 1, inner, moduli, in_chunks=False)
-    b = OperandRemainders.starting_at(a.end, width, slots, inner, moduli, in_chunks=True)
+    a = OperandRemainders.starting_at(offset, rows, 1, inner, dtype, moduli, in_chunks=False)
+    b = OperandRemainders.starting_at(a.end, width, slots, inner, dtype, moduli, in_chunks=True)
     summaries = b.end
     least = summaries + 32 * ((a.lines + b.lines) // UNIT)
     products = _aligned(least + 16 * GUARDS)

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: MIT
+"""How large are the errors of products in every arithmetic? `python scripts/accuracy.py --help` says how to ask."""
+
+from experiments.start import run
+
+run("accuracy.cli")

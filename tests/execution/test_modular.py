@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: MIT
+"""Products from remainders on the emulated GPU, without MPI: the kernels' bits beside the model's, and what is native instead."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+from support.commands import module, start, successful
+from support.plans import planned
+from support.selection import exhaustive
+
+import hybrid
+from experiments.accuracy import model
+from experiments.accuracy.kinds import KINDS, matrices
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
+from hybrid.devices.buffers import Buffers
+from hybrid.devices.emulated import EmulatedDevice
+from hybrid.devices.modular import ModularProduct
+from hybrid.errors import UsageError
+from hybrid.execution.pipeline import run_share
+from hybrid.host.row_view import RowView
+from hybrid.kernels.catalogue import named
+from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, most_moduli
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.host import HostTransport
+
+pytestmark = pytest.mark.needs("compiler")
+
+ROUNDED = 2.0**-68  # parts of the moduli's product that the last step may err by
+
+
+def product(a, b, *, fast=False, ranks=1, **tiling):
+    """C, and how many of its elements were computed in which arithmetic."""
+    (n, l), m, dtype = a.shape, b.shape[1], a.dtype.name
+    c, done = np.full((n, m), np.nan, dtype), Counter()
+    topology = Topology.of_equal_nodes(ranks, ranks)
+    plan = planned(Problem(n, l, m, dtype), topology, device="emulate", moduli=most_moduli(dtype), **tiling)
+    assert plan.moduli
+    for share in plan.shares:
+        device = EmulatedDevice(named("tiled"), dtype)
+        memory = device.reserve(share.layout.bytes, shared=False)
+        device.poison(memory)
+        modular = ModularProduct(device, memory, share, plan.problem, fast=fast)
+        parts = RankMatrices(a[share.rows.slice], RowView(b, Span(0, l)), c[share.rows.slice])
+        buffers = Buffers(device, memory, share, plan.problem)
+        run_share(share, buffers, HostTransport(device, share.rank, parts), device, lambda phase: None, None, None, modular)
+        done.update(modular.done)
+    return c, dict(done)
+
+
+def assert_has_the_model_s_bits(c, a, b, arithmetic):
+    """All of them where the last step is exact; else each element is one to which the integer is rounded, but for the last
+    step's own error: nearly always the nearest."""
+    with np.errstate(under="ignore"):
+        rounded = model.from_remainders(a, b, arithmetic)
+    if arithmetic.moduli <= 8:
+        np.testing.assert_array_equal(c, rounded)
+        return
+    integers, back = model.integer_product(a, b, arithmetic)
+    room = math.prod(MODULI[: arithmetic.moduli])
+    error, large = int(room * ROUNDED), np.abs(integers) > room >> 12
+    assert not large.any() or (c == rounded)[large].mean() > 0.98
+    lowest, highest = (np.ldexp((integers + shift).astype(np.float64), back) for shift in (-error, error))
+    assert ((lowest <= c) & (c <= highest)).all()
+
+
+SHAPES = [(40, 70, 50), (130, 257, 129), (1, 600, 1), (3, 1, 5), (257, 128, 300)]
+
+
+@pytest.mark.parametrize(("dtype", "moduli"), [("float64", 15), ("float64", 14), ("float32", 7)])
+@pytest.mark.parametrize(("n", "l", "m"), exhaustive([SHAPES[0], SHAPES[2]], SHAPES))
+def test_the_kernels_have_the_model_s_bits(n, l, m, dtype, moduli, rng):
+    a, b = matrices("uniform", dtype, n, l, m, rng)
+    c, done = product(a, -b, fast=moduli == 14)
+    assert done == {Arithmetic(moduli): n * m}
+    assert_has_the_model_s_bits(c, a, -b, Arithmetic(moduli))
+
+
+def test_eight_moduli_have_the_model_s_bits(rng):
+    a, b = matrices("φ = 1", "float32", 60, 70, 50, rng)
+    c, done = product(a, b)
+    assert done == {Arithmetic(8): 3000}
+    assert_has_the_model_s_bits(c, a, b, Arithmetic(8))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_guard_chooses_as_the_model_does(kind, dtype, rng):
+    a, b = matrices(kind, dtype, 30, 200, 40, rng)
+    arithmetic = model.chosen(a, b, fast=False)
+    c, done = product(a, b)
+    assert done == {arithmetic: 1200}
+    if arithmetic.moduli:
+        assert_has_the_model_s_bits(c, a, b, arithmetic)
+
+
+@pytest.mark.parametrize("inner", [17 * 128, 64 * 128 - 100, 64 * 128])
+def test_the_guard_looks_at_the_units_that_the_model_looks_at(inner, rng):
+    a, b = (x.astype(np.float32) for x in matrices("normal", "float32", 8, inner, 9, rng))
+    found = model.least_ratio(model.Lines(a), model.Lines(np.ascontiguousarray(b.T)))
+    looked_at = {}
+
+    def noted(*arguments, **more):
+        looked_at["ratio"] = arguments[4]()
+        return NATIVE
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hybrid.devices.modular.choose", noted)
+        product(a, b)
+    assert looked_at["ratio"] == pytest.approx(found, rel=0.01)
+
+
+# --- whatever the plan
+
+
+OUT_OF_CORE = 2_000_000  # bytes: B stays in float64, A in float32
+WAYS = {
+    "rows": {"panel_rows": 128},
+    "columns": {"panel_columns": 128},
+    "wide columns": {"panel_rows": 128, "panel_columns": 256},
+    "high rows": {"panel_rows": 256, "panel_columns": 128},
+    "ranks": {"ranks": 2},
+    "ranks and panels": {"ranks": 3, "panel_rows": 128, "panel_columns": 128},
+    "out of core": {"panel_rows": 128, "panel_columns": 128, "device_memory": OUT_OF_CORE},
+}
+CHOSEN = [("rows", "float32"), ("ranks and panels", "float64"), ("out of core", "float64"), ("out of core", "float32")]
+
+
+@pytest.fixture(scope="module")
+def in_one_tile():
+    """For each type: A, B, and C without panels."""
+
+    @cache
+    def made(dtype):
+        a, b = matrices("φ = 0.5", dtype, 260, 60, 270, np.random.default_rng(7))
+        a[5], b[:, 7] = 0, 0
+        return a, b, *product(a, b)
+
+    return made
+
+
+@pytest.mark.parametrize(("way", "dtype"), exhaustive(CHOSEN, [(way, dtype) for way in WAYS for dtype in ("float64", "float32")]))
+def test_panels_ranks_and_little_memory_change_no_bit(way, dtype, in_one_tile):
+    a, b, whole, arithmetics = in_one_tile(dtype)
+    (arithmetic,) = arithmetics
+    assert_has_the_model_s_bits(whole, a, b, arithmetic)
+    c, done = product(a, b, **WAYS[way])
+    assert done == {arithmetic: c.size}
+    np.testing.assert_array_equal(c, whole)
+
+
+# --- what is native
+
+
+def natively(a, b):
+    """By the same kernel without remainders, in one tile."""
+    c = np.full((len(a), b.shape[1]), np.nan, a.dtype)
+    device = EmulatedDevice(named("tiled"), a.dtype.name)
+    problem = Problem(*a.shape, b.shape[1], a.dtype.name)
+    (share,) = planned(problem, Topology.of_equal_nodes(1, 1), device="emulate").shares
+    buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem)
+    matrices = RankMatrices(a, RowView(b, Span(0, len(b))), c)
+    run_share(share, buffers, HostTransport(device, share.rank, matrices), device, lambda phase: None)
+    return c
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_native(value, dtype, rng):
+    a, b = matrices("normal", dtype, 40, 60, 50, rng)
+    (a if value != np.inf else b)[13, 17] = value
+    c, done = product(a, b)
+    assert done == {NATIVE: c.size}
+    np.testing.assert_array_equal(c, natively(a, b))
+    assert not np.isfinite(c).all()
+
+
+def test_only_the_tiles_that_need_it_are_native(rng):
+    a, b = matrices("normal", "float64", 256, 60, 256, rng)
+    a[200, 30] = np.nan
+    c, done = product(a, b, panel_rows=128, panel_columns=128)
+    assert done == {NATIVE: 128 * 256, Arithmetic(15): 128 * 256}
+    assert np.isnan(c[200]).all()
+    assert np.isfinite(np.delete(c, 200, axis=0)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_lines_of_zeros_give_zeros(dtype, rng):
+    a, b = matrices("normal", dtype, 40, 60, 50, rng)
+    a[3], b[:, 4] = 0, 0
+    c, done = product(a, b)
+    assert NATIVE not in done
+    assert not c[3].any()
+    assert not c[:, 4].any()
+    np.testing.assert_array_equal(c == 0, natively(a, b) == 0)
+    zeros, done = product(np.zeros_like(a), b)
+    assert not zeros.any()
+    assert NATIVE not in done
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_cancels_is_exactly_zero(dtype, fast, rng):
+    half_a, half_b = matrices("normal", dtype, 30, 50, 40, rng)
+    c, done = product(np.concatenate([half_a, half_a], axis=1), np.concatenate([half_b, -half_b]), fast=fast)
+    assert all(arithmetic.scaled for arithmetic in done)
+    assert not c.any()
+
+
+# The factors bring magnitudes out of float32's range, which must not matter to the guard.
+FACTORS = {"float64": [1, 2.0**-100, 2.0**-160, 2.0**160, 2.0**-400, 2.0**400], "float32": [1, 2.0**-128, 2.0**100]}
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(dtype, factor) for dtype, factors in FACTORS.items() for factor in factors])
+def test_large_elements_that_meet_small_ones_are_native(dtype, factor, rng):
+    a, b = matrices("halves", dtype, 40, 200, 50, rng)
+    _, done = product((a * factor).astype(dtype), b)
+    assert done == {NATIVE: 2000}
+
+
+@pytest.mark.parametrize("factor", [2.0**-160, 2.0**-400, 2.0**160])
+def test_powers_of_two_change_the_exponents_alone(factor, rng):
+    a, b = matrices("normal", "float64", 40, 60, 50, rng)
+    c, done = product(a, b)
+    scaled, done_scaled = product(a * factor, b)
+    assert done == done_scaled == {Arithmetic(15): c.size}
+    np.testing.assert_array_equal(scaled, c * factor)
+
+
+def test_subnormal_numbers_of_float32_are_multiplied(rng):
+    a, b = matrices("normal", "float32", 40, 60, 50, rng)
+    tiny = (a * 2.0**-140).astype(np.float32)
+    assert (np.abs(tiny) < np.finfo(np.float32).tiny).all()
+    large = (b * 2.0**60).astype(np.float32)
+    c, done = product(tiny, large)
+    (arithmetic,) = done
+    assert arithmetic.moduli in (7, 8)
+    assert_has_the_model_s_bits(c, tiny, large, arithmetic)
+    exact = tiny.astype(np.float64) @ large.astype(np.float64)
+    assert (np.abs(c - exact) <= 2.0**-24 * 2 * (np.abs(tiny).astype(np.float64) @ np.abs(large))).all()
+
+
+def test_numbers_that_float64_squares_lose_are_native(rng):
+    a, b = matrices("subnormals", "float64", 20, 60, 20, rng)
+    assert product(a, b)[1] == {NATIVE: 400}
+
+
+# --- integers
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inner", "of_a", "of_b", "arithmetic"),
+    [
+        ("float64", 129, 127, 127, BYTES),
+        ("float32", 129, 127, 127, BYTES),
+        ("float64", 129, 128, 1, Arithmetic(3, scaled=False)),
+        ("float64", 64, 1000, 1000, Arithmetic(5, scaled=False)),
+        ("float64", 127, 2**23, 2**23, Arithmetic(7, scaled=False)),
+        ("float64", 127, 2**46 - 1, 1, Arithmetic(7, scaled=False)),
+        ("float32", 15, 1000, 1000, Arithmetic(5, scaled=False)),
+        ("float32", 125, 2**16, 1, Arithmetic(3, scaled=False)),
+        ("float32", 127, 2**16, 1, Arithmetic(5, scaled=False)),
+    ],
+)
+def test_integers_up_to_the_bounds_are_exact(dtype, inner, of_a, of_b, arithmetic, rng):
+    a, b = (rng.integers(-most, most + 1, shape) for most, shape in ((of_a, (20, inner)), (of_b, (inner, 30))))
+    a[0], a[1], b[:, 0], b[:, 1] = of_a, -of_a, of_b, -of_b  # as much as the bound allows, of both signs
+    exact = a @ b
+    c, done = product(a.astype(dtype), b.astype(dtype))
+    ((found, elements),) = done.items()
+    assert elements == c.size
+    assert not found.scaled
+    assert found == arithmetic
+    np.testing.assert_array_equal(c.astype(np.int64), exact)
+
+
+def test_integers_beyond_the_bound_take_the_scaled_road(rng):
+    a, b = (rng.integers(-(2**24), 2**24, shape).astype(np.float64) for shape in ((20, 128), (128, 30)))
+    a[0, 0] = b[0, 0] = 2**24
+    _, done = product(a, b)
+    assert done == {Arithmetic(15): 600}
+
+
+# --- as users ask for it
+
+
+def test_the_command_tells_the_arithmetic(tmp_path):
+    lines = tmp_path / "lines.jsonl"
+    words = (60, 70, 50, "--device", "emulate", "--fill", "normal", "--json", lines)
+    done = successful(start(module("hybrid.matmul"), *words, "--precision", "fast"))
+    assert "arithmetic: 100 % 14 moduli" in done.stdout.splitlines()
+    assert "precision from remainders where as accurate (asked for)" in done.stdout
+    assert json.loads(lines.read_text())["arithmetic"] == {"14 moduli": 3000}
+    native = successful(start(module("hybrid.matmul"), *words))
+    assert "arithmetic:" not in native.stdout
+    assert "precision native (faster on an emulated GPU)" in native.stdout
+
+
+def test_a_kernel_of_its_own_is_refused_in_one_line():
+    done = start(module("hybrid.matmul"), 6, 7, 5, "--device", "emulate", "--precision", "fast", "--kernel", "tiled")
+    assert done.returncode == UsageError.exit_code
+    said = "precision fast has kernels of its own: it goes with kernel auto, not with tiled"
+    assert done.stderr.splitlines() == [f"hybrid.matmul: {said}"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_multiply_takes_a_precision(dtype, rng):
+    a, b = matrices("normal", dtype, 40, 60, 50, rng)
+    c = hybrid.multiply(a, b, device="emulate", precision="fast")
+    assert_has_the_model_s_bits(c, a, b, Arithmetic(14 if dtype == "float64" else 7))
+    native, by_default = (hybrid.multiply(a, b, device="emulate", precision=precision) for precision in ("native", "auto"))
+    np.testing.assert_array_equal(native, by_default)
