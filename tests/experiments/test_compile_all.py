@@ -157,7 +157,7 @@ def test_the_check_is_compiled_for_both_types_and_all_groups_of_columns():
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"])
 def test_products_from_remainders_are_compiled_where_they_can_be_launched(target):
-    """A GPU of capability 9.0 launches products.cu, which is for sm_90a alone; what else it launches, sm_90 stands for as well."""
+    """A GPU of capability 9.0 launches products.cu, which is for sm_90a alone; the others are compiled for sm_90 as well."""
     found = compile_all.others(target, ["remainders"])
     launched = {one.launch.source for one in found if one.launched}
     assert launched == {
@@ -168,12 +168,19 @@ def test_products_from_remainders_are_compiled_where_they_can_be_launched(target
     assert {one.launch.source for one in found} - launched <= {"products_mma.cu"}
     assert len({one.launch.expression + one.launch.source for one in found}) == len(found)
     for source, moduli in (("remainders.cu", {1, 3, 5, 7, 14, 15}), ("reconstruct.cu", {3, 5, 7, 14, 15})):
-        counts = {int(one.launch.expression[:-1].split(",")[1]) for one in found if (one.launch.source, one.dtype) == (source, "float64")}
+        counts = {
+            int(one.launch.expression[:-1].split(",")[1])
+            for one in found
+            if (one.launch.source, one.dtype) == (source, "float64")
+        }
         assert counts == (moduli if launched else set())
 
 
 def test_moduli_are_all_that_a_product_may_take():
-    assert (remainder_instances.moduli_of("float64"), remainder_instances.moduli_of("float32")) == ([3, 5, 7, 14, 15], [3, 5, 7, 8])
+    assert (remainder_instances.moduli_of("float64"), remainder_instances.moduli_of("float32")) == (
+        [3, 5, 7, 14, 15],
+        [3, 5, 7, 8],
+    )
 
 
 @pytest.mark.parametrize(

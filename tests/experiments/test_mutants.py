@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from support.selection import exhaustive
 
-from experiments.kernel_checks.faults import FAULTS
-from experiments.kernel_checks.mutants import plant, table, tried
+from experiments.kernel_checks import faults, remainder_checks, remainder_faults
+from experiments.kernel_checks.mutants import FAULTS, plant, table, tried
 from hybrid.emulation.build import compiler
 from hybrid.emulation.checked import Verdict
 from hybrid.errors import DeviceUnavailable
@@ -23,10 +23,16 @@ def a_compiler():
         pytest.skip(str(missing))
 
 
-# By default one for each way to be found.
+# By default one for each of two ways to be found, and one for each check of products from remainders.
+CHOSEN = [
+    *list({fault.found_by: fault for fault in faults.FAULTS}.values())[:2],
+    *{fault.kernel: fault for fault in reversed(remainder_faults.FAULTS)}.values(),
+]
+
+
 @pytest.mark.parametrize(
     "fault",
-    exhaustive(list({fault.found_by: fault for fault in FAULTS}.values())[:2], FAULTS),
+    exhaustive(CHOSEN, FAULTS),
     ids=lambda fault: f"{fault.kernel}: {fault.name}",
 )
 def test_a_planted_fault_is_found(fault):
@@ -38,6 +44,13 @@ def test_a_planted_fault_is_found(fault):
 def test_a_fault_that_changes_nothing_is_not_found(mode):
     harmless = replace(FAULTS[0], new=FAULTS[0].old)
     assert [verdict.kind for verdict in tried(harmless, [mode])] == ["ok"]
+
+
+@pytest.mark.parametrize("mode", exhaustive([], ["forward", "reverse", "shuffled", "undefined", "address", "threads"]))
+@pytest.mark.parametrize("name", remainder_checks.CHECKS)
+def test_the_kernels_for_products_from_remainders_pass_their_checks(name, mode):
+    fault = next(fault for fault in remainder_faults.FAULTS if fault.kernel == name)
+    assert tried(replace(fault, new=fault.old), [mode])[0].kind == "ok"
 
 
 def test_a_fault_whose_place_is_gone_is_said(tmp_path):

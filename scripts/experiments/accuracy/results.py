@@ -76,7 +76,7 @@ class Results(results.Results):
         """Root mean squares by number of moduli, and natively as dashed lines; a panel for each type, of the longest k."""
         dtypes = list(dict.fromkeys(line["dtype"] for line in self.lines))
         longest = max(line["l"] for line in self.lines)
-        with plots.figure(path, (4.6 * len(dtypes), 3.6), f"Errors of products, l = {longest}", self.caption()) as figure:
+        with plots.figure(path, (4.6 * len(dtypes) + 1, 3.6), f"Errors of products, l = {longest}", self.caption()) as figure:
             for dtype, panel in zip(dtypes, figure.subplots(1, len(dtypes), squeeze=False)[0], strict=True):
                 plots.plain(panel, f"{dtype}, root mean square in units of {'2⁻⁵³' if dtype == 'float64' else '2⁻²⁴'}")
                 there = {line["kind"]: line for line in self.lines if (line["dtype"], line["l"]) == (dtype, longest)}
@@ -86,7 +86,7 @@ class Results(results.Results):
                 panel.set_yscale("log")
                 panel.set_xticks(FORCED[dtype])
                 panel.set_xlabel("moduli; natively: dashed")
-                panel.legend(loc="lower left", fontsize=8, frameon=False)
+            panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)  # beside the last one
 
 
 def _draw_kind(panel: Any, line: records.Line, color: str) -> None:

@@ -2,7 +2,8 @@
 """Does every CUDA kernel compile, and fit, on every GPU? python scripts/compile_kernels.py [--targets sm_80 sm_90a]
 
 Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. All
-forms of the catalogue are compiled to machine code, for each width of copies, and the kernels of the greeting and the check.
+forms of the catalogue are compiled to machine code, for each width of copies, the kernels of the greeting and the check, and
+those of products from remainders, where a GPU is capable of them.
 Prints what each instance takes of a GPU; `shared` is what the source declares + what the launch gives, `spills` are bytes
 stored + loaded. Then a line for each fault: what does not compile; for the forms that would be launched there, what does not
 fit on the GPU or spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
@@ -23,6 +24,7 @@ from tqdm import tqdm
 
 from experiments.common.cli import command, plain_parser
 from experiments.common.tables import Table, printed
+from experiments.kernel_checks import remainder_instances
 from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
@@ -47,7 +49,7 @@ SHARED_LIMITS = {
 }
 QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers of their own; warps are dealt to them in turn
 MOST_THREADS = 1024
-OTHERS = ("greeting", "check")  # than the kernels that multiply
+OTHERS = ("greeting", "check", "remainders")  # than the catalogue's kernels
 WIDTHS = {"float32": (1, 2, 4), "float64": (1, 2)}  # elements that can be copied at once, up to 16 bytes
 
 
@@ -91,9 +93,13 @@ def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE) -> Iterator[In
 
 
 def others(target: str, names: Iterable[str] = OTHERS) -> list[Instance]:
-    """The kernels of the greeting and of the check, as they are launched."""
+    """The kernels of the greeting, of the check and of products from remainders, as they are launched."""
     found = []
     for name in names:
+        if name == "remainders":
+            for dtype, launch, launched in remainder_instances.launches(target, capability_of(target)):
+                found.append(Instance(name, dtype, target, launch, launched))
+            continue
         source, kernels = (greeting.SOURCE, _GREETING) if name == "greeting" else (cuda_check.SOURCE, _blocks_of_check())
         for expression, (dtype, block) in kernels.items():
             found.append(Instance(name, dtype, target, Launch(source, expression, (1, 1), block, 0), launched=True))
@@ -115,7 +121,8 @@ def _blocks_of_check() -> dict[str, tuple[str, tuple[int, int]]]:
 
 def left_out(folder: Path = KERNELS) -> list[str]:
     """A fault for each source in the folder that neither the catalogue nor OTHERS have."""
-    known = {kernel.source for kernel in CATALOGUE} | {instance.launch.source for instance in others(TARGETS[0])}
+    known = {kernel.source for kernel in CATALOGUE}
+    known.update(instance.launch.source for target in TARGETS for instance in others(target))
     return [
         f"{path.name}: compiled for no GPU: it is neither in the catalogue nor among OTHERS of scripts/compile_kernels.py"
         for path in sorted(folder.glob("*.cu"))

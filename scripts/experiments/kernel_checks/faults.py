@@ -20,38 +20,38 @@ class Fault:
     file: str = ""  # "": the kernel's own source
     shapes: tuple[tuple[int, int, int], ...] = SHAPES
     capability: int = 90
-    kernel: str = ""  # in which it must be noticed
+    kernel: str = ""  # in which it must be noticed; or the check of remainder_checks.py that must notice it
 
 
-def _in(kernel: str, *faults: Fault) -> Sequence[Fault]:
+def in_kernel(kernel: str, *faults: Fault) -> Sequence[Fault]:
     return [replace(fault, kernel=kernel) for fault in faults]
 
 
 FAULTS = (
-    *_in(
+    *in_kernel(
         "naive",
         Fault("one row too many", "row < c.rows;", "row <= c.rows;", kind="canary"),
         Fault("a tall C's first rows only", "gridDim.y * Size(blockDim.y)", "c.rows", shapes=((1048586, 1, 1),)),
         Fault("columns taken for the stride", "row * stride + column",
               "row * columns + column", kind="canary", file="matrix.cuh"),
     ),
-    *_in(
+    *in_kernel(
         "column_per_thread",
         Fault("the sum goes on in the next row", "    for (Size row = 0; row < c.rows; ++row) {\n        T sum = 0;",
               "    T sum = 0;\n    for (Size row = 0; row < c.rows; ++row) {"),
         Fault("a bound of > for >=", "column >= c.columns", "column > c.columns", kind="canary"),
     ),
-    *_in(
+    *in_kernel(
         "row_per_thread",
         Fault("no bound on the threads", "if (row >= c.rows) return;", "", kind="canary"),
     ),
-    *_in(
+    *in_kernel(
         "matvec_warp",
         Fault("one fold too few", "distance; distance /= 2", "distance > 1; distance /= 2", shapes=VECTORS),
         Fault("half a warp in the mask", "0xffffffffu", "0x0000ffffu", kind="warp", shapes=VECTORS),
         Fault("lanes overlap", "k += 32", "k += 31", shapes=VECTORS),
     ),
-    *_in(
+    *in_kernel(
         "tiled",
         Fault("no barrier before the tiles are read", "__syncthreads();  // the tiles are whole", "", "threads", "race"),
         Fault("no barrier after the tiles were read", "__syncthreads();  // nobody needs them any more", ""),
@@ -65,12 +65,12 @@ FAULTS = (
         Fault("a thread leaves before the barrier", "        T sum = 0;",
               "        if (row >= c.rows) return;\n        T sum = 0;", kind="barrier"),
     ),
-    *_in(
+    *in_kernel(
         "tiled32",
         Fault("a barrier for some threads only", "__syncthreads();  // the tiles are whole",
               "if (row < c.rows) __syncthreads();", kind="barrier"),
     ),
-    *_in(
+    *in_kernel(
         "register_tiled",
         Fault("no barrier after the tiles were read", "        __syncthreads();\n    }", "    }", "threads", "race"),
         Fault("a vector load half beyond the edge", "from.holds(row, column + WIDTH - 1)",
@@ -81,7 +81,7 @@ FAULTS = (
         Fault("an unaligned vector load", "T a_tile[DEPTH][ROWS + VECTOR]", "T a_tile[DEPTH][ROWS + 1]",
               "undefined", "undefined"),
     ),
-    *_in(
+    *in_kernel(
         "pipelined",
         Fault("a wait too weak", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();", file="stages.cuh"),
         Fault("no barrier between tiles", "        __syncthreads();\n", "", file="stages.cuh"),
@@ -90,14 +90,14 @@ FAULTS = (
         Fault("the swizzle of the copy is not that of the load", "tile + Tile::offset(row + i * ROWS_PER_PASS, column)",
               "tile + (row + i * ROWS_PER_PASS) * Tile::COLUMNS + column", file="stages.cuh"),
     ),
-    *_in(
+    *in_kernel(
         "warp_tiled",
         Fault("no barrier between tiles", "        __syncthreads();\n", "", file="stages.cuh"),
         Fault("copies are never closed as a group", "        copies_commit();\n", "", kind="copy", file="stages.cuh"),
         Fault("B is read where it was", "b_from += forward;", ""),
         Fault("lanes' rows overlap", "y = lane / 8 * VECTOR", "y = lane / 8", "undefined", "undefined"),
     ),
-    *_in(
+    *in_kernel(
         "tensor",
         Fault("a wait too weak", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();", file="stages.cuh"),
         Fault("no barrier between tiles", "        __syncthreads();\n", "", "threads", "race", file="stages.cuh"),

@@ -11,12 +11,14 @@ import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
 from experiments.common import cli, tables, timing
-from experiments.kernel_checks.faults import FAULTS, Fault
+from experiments.kernel_checks import faults, remainder_checks, remainder_faults
+from experiments.kernel_checks.faults import SHAPES, Fault
 from experiments.start import ROOT
 from hybrid.core.settings import one_of
 from hybrid.emulation.build import compiler
@@ -25,6 +27,7 @@ from hybrid.errors import UsageError
 from hybrid.host.files import atomic_write
 from hybrid.kernels.sources import KERNELS
 
+FAULTS = (*faults.FAULTS, *remainder_faults.FAULTS)
 TABLE = ROOT / "docs" / "mutants.md"
 MODES = ("forward", "reverse", "shuffled", "undefined", "address", "threads")
 
@@ -35,13 +38,15 @@ Written by `python scripts/mutants.py --all --write`: each fault is planted into
 runtime. forward, reverse, shuffled: the order in which threads run, with asynchronous copies done as late as allowed, as
 early, or mixed. undefined, address, threads: the compiler's sanitizers. A dash means that the mode did not notice.
 
+From norms on, the kernels are those of products from remainders. What they compute is compared with exact integers.
+
 """
 
 
 def plant(fault: Fault, folder: Path) -> Path:
-    """The kernel's source with the fault, in `folder`."""
-    own = timing.kernel_of(fault.kernel).source
-    for original in [KERNELS / own, *KERNELS.glob("*.cuh")]:
+    """The kernel's source with the fault, in `folder`, and those of other kernels that its check launches."""
+    own, *beside = remainder_checks.sources_of(fault.kernel) or [timing.kernel_of(fault.kernel).source]
+    for original in [KERNELS / own, *(KERNELS / name for name in beside), *KERNELS.glob("*.cuh")]:
         text = original.read_text()
         if original.name == (fault.file or own):
             if fault.old not in text:
@@ -54,8 +59,12 @@ def plant(fault: Fault, folder: Path) -> Path:
 def tried(fault: Fault, modes: Sequence[str]) -> list[Verdict]:
     """For each mode the first verdict that is not "ok", or an "ok"."""
     with tempfile.TemporaryDirectory() as folder:
-        source = str(plant(fault, Path(folder)))
-        jobs = [Job(source, fault.kernel, "float64", shape, fault.capability, mode) for mode in modes for shape in fault.shapes]
+        source = plant(fault, Path(folder))
+        if check := remainder_checks.CHECKS.get(fault.kernel):
+            shapes = check.shapes if fault.shapes == SHAPES else fault.shapes
+            return remainder_checks.tried(source, fault.kernel, shapes, modes)
+        job = Job(str(source), fault.kernel, "float64", SHAPES[0], fault.capability)
+        jobs = [replace(job, shape=shape, mode=mode) for mode in modes for shape in fault.shapes]
         verdicts = run_checked(jobs, seconds=600)
     count = len(fault.shapes)
     return [next((v for v in verdicts[i * count : (i + 1) * count] if v.kind != "ok"), Verdict("ok")) for i in range(len(modes))]
@@ -74,20 +83,20 @@ def work(options: argparse.Namespace) -> int:
         raise UsageError("--write needs --all")
     for name in options.kernels:
         one_of("kernel with planted faults", name, sorted({fault.kernel for fault in FAULTS}))
-    faults = [fault for fault in FAULTS if not options.kernels or fault.kernel in options.kernels]
+    chosen = [fault for fault in FAULTS if not options.kernels or fault.kernel in options.kernels]
     compiler()
     missed = []
     if options.all:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            every = tqdm(pool.map(lambda fault: tried(fault, MODES), faults), total=len(faults), disable=None)
-            rows = list(zip(faults, every, strict=True))
+            every = tqdm(pool.map(lambda fault: tried(fault, MODES), chosen), total=len(chosen), disable=None)
+            rows = list(zip(chosen, every, strict=True))
         missed = [fault for fault, verdicts in rows if verdicts[MODES.index(fault.found_by)].kind != fault.kind]
         print(table(rows), end="")
         if options.write:
             with atomic_write(str(TABLE)) as path:
                 path.write_text(PREFACE + table(rows), encoding="utf-8")
     else:
-        for fault in faults:
+        for fault in chosen:
             (verdict,) = tried(fault, [fault.found_by])
             print(f"{fault.kernel:<18} {fault.name:<50} {fault.found_by:<9} {verdict.kind}", flush=True)
             missed += [fault] if verdict.kind != fault.kind else []

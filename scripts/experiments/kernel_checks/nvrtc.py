@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hybrid.devices.cuda_kernels import compile_options
 from hybrid.errors import HybridError
 
 
@@ -64,7 +65,7 @@ class Nvrtc:
         try:
             for expression in expressions:
                 call(library.nvrtcAddNameExpression, program, expression.encode())
-            options = [f"-I{source.parent}", "--std=c++17", f"-arch={target}", "--ptxas-options=-v"]
+            options = [*compile_options(source.parent), f"-arch={target}", "--ptxas-options=-v"]
             status, *_ = library.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = self._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
             warnings = warnings_in(log)
