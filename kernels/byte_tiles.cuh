@@ -8,7 +8,8 @@
 // along k of all lines, as they are packed; STAGES of them are a ring buffer.
 template <typename Byte, int ROWS, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES>
 struct ByteTiles {
-    static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS, THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
+    static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS,
+                         THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
     static constexpr int LINES = ROWS + COLUMNS, STAGE = LINES * UNIT, DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;
     static_assert(LINES * 8 % THREADS == 0 && THREADS % 8 == 0 && WARP_COLUMNS % 16 == 0, "threads copy whole lines of 8 pieces");
 

@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(GuardTiles::THREADS, 4)
                 Matrix<const float> column_steps, Matrix<int> least)
 {
     Size across = ceil_div(column_steps.columns, 64), steps = a.columns / UNIT;
-    GuardTiles tiles{a.data, b.data, blockIdx.x / across * 64, blockIdx.x % across * 64, steps, dynamic_shared_memory<unsigned char>()};
+    GuardTiles tiles{
+        a.data, b.data, blockIdx.x / across * 64, blockIdx.x % across * 64, steps, dynamic_shared_memory<unsigned char>()};
     GuardTiles::Sums sums = {};
     tiles.copy(0);
     tiles.multiply(sums, 0, steps);

@@ -19,7 +19,7 @@ __device__ __forceinline__ double multiply_add(double x, double y, double sum) {
 template <typename T>
 __device__ __forceinline__ T* dynamic_shared_memory()
 {
-    extern __shared__ __align__(128) unsigned char shared_bytes[];
+    extern __shared__ __align__(1024) unsigned char shared_bytes[];  // as the 128-byte swizzle wants it
     return reinterpret_cast<T*>(shared_bytes);
 }
 
@@ -87,10 +87,11 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], const void* shar
 // On the matrix units: a warp's d (16×8) += a (16×32) · b (32×8), of signed or unsigned bytes. Lane (g, t) has of a the columns
 // 4t to 4t+3 of rows g and g+8, then those 16 to the right; of b the rows 4t to 4t+3 of column g, then those 16 below; d(g, 2t),
 // d(g, 2t+1), d(g+8, 2t), d(g+8, 2t+1).
-#define MMA_OF_BYTES(TYPES)                                                                                              \
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." TYPES ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "     \
-                 "{%0, %1, %2, %3};"                                                                                     \
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                                                        \
+#define MMA_OF_BYTES(TYPES)                                            \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." TYPES        \
+                 ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                 "{%0, %1, %2, %3};"                                   \
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 
 template <typename Byte>

@@ -4,6 +4,10 @@
 #pragma once
 #include "packed.cuh"
 
+#ifdef CUDA_ON_CPU
+#include "hopper_twins.h"
+#else
+
 __device__ __forceinline__ unsigned shared_address(const void* at) { return static_cast<unsigned>(__cvta_generic_to_shared(at)); }
 
 __device__ __forceinline__ unsigned rank_in_cluster()
@@ -65,9 +69,10 @@ __device__ __forceinline__ void copy_unit(unsigned to, const void* from, unsigne
 // The same to these addresses of all blocks of the cluster that `blocks` names, bit by bit.
 __device__ __forceinline__ void copy_unit_to(unsigned short blocks, unsigned to, const void* from, unsigned barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(from), "r"(UNIT_BYTES), "r"(barrier), "h"(blocks)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(UNIT_BYTES), "r"(barrier), "h"(blocks)
+        : "memory");
 }
 
 // Describes lines of 128 bytes in shared memory, eight of them every 1024 bytes, with the 128-byte swizzle.
@@ -114,3 +119,4 @@ __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+#endif  // CUDA_ON_CPU

@@ -106,10 +106,10 @@ __device__ __forceinline__ void multiply(int (&sums)[128], Stages& stages, Size 
 // Runs `finish(sums, number of the modulus, first row, first column)` for each of the block's tiles, in the threads that have its
 // sums.
 template <typename Byte, typename Reduce, typename Finish>
-__device__ __forceinline__ void multiply_tiles(const Matrix<const unsigned char>& a, const Matrix<const unsigned char>& b, Size rows,
-                                               Size columns, Size moduli, Size inner, Reduce reduce, Finish finish)
+__device__ __forceinline__ void multiply_tiles(const Matrix<const unsigned char>& a, const Matrix<const unsigned char>& b,
+                                               Size rows, Size columns, Size moduli, Size inner, Reduce reduce, Finish finish)
 {
-    extern __shared__ __align__(1024) unsigned char data[];
+    unsigned char* data = dynamic_shared_memory<unsigned char>();
     __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
     Work work(rows, columns, moduli, inner);
     Stages stages(data, barriers);
@@ -141,12 +141,12 @@ __device__ __forceinline__ void multiply_tiles(const Matrix<const unsigned char>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MULTIPLIERS + 32, 1)
     products(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<unsigned char> c, long long rows, long long inner)
 {
-    auto reduce = [](int(&sums)[128], int number) {
+    auto reduce = [](int (&sums)[128], int number) {
         Divisor by(modulus(number));
 #pragma unroll
         for (int& sum : sums) sum = by.remainder(sum);
     };
-    auto finish = [&](const int(&sums)[128], int number, Size row, Size left) {
+    auto finish = [&](const int (&sums)[128], int number, Size row, Size left) {
         Divisor by(modulus(number));
 #pragma unroll
         for (int half = 0; half < 2; ++half)
@@ -156,7 +156,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MULTIPLIERS + 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int* four = sums + (group * 8 + 2 * i) * 4 + half * 2;
-                    words[i] = pack_bytes(by.remainder(four[0]), by.remainder(four[1]), by.remainder(four[4]), by.remainder(four[5]));
+                    words[i] =
+                        pack_bytes(by.remainder(four[0]), by.remainder(four[1]), by.remainder(four[4]), by.remainder(four[5]));
                 }
                 Size r = row + 8 * half, column = left + 64 * group + threadIdx.x % 4 * 16;
                 if (r < rows && column < c.columns)
@@ -174,7 +175,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MULTIPLIERS + 
     byte_products(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<T> c, long long inner)
 {
     bool aligned = (reinterpret_cast<size_t>(c.data) | c.stride * sizeof(T)) % (2 * sizeof(T)) == 0;
-    auto finish = [&](const int(&sums)[128], int, Size row, Size left) {
+    auto finish = [&](const int (&sums)[128], int, Size row, Size left) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             Size column = left + threadIdx.x % 4 * 2;
@@ -192,6 +193,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MULTIPLIERS + 
             }
         }
     };
-    multiply_tiles<signed char>(a, b, c.rows, c.columns, 1, inner, [](int(&)[128], int) {}, finish);
+    multiply_tiles<signed char>(a, b, c.rows, c.columns, 1, inner, [](int (&)[128], int) {}, finish);
 }
 #endif

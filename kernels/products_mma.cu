@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(Tiles<unsigned char>::THREADS, 1)
 {
     using Tiles = ::Tiles<unsigned char>;
     Size tiles_of_one = ceil_div(rows, ROWS) * ceil_div(c.columns, COLUMNS), number = blockIdx.x / tiles_of_one;
-    TilePosition at = tile_position<ROWS, COLUMNS>(Matrix<unsigned char>{c.data, rows, c.columns, c.stride}, blockIdx.x % tiles_of_one);
+    TilePosition at =
+        tile_position<ROWS, COLUMNS>(Matrix<unsigned char>{c.data, rows, c.columns, c.stride}, blockIdx.x % tiles_of_one);
     Tiles tiles{&a(number, 0), &b(number, 0), at.row, at.column, inner / UNIT, dynamic_shared_memory<unsigned char>()};
     Tiles::Sums sums = {};
     Divisor by(modulus(static_cast<int>(number)));
@@ -49,8 +50,17 @@ __global__ void __launch_bounds__(Tiles<unsigned char>::THREADS, 1)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             Size r = row + 16 * i + 8 * half;
-            if (r < rows && column < c.columns) *reinterpret_cast<uint4*>(&c(number * rows + r, column)) = remainders_of(sums[i], half, by);
+            if (r < rows && column < c.columns)
+                *reinterpret_cast<uint4*>(&c(number * rows + r, column)) = remainders_of(sums[i], half, by);
         }
+}
+
+__device__ __forceinline__ float element_of(int sum, float) { return static_cast<float>(sum); }
+
+// As a double without a conversion, which is slow where float64 is: 2⁵² + 2³¹ + sum by its bits, and the first two taken off.
+__device__ __forceinline__ double element_of(int sum, double)
+{
+    return __hiloint2double(0x43300000, sum ^ static_cast<int>(1u << 31)) - 4503601774854144.0;
 }
 
 // C itself, of integers of eight bits whose products' sums fit 31 bits. B's lines are in their order.
@@ -66,14 +76,19 @@ __global__ void __launch_bounds__(Tiles<signed char>::THREADS, 1)
     tiles.multiply(sums, 0, tiles.steps);
 
     Size row = tiles.row(), column = tiles.left_column() + threadIdx.x % 4 * 2;
+    int there = static_cast<int>(min(c.columns - column, Size(COLUMNS)));
 #pragma unroll
     for (int i = 0; i < Tiles::DOWN; ++i)
 #pragma unroll
-        for (int j = 0; j < Tiles::ACROSS; ++j)
+        for (int half = 0; half < 2; ++half) {
+            Size r = row + 16 * i + 8 * half;
+            if (r >= c.rows) continue;
+            T* to = &c(r, column);
 #pragma unroll
-            for (int n = 0; n < 4; ++n) {
-                Size r = row + 16 * i + n / 2 * 8, k = column + 8 * j + n % 2;
-                if (c.holds(r, k)) c(r, k) = static_cast<T>(sums[i][j][n]);
-            }
+            for (int j = 0; j < Tiles::ACROSS; ++j)
+#pragma unroll
+                for (int n = 0; n < 2; ++n)
+                    if (8 * j + n < there) to[8 * j + n] = element_of(sums[i][j][2 * half + n], T());
+        }
 }
 #endif

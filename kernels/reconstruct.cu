@@ -28,7 +28,8 @@ __host__ __device__ constexpr Wide weight(int i, int count)
 
 __host__ __device__ constexpr double as_double(Wide x)
 {
-    return static_cast<double>(static_cast<unsigned long long>(x >> 64)) * 0x1p64 + static_cast<double>(static_cast<unsigned long long>(x));
+    return static_cast<double>(static_cast<unsigned long long>(x >> 64)) * 0x1p64 +
+           static_cast<double>(static_cast<unsigned long long>(x));
 }
 
 // x = high + low: high has at most 36 bits, so that a sum of N products with numbers of 13 bits is exact.
@@ -115,7 +116,7 @@ __device__ __forceinline__ void store_four(float* to, const double (&x)[4])
 // a row, a thread four of them. `row_scales`, `column_scales`: the inverse powers of two.
 template <typename T, int N>
 __global__ void __launch_bounds__(256) reconstruct(Matrix<const unsigned char> remainders, Matrix<const double> row_scales,
-                                                    Matrix<const double> column_scales, Matrix<T> c)
+                                                   Matrix<const double> column_scales, Matrix<T> c)
 {
     Size row = blockIdx.x, column = (blockIdx.y * Size(256) + threadIdx.x) * 4;
     if (column >= c.columns) return;

@@ -12,7 +12,8 @@ template <int I, int N, typename Digits>
 __device__ __forceinline__ void store_remainders(const Digits (&x)[4], unsigned char* to, Size plane)
 {
     constexpr int P = modulus(I);
-    *reinterpret_cast<unsigned*>(to) = pack_bytes(remainder_of<P>(x[0]), remainder_of<P>(x[1]), remainder_of<P>(x[2]), remainder_of<P>(x[3]));
+    *reinterpret_cast<unsigned*>(to) =
+        pack_bytes(remainder_of<P>(x[0]), remainder_of<P>(x[1]), remainder_of<P>(x[2]), remainder_of<P>(x[3]));
     if constexpr (I + 1 < N) store_remainders<I + 1, N>(x, to + plane, plane);
 }
 

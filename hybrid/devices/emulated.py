@@ -62,8 +62,8 @@ class EmulatedDevice(CpuDevice):
 class EmulatedQueues:
     """Kernels beside those of the catalogue, run at once. `instance(launch)` compiles one, `do(phase, work)` times its work."""
 
-    capability = 89  # bytes are multiplied by mma.sync: wgmma is not emulated
-    multiprocessors = 1
+    capability = 89  # as of most GPUs, bytes are multiplied by mma.sync; with 90 by wgmma
+    multiprocessors = 4  # persistent blocks go through several tiles
 
     def __init__(self, instance: Callable[[Launch], EmulatedKernel], do: Callable[[str, Callable[[], None]], Event]) -> None:
         self._instance, self._do = instance, do
@@ -74,7 +74,7 @@ class EmulatedQueues:
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
         instance = self._instance(launch)
         matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
-        return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices)
+        return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices, cluster=launch.cluster)
 
     def clearing(self, matrix: np.ndarray, byte: int) -> KernelCall:
         return lambda stream: matrix.view(np.uint8).fill(byte)

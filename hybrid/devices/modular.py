@@ -125,6 +125,9 @@ class ModularProduct:
         ratio = partial(self._least_ratio, rows, columns)
         arithmetic = choose(*summaries, self._inner, self._problem.dtype, ratio, fast=self._fast)
         self._asks_ahead = arithmetic.scaled
+        unused = self._guarded.pop((rows, columns), None)  # asked ahead, but not needed: it still reads the panels
+        if unused is not None:
+            after = [*after, unused[1]]
         self.done[arithmetic] += len(rows) * len(columns)
         if not arithmetic.moduli:
             return self._device.multiply(a, b, c, after)

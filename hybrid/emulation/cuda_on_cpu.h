@@ -23,6 +23,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)  // the launch tells it
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__ __restrict
 #define __shared__ static  // one block runs at a time; before each the runtime fills all of .bss with NaN
@@ -96,6 +97,19 @@ void copy(void* to, const void* from, int bytes, int there, const char* file, in
 void commit_copies();
 void wait_copies(int pending);
 
+// Of clusters. Addresses of shared memory are offsets within each block's.
+unsigned shared_address(const void* at);
+unsigned rank_in_cluster();
+void cluster_barrier();
+void init_mbarrier(unsigned barrier, unsigned count);
+void wait_mbarrier(unsigned barrier, unsigned parity);
+void expect_bytes(unsigned barrier, unsigned bytes);
+void arrive_at_mbarrier(unsigned barrier, unsigned block);
+void bulk_copy(unsigned blocks, unsigned to, const void* from, unsigned bytes, unsigned barrier);
+void wgmma(int* d, unsigned a, unsigned b, bool adding, bool is_signed);
+void commit_wgmmas();
+void wait_wgmmas(unsigned pending);
+
 struct Array {  // a matrix, as Python passes it; a number is a matrix of 1×1
     void* data;
     long long rows, columns, stride;
@@ -106,6 +120,7 @@ struct Launch {
     unsigned grid[2], block[2];
     unsigned long long shared_bytes, seed;
     int order, copies;
+    unsigned cluster;  // blocks
 };
 
 int run(const Launch& launch, void (*thread)(void*), void* argument, char* error, size_t error_size);
@@ -264,7 +279,10 @@ static inline double __hiloint2double(int high, int low)
 }
 static inline long long __double2ll_rn(double x) { return llrint(x); }
 static inline int __double2int_rn(double x) { return static_cast<int>(lrint(x)); }
-static inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>(static_cast<unsigned long long>(x) * y >> 32); }
+static inline unsigned __umulhi(unsigned x, unsigned y)
+{
+    return static_cast<unsigned>(static_cast<unsigned long long>(x) * y >> 32);
+}
 
 // The four bytes of a word out of the eight of x (0 to 3) and y (4 to 7) that the hexadecimal digits of `selector` name.
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)

@@ -28,6 +28,7 @@ class _Launch(ctypes.Structure):
         ("seed", ctypes.c_ulonglong),
         ("order", ctypes.c_int),
         ("copies", ctypes.c_int),
+        ("cluster", ctypes.c_uint),
     )
 
 
@@ -97,12 +98,13 @@ class EmulatedKernel:
         order: str = "forward",
         copies: str = "late",
         seed: int = 0,
+        cluster: int = 1,
     ) -> None:
         """Run it on these matrices (A, B and C; only the last is written to), whose rows are contiguous, with any row stride.
 
         EmulationError when the launch is invalid or the threads do what CUDA leaves undefined; C is then undefined, too.
         """
-        launch = _Launch((*grid,), (*block,), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies))
+        launch = _Launch((*grid,), (*block,), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster)
         arrays = (_Array * len(matrices))(*map(as_c_array, matrices))
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")

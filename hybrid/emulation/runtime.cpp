@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -42,7 +43,7 @@ namespace {
 
 enum Order { FORWARD, REVERSE, SHUFFLED };
 enum Copies { LATE, EARLY, MIXED };
-enum class State { READY, AT_BLOCK, AT_WARP, LEFT };
+enum class State { READY, AT_BLOCK, AT_WARP, AT_CLUSTER, AT_PHASE, AT_WGMMA, LEFT };
 
 constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
 constexpr size_t STACK = 256 << 10, GUARD = 4096, MAX_THREADS = 1024;
@@ -62,6 +63,14 @@ struct Copy {
     unsigned group;
 };
 
+// A thread's part of d (64×256) = or += a (64×32) · b (32×256): two rows, of every eight columns two.
+struct Wgmma {
+    int* d;
+    unsigned a, b;  // shared addresses
+    bool adding, is_signed;
+    unsigned group;
+};
+
 struct Fiber : Thread {
     State state;
     int warp;
@@ -75,6 +84,9 @@ struct Fiber : Thread {
     // Its asynchronous copies in flight, the oldest first:
     std::vector<Copy> copies;
     unsigned groups_committed;
+    // Of a cluster: the barrier and the parity of the phase that it waits for; its matrix instructions, in groups.
+    unsigned barrier, parity, wgmma_groups, wgmmas_awaited;
+    std::vector<Wgmma> wgmmas;
     int block_barriers, warp_syncs;
     char* stack;
 #ifdef __x86_64__
@@ -403,6 +415,8 @@ void run_block(unsigned threads)
     orders_after(block_ends);
 }
 
+#include "clusters.h"
+
 // After a failure no thread continues. Tells TSan that all of their accesses are over, so that their memory may be freed.
 void abandon_block([[maybe_unused]] unsigned threads)
 {
@@ -471,7 +485,10 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         return refuse("launch|a block has at most 48 KiB of static and 227 KiB of all shared memory", error, error_size);
     if (!launch.block[0] || !launch.block[1] || launch.block[0] > 1024 || launch.block[1] > 1024 || threads > MAX_THREADS)
         return refuse("launch|a block has 1 to 1024 threads", error, error_size);
-    Fibers block_fibers(threads);
+    unsigned clustered = std::max(1u, launch.cluster);
+    if (clustered > 1 && (threads % 32 || launch.grid[0] % clustered))
+        return refuse("launch|a cluster has whole warps, and a grid whole clusters", error, error_size);
+    Fibers block_fibers(threads * clustered);
     if (!block_fibers.allocated()) return refuse("launch|no memory for the threads' stacks", error, error_size);
 
     failure.clear();
@@ -483,13 +500,13 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     thread_body = thread;
     thread_argument = argument;
     dynamic_bytes = launch.shared_bytes;
-    warps.assign((threads + 31) / 32, {});
+    warps.assign((threads * clustered + 31) / 32, {});
 #ifdef CHECKS_THREADS
     main_race_checker = __tsan_get_current_fiber();
 #endif
-    for (unsigned i = 0; i < threads; ++i) {
+    for (unsigned i = 0; i < threads * clustered; ++i) {
         Fiber& fiber = fibers[i];
-        fiber.index = {i % launch.block[0], i / launch.block[0], 0};
+        fiber.index = {i % threads % launch.block[0], i % threads / launch.block[0], 0};
         fiber.lane = i % 32;
         fiber.warp = i / 32;
         fiber.block_barriers = fiber.warp_syncs = 0;
@@ -499,26 +516,36 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
 #endif
     }
 
-    unsigned long long blocks = static_cast<unsigned long long>(launch.grid[0]) * launch.grid[1];
+    unsigned long long groups = static_cast<unsigned long long>(launch.grid[0]) * launch.grid[1] / clustered;
     std::vector<unsigned long long> turn;
     if (order == SHUFFLED) {
-        turn.resize(blocks);
+        turn.resize(groups);
         std::iota(turn.begin(), turn.end(), 0);
         std::shuffle(turn.begin(), turn.end(), random_engine);
     }
     stop_asked = 0;
-    for (unsigned long long i = 0; i < blocks && failure.empty(); ++i) {
+    for (unsigned long long i = 0; i < groups && failure.empty(); ++i) {
         if (stop_asked) return refuse("launch|stopped between two blocks", error, error_size);
-        unsigned long long block = order == SHUFFLED ? turn[i] : order == REVERSE ? blocks - 1 - i : i;
-        block_index = {static_cast<unsigned>(block % launch.grid[0]), static_cast<unsigned>(block / launch.grid[0]), 0};
-        dynamic_shared = allocate_shared(dynamic_bytes);
-        if (!dynamic_shared) return refuse("launch|no memory for the block's shared memory", error, error_size);
-        run_block(threads);
-        if (!failure.empty()) abandon_block(threads);
-        free_shared(dynamic_shared, dynamic_bytes);
+        unsigned long long first = (order == SHUFFLED ? turn[i] : order == REVERSE ? groups - 1 - i : i) * clustered;
+        std::vector<char*> memory;
+        cluster.clear();
+        for (unsigned long long block = first; block < first + clustered; ++block) {
+            block_index = {static_cast<unsigned>(block % launch.grid[0]), static_cast<unsigned>(block / launch.grid[0]), 0};
+            dynamic_shared = allocate_shared(dynamic_bytes);
+            if (!dynamic_shared) return refuse("launch|no memory for the block's shared memory", error, error_size);
+            memory.push_back(dynamic_shared);
+            if (clustered > 1) cluster.push_back({block_index, dynamic_shared, {shared_first, shared_last}});
+        }
+        active = clustered - 1;
+        if (clustered > 1)
+            run_cluster(threads);
+        else
+            run_block(threads);
+        if (!failure.empty()) abandon_block(threads * clustered);
+        for (char* each : memory) free_shared(each, dynamic_bytes);
     }
 #ifdef CHECKS_THREADS
-    for (unsigned i = 0; i < threads; ++i) __tsan_destroy_fiber(fibers[i].race_checker);
+    for (unsigned i = 0; i < threads * clustered; ++i) __tsan_destroy_fiber(fibers[i].race_checker);
 #endif
     return report(error, error_size);
 }
@@ -586,6 +613,91 @@ void wait_copies(int pending)
     auto end = std::find_if(fiber.copies.begin(), fiber.copies.end(), under_way);
     std::for_each(fiber.copies.begin(), end, perform);
     fiber.copies.erase(fiber.copies.begin(), end);
+}
+
+unsigned shared_address(const void* at)
+{
+    const char* byte = static_cast<const char*>(at);
+    if (is_dynamic_shared(byte)) return static_cast<unsigned>(byte - dynamic_shared);
+    if (byte < shared_first || byte >= shared_last) fail_here("memory", "takes the shared address of what is not in shared memory");
+    return STATICS + static_cast<unsigned>(byte - shared_first);
+}
+
+unsigned rank_in_cluster() { return block_of(this_fiber()); }
+
+void cluster_barrier()
+{
+    this_fiber().state = State::AT_CLUSTER;
+    switch_to_main();
+}
+
+void init_mbarrier(unsigned barrier, unsigned count) { mbarriers[{rank_in_cluster(), barrier}] = {count, count, 0, 0}; }
+
+void wait_mbarrier(unsigned barrier, unsigned parity)
+{
+    Fiber& fiber = this_fiber();
+    mbarrier_at(block_of(fiber), barrier);
+    fiber.barrier = barrier;
+    fiber.parity = parity;
+    while (!phase_ended(fiber)) {
+        fiber.state = State::AT_PHASE;
+        switch_to_main();
+    }
+}
+
+void expect_bytes(unsigned barrier, unsigned bytes)
+{
+    mbarrier_at(rank_in_cluster(), barrier).bytes += bytes;
+    arrive_at_mbarrier(barrier, rank_in_cluster());
+}
+
+void arrive_at_mbarrier(unsigned barrier, unsigned block)
+{
+    if (block >= cluster.size()) fail_here("barrier", "arrives at a barrier of a block that its cluster does not have");
+    Mbarrier& there = mbarrier_at(block, barrier);
+    if (!there.pending) fail_here("barrier", "arrives at a barrier once more than its phase awaits");
+    --there.pending;
+    end_phase_if_complete(there);
+}
+
+void bulk_copy(unsigned blocks, unsigned to, const void* from, unsigned bytes, unsigned barrier)
+{
+    if (!blocks || blocks >> cluster.size()) fail_here("copy", "copies to a block that its cluster does not have");
+    if (to % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16) fail_here("copy", "is not aligned to 16 bytes");
+    if (to >= STATICS || to + bytes > dynamic_bytes) fail_here("copy", "copies beyond the dynamic shared memory");
+    for (unsigned block = 0; block < cluster.size(); ++block)
+        if (blocks >> block & 1) mbarrier_at(block, barrier);
+    BulkCopy copy{blocks, to, bytes, barrier, static_cast<const char*>(from)};
+    if (copy_completion == EARLY || (copy_completion == MIXED && random_engine() & 1))
+        complete(copy);
+    else
+        bulk_copies.push_back(copy);
+}
+
+void wgmma(int* d, unsigned a, unsigned b, bool adding, bool is_signed)
+{
+    Fiber& fiber = this_fiber();
+    fiber.wgmmas.push_back({d, a, b, adding, is_signed, fiber.wgmma_groups});
+}
+
+void commit_wgmmas()
+{
+    Fiber& fiber = this_fiber();
+    ++fiber.wgmma_groups;
+    if (copy_completion == EARLY) execute_wgmmas(fiber, fiber.wgmma_groups);
+}
+
+void wait_wgmmas(unsigned pending)
+{
+    Fiber& fiber = this_fiber();
+    if (fiber.wgmma_groups <= pending) return;
+    fiber.wgmmas_awaited = fiber.wgmma_groups - pending;
+    while (!warpgroup_has_committed(fiber)) {
+        fiber.state = State::AT_WGMMA;
+        switch_to_main();
+    }
+    Fiber* first = &fiber - fiber.index.x % 128;
+    for (Fiber* other = first; other < first + 128; ++other) execute_wgmmas(*other, fiber.wgmmas_awaited);
 }
 
 }  // namespace cuda_on_cpu

@@ -11,7 +11,8 @@ __device__ __forceinline__ double multiply_add(double x, double y, double sum) {
 
 __device__ __forceinline__ int dot_bytes(unsigned unsigned_bytes, unsigned signed_bytes, int sum)
 {
-    for (int i = 0; i < 32; i += 8) sum += static_cast<int>(unsigned_bytes >> i & 255) * static_cast<signed char>(signed_bytes >> i & 255);
+    for (int i = 0; i < 32; i += 8)
+        sum += static_cast<int>(unsigned_bytes >> i & 255) * static_cast<signed char>(signed_bytes >> i & 255);
     return sum;
 }
 

@@ -15,6 +15,7 @@ from hybrid.devices.modular import ModularProduct
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
+from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
@@ -129,10 +130,14 @@ class RankRun:
         return self._check.judge(checking.all)
 
     def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
-        """Of a check that is undecided: all sums of C that look wrong, the same on every rank. None where others may, too."""
+        """Of a check that is undecided: all sums of C that look wrong, the same on every rank. None where others may, too, or
+        where all elements are integers: of these the host may tell whether they are right without regard to rounding."""
         if check is None or not all(found.all_told for found in self._findings):
             return ()
-        if any(found.sums is not None and found.sums.not_judged for found in self._findings):
+        sums = [found.sums for found in self._findings if found.sums is not None]
+        if any(of_rank.not_judged for of_rank in sums):
+            return ()
+        if all(max(of_rank.largest_a, of_rank.largest_b) < NOT_INTEGRAL for of_rank in sums):
             return ()
         return tuple(suspect for found in self._findings for suspect in found.suspects)
 

@@ -56,6 +56,7 @@ class Launch:
     block: tuple[int, int]
     shared_bytes: int
     architecture: str = ""  # the only one it runs on, such as sm_90a; empty: any
+    cluster: int = 1  # thread blocks
 
 
 def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:

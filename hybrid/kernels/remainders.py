@@ -8,6 +8,7 @@ from typing import Protocol
 from hybrid.kernels.catalogue import Launch
 
 LEAST_CAPABILITY = 80  # of mma.sync with bytes
+MOST_TERMS = 65535 * 128  # of a sum: units along k are blocks in y
 _HOPPER = 90
 _THREADS, _WARPS = 256, 8
 _CHUNK, _COLUMNS = 512, 32  # norms.cu: rows of B and its columns that a block adds up; packed.cuh: columns that a block packs
@@ -59,7 +60,7 @@ def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) ->
     if gpu.capability == _HOPPER:
         tile, shared = _WGMMA
         clusters = min(gpu.multiprocessors // 2, moduli * _pieces(rows, tile) * _pieces(columns, tile))
-        return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a")
+        return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a", 2)
     tile, shared = _MMA
     return Launch("products_mma.cu", expression, (moduli * _pieces(rows, tile) * _pieces(columns, tile), 1), (128, 1), shared)
 

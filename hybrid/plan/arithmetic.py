@@ -46,11 +46,13 @@ class Arithmetic:
     def limit(self, inner: int) -> float:
         """The largest norm that a scaled line of so many elements may have, before it is rounded; 0 where none is scaled.
 
-        Norms of R = √((P-1)/2) each keep a sum of products within ±P/2 (Cauchy-Schwarz). Rounding adds √inner / 2 at most.
+        Norms of R = √((P-1)/2) each keep a sum of products within ±P/2 (Cauchy-Schwarz). Rounding adds √inner / 2 at most. And
+        near ±P/2 the last step may be wrong: it takes off a multiple of P that the high parts of the weights choose alone, which
+        errs by less than 5e-8·P.
         """
         if not self.scaled:
             return 0.0
-        return (math.sqrt((math.prod(MODULI[: self.moduli]) - 1) // 2) - math.sqrt(inner) / 2) * (1 - 1e-9)
+        return (math.sqrt((math.prod(MODULI[: self.moduli]) - 1) // 2) - math.sqrt(inner) / 2) * (1 - 1e-7)
 
 
 NATIVE, BYTES = Arithmetic(0, scaled=False), Arithmetic(1, scaled=False)
@@ -107,5 +109,5 @@ def choose(a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable
 
 
 def _moduli_for(bound: int) -> int:
-    """The fewest for which kernels are compiled, and whose product has room for integers up to ±bound."""
-    return next(count for count in _FOR_INTEGERS if math.prod(MODULI[:count]) > 2 * bound)
+    """The fewest for which kernels are compiled, and whose product has room for integers up to ±bound and, as above, a bit more."""
+    return next(count for count in _FOR_INTEGERS if math.prod(MODULI[:count]) > 2 * bound + (bound >> 20))

@@ -39,7 +39,8 @@ class OperandRemainders:
         lines, units = slots * slot_lines, -(-inner // UNIT)
         plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // sampling(inner, dtype)) * UNIT
         chunks = -(-inner // CHUNK_ROWS) if in_chunks else 1
-        sizes = (moduli * plane_bytes, magnitude_bytes, 32 * lines * chunks, 40 * lines, 4 * lines)
+        # A cluster reads two units of lines, so from an odd one at the end one more.
+        sizes = (moduli * plane_bytes + UNIT * units * UNIT, magnitude_bytes, 32 * lines * chunks, 40 * lines, 4 * lines)
         offsets = [offset]
         for size in sizes:
             offsets.append(offsets[-1] + _aligned(size))

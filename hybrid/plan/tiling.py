@@ -22,7 +22,7 @@ def choose_tiling(request: TilingRequest) -> Tiling:
 
     Products from remainders need panels of whole units, and norms of whole columns, so no k-slabs. Else they are native.
     """
-    if request.moduli:
+    if request.moduli and not request.slab_rows:
         tiling = _choose_tiling(replace(request, may_use_slabs=False))
         if _has_whole_units(request, tiling):
             return tiling

@@ -118,8 +118,7 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     if _memory_is_unknown(plan, machine, gpus) or (missing and not machine.free):
         return Unknown(None, gpus, plan, choice.kernel)
     placements = _place_ranks(machine, settings, gpus)
-    no_room = "no room for remainders, or panels that are no multiples of 128"
-    why_so_precise = precision.reason if plan.moduli or not precision.moduli else no_room
+    why_so_precise = precision.reason if plan.moduli or not precision.moduli else _why_no_remainders(settings)
     reasons = choice.reason, device_reason, transport.reason, why_so_precise
     return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved)
 
@@ -209,6 +208,12 @@ def _plan_that_fits(
         if _fits(plan, memory):
             return plan
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
+
+
+def _why_no_remainders(settings: Settings) -> str:
+    if settings.panel_rows or settings.panel_columns or settings.slab_rows:
+        return "panels of whole multiples of 128 and no k-slabs would be needed"
+    return "no room for remainders"
 
 
 def _fits(plan: Plan, memory: int) -> bool:

@@ -10,7 +10,7 @@ from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import Kernel
-from hybrid.kernels.remainders import LEAST_CAPABILITY
+from hybrid.kernels.remainders import LEAST_CAPABILITY, MOST_TERMS
 from hybrid.plan.arithmetic import expected, most_moduli
 from hybrid.plan.machine_model import H200
 from hybrid.plan.request import TilingRequest
@@ -57,11 +57,15 @@ def choose_precision(
     settings: Settings, asked_for: Kernel | None, device: str, capability: int, tallest: TilingRequest
 ) -> Precision:
     """`asked_for`: the kernel, None for auto. `tallest`: what the tallest row block is multiplied by, and over how many links.
-    UsageError where `fast` cannot be had."""
+    UsageError where `fast` is asked for with a kernel."""
     problem = tallest.problem
     fast = settings.precision == "fast"
     if settings.precision == "native":
         return Precision(0, "asked for")
+    if not (problem.n and problem.l and problem.m):
+        return Precision(0, "there is nothing to multiply")
+    if problem.l > MOST_TERMS:
+        return Precision(0, f"sums have more than {MOST_TERMS:,} terms")
     if asked_for is not None:
         if fast:
             raise UsageError(f"precision fast has kernels of its own: it goes with kernel auto, not with {asked_for.name}")

@@ -52,7 +52,7 @@ def test_remainders_are_explained_with_their_memory(explained):
     assert "in 16 row panel(s), B in 8 column panel(s), 23 tile(s) of C" in lines[4]
     assert float(lines[4].split(" GiB in GPU 0")[0].rsplit(" ", 1)[1]) * GiB > (3 * 8 + 2 * 15) * 16_000**2
     lines = explained(problem, 1, gpus_per_node=1, check="off", gpu_memory=8 * GiB)
-    assert lines[2] == "precision native: no room for remainders, or panels that are no multiples of 128"
+    assert lines[2] == "precision native: no room for remainders"
     assert "5.7 GiB in GPU 0" in lines[4]
 
 

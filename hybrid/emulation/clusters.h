@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+// Thread-block clusters: blocks that run together, with barriers that count arrivals and bytes, bulk copies between global memory
+// and any block's shared memory, and matrix instructions of warpgroups. A part of runtime.cpp.
+//
+// A fiber waits at such a barrier until its phase has ended. When no fiber can continue, a bulk copy under way is completed: so
+// copies come as late as they may. Matrix instructions are executed when they are waited for, or committed where copies are early:
+// then they read shared memory as late, or as early, as they may.
+#pragma once
+
+struct ClusterBlock {
+    uint3 index;
+    char* shared;               // dynamic shared memory
+    std::vector<char> statics;  // its __shared__ variables, while another block's lie in .bss
+};
+
+struct Mbarrier {
+    unsigned count, pending, phase;
+    long long bytes;  // announced, and not there yet
+};
+
+struct BulkCopy {
+    unsigned blocks, to, bytes, barrier;
+    const char* from;
+};
+
+constexpr unsigned STATICS = 1 << 20;  // shared addresses from here on are those of __shared__ variables
+
+std::vector<ClusterBlock> cluster;  // empty where blocks run one by one
+unsigned active;                    // whose __shared__ variables lie in .bss
+std::map<std::pair<unsigned, unsigned>, Mbarrier> mbarriers;  // by block and shared address
+std::vector<BulkCopy> bulk_copies;                            // under way
+
+unsigned block_of(const Fiber& fiber) { return static_cast<unsigned>(&fiber - fibers) / (block_size.x * block_size.y); }
+
+void activate(unsigned block)
+{
+    if (block != active) {
+        cluster[active].statics.assign(shared_first, shared_last);
+        move_bytes(shared_first, cluster[block].statics.data(), static_cast<int>(shared_last - shared_first));
+    }
+    active = block;
+    block_index = cluster[block].index;
+    dynamic_shared = cluster[block].shared;
+}
+
+char* shared_at(unsigned block, unsigned address)
+{
+    if (address < STATICS) return cluster[block].shared + address;
+    return (block == active ? shared_first : cluster[block].statics.data()) + (address - STATICS);
+}
+
+Mbarrier& mbarrier_at(unsigned block, unsigned address)
+{
+    auto found = mbarriers.find({block, address});
+    if (found == mbarriers.end()) fail_here("barrier", "uses a barrier in shared memory that was not initialized");
+    return found->second;
+}
+
+void end_phase_if_complete(Mbarrier& barrier)
+{
+    if (barrier.pending || barrier.bytes) return;
+    barrier.pending = barrier.count;
+    ++barrier.phase;
+}
+
+void complete(const BulkCopy& copy)
+{
+    for (unsigned block = 0; block < cluster.size(); ++block) {
+        if (!(copy.blocks >> block & 1)) continue;
+        move_bytes(shared_at(block, copy.to), copy.from, static_cast<int>(copy.bytes));
+        Mbarrier& barrier = mbarriers.at({block, copy.barrier});
+        barrier.bytes -= copy.bytes;
+        end_phase_if_complete(barrier);
+    }
+}
+
+bool phase_ended(const Fiber& fiber)
+{
+    const Mbarrier& barrier = mbarriers.at({block_of(fiber), fiber.barrier});
+    return barrier.phase % 2 != fiber.parity;
+}
+
+// Byte k of a line: 128 bytes each, whose 16-byte pieces are exchanged by the 128-byte swizzle.
+int byte_at(const Fiber& fiber, unsigned first, unsigned line, unsigned k, bool is_signed)
+{
+    unsigned linear = first + 128 * line + k;
+    char byte = *shared_at(block_of(fiber), linear ^ (linear >> 7 & 7) << 4);
+    return is_signed ? static_cast<signed char>(byte) : static_cast<unsigned char>(byte);
+}
+
+void execute(const Fiber& fiber, const Wgmma& one)
+{
+    unsigned thread = fiber.index.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    for (unsigned half = 0; half < 2; ++half) {
+        int line_of_a[32];
+        for (unsigned k = 0; k < 32; ++k) line_of_a[k] = byte_at(fiber, one.a, row + 8 * half, k, one.is_signed);
+        for (unsigned j = 0; j < 64; ++j) {
+            unsigned sum = one.adding ? one.d[j / 2 * 4 + 2 * half + j % 2] : 0;
+            for (unsigned k = 0; k < 32; ++k)
+                sum += line_of_a[k] * byte_at(fiber, one.b, j / 2 * 8 + column + j % 2, k, one.is_signed);
+            one.d[j / 2 * 4 + 2 * half + j % 2] = static_cast<int>(sum);
+        }
+    }
+}
+
+void execute_wgmmas(Fiber& fiber, unsigned until)
+{
+    auto later = [&](const Wgmma& one) { return one.group >= until; };
+    auto end = std::find_if(fiber.wgmmas.begin(), fiber.wgmmas.end(), later);
+    std::for_each(fiber.wgmmas.begin(), end, [&](const Wgmma& one) { execute(fiber, one); });
+    fiber.wgmmas.erase(fiber.wgmmas.begin(), end);
+}
+
+// The matrix instructions of a warpgroup complete together, when all of its four warps have committed them.
+bool warpgroup_has_committed(const Fiber& fiber)
+{
+    const Fiber* first = &fiber - fiber.index.x % 128;
+    return std::all_of(first, first + 128, [&](const Fiber& other) { return other.wgmma_groups >= fiber.wgmmas_awaited; });
+}
+
+bool may_continue(const Fiber& fiber)
+{
+    return (fiber.state == State::AT_PHASE && phase_ended(fiber)) ||
+           (fiber.state == State::AT_WGMMA && warpgroup_has_committed(fiber));
+}
+
+// Lets all fibers that wait in this state continue, if all of these do; whether it has.
+bool release(unsigned first, unsigned count, State state)
+{
+    for (unsigned i = first; i < first + count; ++i)
+        if (fibers[i].state != state) return false;
+    for (unsigned i = first; i < first + count; ++i) fibers[i].state = State::READY;
+    return true;
+}
+
+// Runs each warp that can continue, once; whether any could.
+bool run_ready_warps(unsigned threads)
+{
+    static std::vector<unsigned> turn;
+    bool moved = false;
+    make_order(turn, warps.size());
+    for (unsigned number : turn) {
+        Fiber* lanes = fibers + 32 * number;
+        bool ready = false;
+        for (int lane = 0; lane < 32; ++lane) {
+            if (may_continue(lanes[lane])) lanes[lane].state = State::READY;
+            ready |= lanes[lane].state == State::READY;
+        }
+        if (!ready) continue;
+        moved = true;
+        activate(number * 32 / threads);
+        run_warp(number, threads * static_cast<unsigned>(cluster.size()));
+        if (!failure.empty()) return true;
+    }
+    return moved;
+}
+
+void run_cluster(unsigned threads)
+{
+    unsigned all = threads * static_cast<unsigned>(cluster.size());
+    mbarriers.clear();
+    bulk_copies.clear();
+    for (unsigned i = 0; i < all; ++i) {
+        fibers[i].state = State::READY;
+        fibers[i].copies.clear();
+        fibers[i].wgmmas.clear();
+        fibers[i].groups_committed = fibers[i].wgmma_groups = 0;
+    }
+    for (Warp& warp : warps) warp.running = ~0u, warp.waiting = 0;
+    while (failure.empty()) {
+        bool moved = run_ready_warps(threads);
+        if (!failure.empty()) return;
+        for (unsigned block = 0; block < cluster.size(); ++block) moved |= release(block * threads, threads, State::AT_BLOCK);
+        moved |= release(0, all, State::AT_CLUSTER);
+        if (moved) continue;
+        if (std::all_of(fibers, fibers + all, [](const Fiber& fiber) { return fiber.state == State::LEFT; })) break;
+        if (bulk_copies.empty()) return fail(fibers[0], "barrier", "some threads of its cluster wait for what never comes");
+        auto one = bulk_copies.begin() + (copy_completion == MIXED ? random_engine() % bulk_copies.size() : 0);
+        BulkCopy copy = *one;
+        bulk_copies.erase(one);
+        complete(copy);
+    }
+    if (!bulk_copies.empty()) fail(fibers[0], "copy", "its cluster has left with bulk copies under way");
+}
