@@ -109,5 +109,5 @@ def choose(a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable
 
 
 def _moduli_for(bound: int) -> int:
-    """The fewest for which kernels are compiled, and whose product has room for integers up to ±bound and, as above, a bit more."""
+    """The fewest for which kernels are compiled, and whose product has room for integers up to ±bound, and a bit more."""
     return next(count for count in _FOR_INTEGERS if math.prod(MODULI[:count]) > 2 * bound + (bound >> 20))
