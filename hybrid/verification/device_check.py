@@ -70,6 +70,7 @@ class DeviceCheck:
         )
         self._subtractions: dict[tuple[Span, Span, Span], Operation] = {}
         self._pending: dict[Span, _Pending] = {}
+        self._subtracted: list[tuple[Span, Event]] = []  # rows of the buffer of A, in order, and until when they are read
 
     def _make_matrices(self, problem: Problem) -> None:
         layout, operations = self.layout, self._operations
@@ -107,14 +108,16 @@ class DeviceCheck:
     def begin(self) -> None:
         """A product begins."""
         self._pending.clear()
+        self._subtracted.clear()
         self._clear([])
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
         """Subtract what rows of A are still needed for. Returns what must be complete before they are overwritten."""
         if arrival.operand == "B":
             return []
-        met = [rows for rows, pending in self._pending.items() if pending.buffer_rows.meets(arrival.buffer_span)]
-        return self._subtract(met)
+        self._subtract([rows for rows, pending in self._pending.items() if pending.buffer_rows.meets(arrival.buffer_span)])
+        # Rows of several panels are subtracted together, and some of these may have been since long.
+        return [event for rows, event in self._subtracted if rows.meets(arrival.buffer_span)][-1:]
 
     def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
         """Arrival `number` of the rank's order is on the device after these events. Returns what must be complete before it is
@@ -220,7 +223,8 @@ class DeviceCheck:
             else:
                 blocks.append((rows, pending.buffer_rows, groups))
         keys = [(rows, buffer_rows, of_group) for rows, buffer_rows, groups in blocks for of_group in groups]
-        return [self._subtraction(*key)([]) for key in keys][-1:]
+        self._subtracted += [(key[1], self._subtraction(*key)([])) for key in keys]
+        return [event for _, event in self._subtracted[-1:]]
 
     def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> Operation:
         key = (rows, buffer_rows, groups)

@@ -113,6 +113,12 @@ def test_nothing_is_found_in_little_memory(n, l, m, memory, group, at_once, seed
         assert_right(checked_product(n, l, m, ShuffledDevice(seed), group=group, device_memory=memory))
 
 
+def test_rows_that_are_subtracted_together_are_all_read_before_they_are_overwritten():
+    with patch.object(device_check, "_ROWS_AT_ONCE", 8):  # those of four panels, the first of which is the next to go
+        for seed in range(10):
+            assert_right(checked_product(10, 3, 11, ShuffledDevice(seed), group=1, device_memory=1024))
+
+
 @examples(40)
 @given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, group=groups, seed=seeds)
 def test_nothing_is_found_where_panels_that_stay_come_in_slabs(n, l, m, memory, slab_rows, group, seed):

@@ -86,8 +86,8 @@ FAULTS = (
     *in_kernel(
         "byte_products",
         Fault("unsigned instead of signed bytes", "Tiles = ::Tiles<signed char>;", "Tiles = ::Tiles<unsigned char>;"),
-        Fault("columns in the order of remainders", "column + 8 * j + n % 2;", "column + 2 * j + n % 2;"),
-        Fault("the end of C is no end", "if (c.holds(r, k))", "if (r < c.rows)", kind="canary"),
+        Fault("columns in the order of remainders", "to[8 * j + n] =", "to[2 * j + n] ="),
+        Fault("the end of C is no end", "if (8 * j + n < there) to", "to", kind="canary"),
     ),
     *in_kernel(
         "reconstruct",
