@@ -142,7 +142,7 @@ any_matrices = given(
 )
 
 
-@examples(800)
+@examples(500)
 @any_matrices
 def test_what_the_guard_takes_errs_no_more_than_native_arithmetic(**case):
     checked(**case)
