@@ -64,7 +64,8 @@ def build_parser() -> Parser:
     how = parser.add_argument_group("how")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
-    how.add_argument("--precision", help="native arithmetic; auto: from remainders, where as accurate and faster; or fast (auto)")
+    remainders = "from 8-bit remainders, where as accurate and faster"
+    how.add_argument("--precision", help=f"of GPUs: native; auto: also {remainders}; fast: with fewer of them (auto)")
     how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
     how.add_argument("--grid", metavar="RxC", help="of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)")
     add_job_options(how)
