@@ -22,7 +22,7 @@ _INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers that scaled el
 _EXACT_BITS = {"float64": 53, "float32": 24}  # every integer of so many bits is a number of the type
 _FOR_INTEGERS = (3, 5, 7)  # moduli; 7 are enough for 53 bits
 # So many moduli are as accurate as native arithmetic, if the least ratio Σ|a·b| / (|row|·|column|) is proved to be at least so
-# much. Chosen so that of thousands of random matrices of many kinds none had a larger error: see tests/experiments/test_accuracy.py.
+# much. With these bounds none of thousands of random matrices had a larger error (tests/experiments/test_accuracy.py).
 _PROVED = {"float64": ((15, 2.0**-6),), "float32": ((7, 2.0**-3), (8, 2.0**-6))}
 _FAST = {"float64": (14, 2.0**-2)}  # about as accurate, if it is estimated to be so much
 
