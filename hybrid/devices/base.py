@@ -99,6 +99,9 @@ class KernelQueues(Protocol):
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         """Fill a contiguous matrix with this byte."""
 
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        """One call for these, in their order: cheaper to enqueue again and again."""
+
     def host_memory(self, shape: tuple[int, int], dtype: str) -> Any:
         """A NumPy array in host memory that kernels can write to."""
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kernels beside those of the catalogue, on streams of a CUDA GPU: compiled at first use, launched with prepared arguments."""
+"""Kernels beside those of the catalogue, on streams of a CUDA GPU: compiled at first use, launched with prepared arguments; of
+several that belong together a CUDA graph is made."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ class CudaQueues:
         self._cupy, self._device, self._enqueue = cupy, device, enqueue
         self._functions: dict[tuple[str, str], Any] = {}
         self.capability, self.multiprocessors = capability, int(device.attributes["MultiProcessorCount"])
+        with device:
+            self._recorder = cupy.cuda.Stream(non_blocking=True)
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
         missing = [launch for launch in launches if (launch.source, launch.expression) not in self._functions]
@@ -51,6 +54,9 @@ class CudaQueues:
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         return lambda stream: self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
 
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        return Together(calls, self._recorder)
+
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         size = shape[0] * shape[1]
         pinned = self._cupy.cuda.alloc_pinned_memory(size * np.dtype(dtype).itemsize)
@@ -63,3 +69,33 @@ class CudaQueues:
                     call(stream)
 
         return self._enqueue(after, launch, queue)
+
+
+class Together:
+    """Calls in turn, from the second time on as one CUDA graph: a launch takes the host up to 20 µs, and a tile has two dozen.
+    But building a graph takes longer than launching its kernels once."""
+
+    def __init__(self, calls: Sequence[KernelCall], recorder: Any) -> None:
+        self._calls, self._recorder, self._was_called = calls, recorder, False
+        self._graph: Any = None
+
+    def __call__(self, stream: Any) -> None:
+        if self._graph is not None:
+            self._graph.launch(stream)
+        elif self._was_called:
+            self._graph = self._recorded()
+            self._graph.launch(stream)
+        else:
+            self._was_called = True
+            for call in self._calls:
+                call(stream)
+
+    def _recorded(self) -> Any:
+        with self._recorder as stream:
+            stream.begin_capture()
+            try:
+                for call in self._calls:
+                    call(stream)
+            finally:
+                graph = stream.end_capture()
+        return graph

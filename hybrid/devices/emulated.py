@@ -79,6 +79,13 @@ class EmulatedQueues:
     def clearing(self, matrix: np.ndarray, byte: int) -> KernelCall:
         return lambda stream: matrix.view(np.uint8).fill(byte)
 
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        def call(stream: None) -> None:
+            for each in calls:
+                each(stream)
+
+        return call
+
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         return np.empty(shape, dtype)
 

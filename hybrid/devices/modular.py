@@ -81,7 +81,7 @@ class ModularProduct:
         self._panels: dict[tuple[str, int], _Panel] = {}
         self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: where and when the ratio is told
         self._asked, self._asks_ahead = 0, False
-        self._prepared: dict[tuple[object, ...], list[KernelCall]] = {}  # what products launch again and again
+        self._prepared: dict[tuple[object, ...], KernelCall] = {}  # what products launch again and again
         self._queues.compile_ahead(self._usual_launches())
 
     def _usual_launches(self) -> list[Launch]:
@@ -104,7 +104,7 @@ class ModularProduct:
         """A panel is complete after these events. Returns when it has been measured."""
         lines = self._operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
         measure = self._once(("measure", arrival.operand, lines), lambda: self._measuring(arrival.operand, lines, matrix))
-        event = self._queues.enqueue(measure, after, _PREPARE)
+        event = self._queues.enqueue([measure], after, _PREPARE)
         self._panels[arrival.operand, lines.lo] = _Panel(arrival.operand, lines, matrix, event)
         return event
 
@@ -136,17 +136,17 @@ class ModularProduct:
             if panel.held != arithmetic:
                 panel.held = arithmetic
                 reducing = partial(self._reducing, panel, arithmetic)
-                work += self._once(("remainders", panel.operand, panel.lines, arithmetic), reducing)
+                work.append(self._once(("remainders", panel.operand, panel.lines, arithmetic), reducing))
         multiplying = partial(self._multiplying, rows, columns, c, arithmetic)
-        work += self._once(("products", rows, columns, arithmetic), multiplying)
+        work.append(self._once(("products", rows, columns, arithmetic), multiplying))
         return self._queues.enqueue(work, after, _PRODUCTS)
 
-    def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]]) -> list[KernelCall]:
+    def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]]) -> KernelCall:
         """Prepared at first: views of device memory take longer to make than kernels to launch."""
         if key not in self._prepared:
             if len(self._prepared) >= _MOST_PREPARED:
                 self._prepared.clear()
-            self._prepared[key] = make()
+            self._prepared[key] = self._queues.together(make())
         return self._prepared[key]
 
     def _panels_in(self, operand: str, lines: Span) -> list[_Panel]:
@@ -167,9 +167,9 @@ class ModularProduct:
         for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
             if not panel.has_magnitudes:
                 panel.has_magnitudes = True
-                work += self._once(("magnitudes", panel.operand, panel.lines), partial(self._packing_magnitudes, panel))
+                work.append(self._once(("magnitudes", panel.operand, panel.lines), partial(self._packing_magnitudes, panel)))
         number = self._asked % GUARDS
-        work += self._once(("guard", rows, columns, number), partial(self._guarding, rows, columns, number))
+        work.append(self._once(("guard", rows, columns, number), partial(self._guarding, rows, columns, number)))
         self._guarded[rows, columns] = number, self._queues.enqueue(work, [], _PREPARE)
         self._asked += 1
 

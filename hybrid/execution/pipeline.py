@@ -70,19 +70,16 @@ def run_share(
     check: DeviceCheck | None = None,
     gather: PanelGather | None = None,
     modular: ModularProduct | None = None,
-    submitted: Callable[[], None] = lambda: None,
 ) -> Timings:
     """Multiply the rank's row block by B in the device's buffers; panels of C are sent meanwhile. Returns what `Device.finish`
-    does. `modular`: computes the tiles, from remainders where it can; else the device does. `submitted` is called when all copies
-    of this rank's panels and tiles have been."""
-    transport.begin()
+    does. `modular`: computes the tiles, from remainders where it can; else the device does."""
+    transport.begin(share.order)
     if check is not None:
         check.begin()
     if modular is not None:
         modular.begin()
     run = _Run(share, buffers, transport, device, entering, check, gather, modular)
     run.submit()
-    submitted()
     run.submit_checks()
     if check is not None:
         check.finish()

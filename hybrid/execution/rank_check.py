@@ -55,10 +55,10 @@ class RankCheck:
             self._rank_device.reserved_for_check = self._plan.bytes_of_device_check(self._team.rank)
             self.device = self._once("sums", lambda: DeviceCheck(operations, layout, buffers, problem))
 
-    def begin(self, *, held: bool = False) -> None:
-        """A product begins. `held`: threads sum nothing before all copies have been submitted."""
+    def begin(self) -> None:
+        """A product begins."""
         if self.copies is not None:
-            self.copies.begin(held=held)
+            self.copies.begin()
 
     def abandon(self) -> None:
         """The product failed. When this returns, no matrix is read any more."""

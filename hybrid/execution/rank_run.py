@@ -86,8 +86,7 @@ class RankRun:
             self._team.timeline.add("prepare", began, time.perf_counter())
         self._done = 0
         if self._check is not None:
-            # A product from remainders is submitted as its panels arrive, by a thread that needs the GIL again and again.
-            self._check.begin(held=self._modular is not None)
+            self._check.begin()
         if self._rank_device.flags is not None:
             self._rank_device.flags.new_round()
         for panels in (self._gather, self._panel_stream):
@@ -175,8 +174,7 @@ class RankRun:
         if self._staged:
             check = self._check.device if self._check is not None else None
             parts = self._share, self._buffers, self._transport, device, self._entering
-            copies = self._check.copies if self._check is not None else None
-            return run_share(*parts, check, self._gather, self._modular, copies.proceed if copies is not None else lambda: None)
+            return run_share(*parts, check, self._gather, self._modular)
         assert self._matrices is not None
         return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream, self._gather)
 

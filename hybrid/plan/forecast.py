@@ -33,7 +33,7 @@ def forecast(problem: Problem, arrivals: Iterable[Arrival], model: MachineModel,
         if arrival.operand == "A":
             copied_in += problem.bytes(lines, problem.l)
         else:
-            gaps = 0 if lines == problem.m else model.panel_row_overhead_bytes
+            gaps = 0 if lines == problem.m else 2 * model.panel_row_overhead_bytes
             copied_in += problem.l * (lines * item + gaps) / links
         for tile in arrival.releases:
             elements = len(tile.rows) * len(tile.columns)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ class CopyObserver(Protocol):
     """Told of the copies from and to the memory in which the operands and C lie."""
 
     def loaded(self, rank: int, arrival: Arrival) -> None:
-        """What a rank's device gets by this arrival is in memory, and its copy is enqueued."""
+        """What a rank's device gets by this arrival is in memory. May be told more than once."""
 
     def stored(self, rank: int, tile: Tile, event: Event) -> None:
         """A tile of a rank is in memory after the event."""
@@ -36,8 +37,8 @@ class CopyObserver(Protocol):
 class Transport(Protocol):
     """Enqueues a rank's copies. Made once for a plan, used for any number of products, each from `begin` to `finish`."""
 
-    def begin(self) -> None:
-        """A product begins on all ranks."""
+    def begin(self, order: Sequence[Arrival]) -> None:
+        """A product begins on all ranks, and this one will load these."""
 
     def ready(self, arrival: Arrival) -> bool:
         """Whether `load` would return without waiting for other ranks."""

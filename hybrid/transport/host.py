@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hybrid.devices.base import Device, Event, Timings
@@ -25,8 +26,11 @@ class HostTransport:
         self._device, self._rank, self._matrices = device, rank, matrices
         self._observer, self._panel_stream = observer, panel_stream
 
-    def begin(self) -> None:
-        pass
+    def begin(self, order: Sequence[Arrival]) -> None:
+        # All at once and not as they are copied: what threads do with them beside that shall be done when C begins to come.
+        for arrival in order:
+            if self._observer is not None and self.ready(arrival):
+                self._observer.loaded(self._rank, arrival)
 
     def ready(self, arrival: Arrival) -> bool:
         return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)

@@ -32,7 +32,8 @@ class NcclTransport(HostTransport):
         self._device_group, self._own_rows, self._rows_of = device_group, rows_of[rank], rows_of
         self._gathered: list[Event] = []
 
-    def begin(self) -> None:
+    def begin(self, order: Sequence[Arrival]) -> None:
+        super().begin(order)
         self._gathered = []
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:

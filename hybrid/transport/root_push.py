@@ -8,7 +8,7 @@ of C back. The other ranks copy B from their peers and multiply.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -28,7 +28,7 @@ class RootPushReceiver:
         self._device, self._flags, self._rank, self._root, self._peers = device, flags, rank, root, peers
         self._stored = 0
 
-    def begin(self) -> None:
+    def begin(self, order: Sequence[Arrival]) -> None:
         self._stored = 0
 
     def ready(self, arrival: Arrival) -> bool:
@@ -80,7 +80,7 @@ class RootPushDriver:
         self._events: dict[tuple[int, int], Event] = {}
         self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # of the other ranks, their tiles in order
 
-    def begin(self) -> None:
+    def begin(self, order: Sequence[Arrival]) -> None:
         others = {rank: peer.share for rank, peer in self._peers.items() if rank != self._root}
         self._to_store = {rank: deque(enumerate(_stored_tiles(share))) for rank, share in others.items()}
         for rank, arrival in self._in_turn(lambda share: share.order):

@@ -53,19 +53,14 @@ class CopyChecksums:
         self._complete = False  # the last product's were all made
         self._of_rows: dict[int, np.ndarray] = {}  # for each rank, of all rows of its pieces
 
-    def begin(self, *, held: bool = False) -> None:
-        """A product begins. The operands are the same as before. `held`: no thread sums anything before `proceed`."""
+    def begin(self) -> None:
+        """A product begins. The operands are the same as before."""
         keeps = self._complete and all(each.keeps for each in self._summing.values())
         for rank, summed in self._summed.items():
             self._summed[rank] = {number: piece for number, piece in summed.items() if keeps and piece.operand != "C"}
         self._complete = False
         for each in self._summing.values():
-            each.begin(held=held)
-
-    def proceed(self) -> None:
-        """The copies have been submitted."""
-        for each in self._summing.values():
-            each.proceed()
+            each.begin()
 
     def abandon(self) -> None:
         """The product has failed. When this returns, no matrix is read any more."""
@@ -74,7 +69,7 @@ class CopyChecksums:
             each.abandon()
 
     def loaded(self, rank: int, arrival: Arrival) -> None:
-        """This arrival of a rank is in memory, and its copy to the device is enqueued."""
+        """What arrives on a rank's device by this is in memory."""
         for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
             if piece.number not in self._summed[rank] and (piece.operand == "A" or self._sums_piece(rank, piece)):
                 self._sum(rank, piece, None)

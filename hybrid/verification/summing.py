@@ -30,11 +30,8 @@ _ROWS_AGAIN = 256  # one of so many rows of C is summed again when all copies ar
 class Summing(Protocol):
     keeps: bool  # the checksums of one product are still there in the next
 
-    def begin(self, *, held: bool = False) -> None:
-        """A product begins. `held`: threads sum nothing before `proceed`."""
-
-    def proceed(self) -> None:
-        """From now on threads may take the GIL, which the one that submits the copies needed."""
+    def begin(self) -> None:
+        """A product begins."""
 
     def abandon(self) -> None:
         """It has failed: sum nothing more. When this returns, no matrix is read."""
@@ -59,21 +56,16 @@ class ByThreads:
         self._stored: list[tuple[Piece, np.ndarray, np.ndarray]] = []  # the pieces of C in this product
         self._abandoned = False
         self._failure: BaseException | None = None  # of the thread that shares the work out
-        self._shared_out, self._may_begin = threading.Event(), threading.Event()
+        self._shared_out = threading.Event()
         self._shared_out.set()
 
-    def begin(self, *, held: bool = False) -> None:
+    def begin(self) -> None:
         self.abandon()
         self._asked, self._calls = SimpleQueue(), Calls(self._threads)
         self._stored.clear()
         self._abandoned, self._failure = False, None
         self._shared_out.clear()
-        if held:
-            self._may_begin.clear()
         _thread.start_new_thread(self._share_out, ())  # unlike Thread.start, it does not wait until the thread runs
-
-    def proceed(self) -> None:
-        self._may_begin.set()
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -104,14 +96,12 @@ class ByThreads:
         self._stored.clear()
 
     def _end_sharing(self) -> None:
-        self.proceed()
         self._asked.put(None)
         self._shared_out.wait()
 
     def _share_out(self) -> None:
         """In a thread of its own, which waits for one event after the other."""
         try:
-            self._may_begin.wait()
             while (entry := self._asked.get()) is not None:
                 if not self._abandoned:
                     self._share_out_piece(*entry)
@@ -149,11 +139,8 @@ class ByDevice:
         self._checksums, self._largest, self._squares = (self._all[part].reshape(-1, 1) for part in range(3))
         self._checksums = self._checksums.view("uint64")
 
-    def begin(self, *, held: bool = False) -> None:
+    def begin(self) -> None:
         self._clear([])
-
-    def proceed(self) -> None:
-        pass
 
     def abandon(self) -> None:
         pass
