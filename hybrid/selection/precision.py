@@ -47,9 +47,10 @@ _RATES = {
 }
 _OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
 _LEAST_GAIN = 1.05  # of the kernels
-# Of a product whose operands come over links, as simulated. Where copies bind it depends on how fast the host launches kernels:
-# at 8000 in float64, 24 to 33 ms were measured on several hosts of an H200, and 26 ms natively.
-_LEAST_GAIN_OVER_LINKS = 1.15
+# Of a product whose operands come over links, as simulated: native ones, which may come in k-slabs, take 8 % less than that. At
+# 10,000 in float64, 43 ms were measured on an H200, and 47 natively: too little for four times the memory and more kernels to
+# compile.
+_LEAST_GAIN_OVER_LINKS = 1.2
 _PAIR = 256  # lines that are computed together
 
 
