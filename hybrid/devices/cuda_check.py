@@ -11,6 +11,7 @@ import numpy as np
 from hybrid.devices.base import Event, Operation
 from hybrid.devices.cpu_check import word_type
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
+from hybrid.devices.prepared_launch import PreparedLaunch
 from hybrid.kernels.catalogue import C_TYPES
 
 SOURCE = "check.cu"
@@ -97,11 +98,12 @@ class CudaCheckOperations:
 
     def _operation(self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int) -> Operation:
         """Nothing is launched where there is no `work`."""
-        (function, block), arguments = self._functions[expression], tuple(map(matrix_argument, matrices))
+        function, block = self._functions[expression]
+        with self._device:
+            prepared = PreparedLaunch(function, grid, block, [*map(matrix_argument, matrices)])
 
         def launch(stream: Any) -> None:
             if work:
-                with stream:
-                    function(grid, block, arguments)
+                prepared(stream.ptr)
 
         return lambda after: self._enqueue(after, launch)

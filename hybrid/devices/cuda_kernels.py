@@ -12,6 +12,7 @@ import numpy as np
 
 from hybrid.core.problem import copy_width
 from hybrid.devices.kernel_cache import trust_own_cache_only
+from hybrid.devices.prepared_launch import PreparedLaunch
 from hybrid.kernels.catalogue import Kernel, Launch, launch_of
 from hybrid.kernels.sources import KERNELS
 
@@ -35,7 +36,7 @@ class CompiledKernel:
         self._kernel = kernel
         self._capability = capability
         self._functions: dict[str, Any] = {}
-        self._launches: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # by addresses, shapes and row strides
+        self._launches: dict[tuple[Any, ...], PreparedLaunch] = {}  # by addresses, shapes and row strides
         self._dtype = np.dtype(dtype)
         self.compile_ahead()
 
@@ -45,22 +46,24 @@ class CompiledKernel:
         self.compiled(launch_of(self._kernel, self._dtype.name, 1, 1, self._capability, width, adds=adds))
 
     def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
+        from cupy.cuda import get_current_stream
+
         if not c.size:
             return
         key = (adding, *((matrix.data.ptr, matrix.shape, matrix.strides[0]) for matrix in (a, b, c)))
         if key not in self._launches:
             if len(self._launches) >= _MOST_CACHED_LAUNCHES:
                 self._launches.clear()
-            self._launches[key] = self._launch_arguments(a, b, c, adding)
-        function, grid, block, matrices, shared_bytes = self._launches[key]
-        function(grid, block, matrices, shared_mem=shared_bytes)
+            self._launches[key] = self._prepared(a, b, c, adding)
+        self._launches[key](get_current_stream().ptr)
 
-    def _launch_arguments(self, a: Any, b: Any, c: Any, adding: bool) -> tuple[Any, ...]:
+    def _prepared(self, a: Any, b: Any, c: Any, adding: bool) -> PreparedLaunch:
         """Cached, because it takes longer than the launch, and the same buffers are multiplied again and again."""
         rows, columns = c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
         launch = launch_of(self._kernel, c.dtype.name, rows, columns, self._capability, width, adds=adding)
-        return self.compiled(launch), launch.grid, launch.block, tuple(map(matrix_argument, (a, b, c))), launch.shared_bytes
+        matrices = [*map(matrix_argument, (a, b, c))]
+        return PreparedLaunch(self.compiled(launch), launch.grid, launch.block, matrices, launch.shared_bytes)
 
     def compiled(self, launch: Launch) -> Any:
         """The instance as a CuPy function."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.cuda_kernels import DEFAULT_DYNAMIC_SHARED, compiled_functions, matrix_argument
+from hybrid.devices.prepared_launch import PreparedLaunch
 from hybrid.kernels.catalogue import Launch
 
 _ALL_SHARED = 100  # percent of the memory that an SM divides into L1 cache and shared memory
@@ -44,12 +45,10 @@ class CudaQueues:
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
         self.compile_ahead([launch])
         function = self._functions[launch.source, launch.expression]
-        prepared = tuple(each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments)
-
-        def call(stream: Any) -> None:
-            function(launch.grid, launch.block, prepared, shared_mem=launch.shared_bytes)
-
-        return call
+        packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
+        with self._device:
+            prepared = PreparedLaunch(function, launch.grid, launch.block, packed, launch.shared_bytes)
+        return lambda stream: prepared(stream.ptr)
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         return lambda stream: self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
@@ -64,9 +63,8 @@ class CudaQueues:
 
     def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
         def launch(stream: Any) -> None:
-            with stream:
-                for call in calls:
-                    call(stream)
+            for call in calls:
+                call(stream)
 
         return self._enqueue(after, launch, queue)
 
@@ -91,11 +89,10 @@ class Together:
                 call(stream)
 
     def _recorded(self) -> Any:
-        with self._recorder as stream:
-            stream.begin_capture()
-            try:
-                for call in self._calls:
-                    call(stream)
-            finally:
-                graph = stream.end_capture()
+        self._recorder.begin_capture()
+        try:
+            for call in self._calls:
+                call(self._recorder)
+        finally:
+            graph = self._recorder.end_capture()
         return graph
