@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hybrid.core.private_folder import cache_folder
-from hybrid.errors import DeviceUnavailable
+from hybrid.core.private_folder import Elsewhere, cache_folder
+from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.host.files import atomic_write
 from hybrid.kernels.sources import KERNELS
+
+Compiled = tuple[dict[str, str], bytes]  # the kernels' mangled names, and their machine code
 
 
 def functions_for(architecture: str, source: str, expressions: Sequence[str], options: tuple[str, ...]) -> dict[str, Any]:
@@ -23,22 +28,41 @@ def functions_for(architecture: str, source: str, expressions: Sequence[str], op
     text = (KERNELS / source).read_text(encoding="utf-8")
     options = (f"-arch={architecture}", "-default-device", *options)
     what = json.dumps([nvrtc.getVersion(), text, [*options], [*expressions]])
-    base = cache_folder("cubin") / f"{Path(source).stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}"
-    names_file, cubin_file = base.with_suffix(".json"), base.with_suffix(".cubin")
-    if not (names_file.exists() and cubin_file.exists()):
-        names, cubin = _compiled(nvrtc, source, text, expressions, options)
-        for path, content in ((cubin_file, cubin), (names_file, json.dumps(names).encode())):
-            with atomic_write(str(path)) as temporary:
-                temporary.write_bytes(content)
-    names = json.loads(names_file.read_text())
-    module = cupy.RawModule(path=str(cubin_file))
-    return {expression: module.get_function(names[expression]) for expression in expressions}
+    name = f"{Path(source).stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}"
+    names, cubin = kept(name, lambda: _compiled(nvrtc, source, text, expressions, options))
+    with _as_file(cubin) as path:
+        module = cupy.RawModule(path=path)
+        return {expression: module.get_function(names[expression]) for expression in expressions}
 
 
-def _compiled(
-    nvrtc: Any, source: str, text: str, expressions: Sequence[str], options: tuple[str, ...]
-) -> tuple[dict[str, str], bytes]:
-    """The kernels' mangled names, and their machine code."""
+def kept(name: str, compiled: Callable[[], Compiled]) -> Compiled:
+    """What is kept under this name; where that is nothing, or damaged, what has been compiled now, which is kept then."""
+    file = cache_folder("cubin") / f"{name}.cubin"
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        header, cubin = file.read_bytes().split(b"\n", 1)
+        said = json.loads(header)
+        if hashlib.sha256(cubin).hexdigest() == said["sha256"]:
+            return said["names"], cubin
+    names, cubin = compiled()
+    header = json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode()
+    try:
+        with atomic_write(str(file)) as temporary:
+            temporary.write_bytes(header + b"\n" + cubin)
+    except HybridError as error:
+        warnings.warn(f"kernels will be compiled again by the next process: {error}", Elsewhere, stacklevel=2)
+    return names, cubin
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """In memory, so that it needs no disk: what CUDA loads is what has been compiled or compared."""
+    with os.fdopen(os.memfd_create("cubin"), "wb") as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _compiled(nvrtc: Any, source: str, text: str, expressions: Sequence[str], options: tuple[str, ...]) -> Compiled:
     program = nvrtc.createProgram(text, source, (), ())
     try:
         for expression in expressions:
