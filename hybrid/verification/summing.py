@@ -6,23 +6,16 @@ from __future__ import annotations
 import _thread
 import threading
 from collections.abc import Mapping
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
 
-from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
-from hybrid.host.call_queue import Calls
-from hybrid.host.row_sums import WEIGHTED_ROWS, row_checksums
-from hybrid.host.thread_map import rows_of_about
+from hybrid.host.row_sums import row_checksums
 from hybrid.plan.check_layout import Piece
+from hybrid.verification.row_summing import RowSums, row_sums
 
-# Of one thread's call. The calls are few, because between them a thread needs the GIL, which the thread that submits the copies
-# needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those of C are shorter: several
-# threads shall sum the last tile together.
-_CALL_BYTES = {"A": 32 << 20, "B": 32 << 20, "C": 16 << 20}
 _BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
 _ROWS_AGAIN = 256  # one of so many rows of C is summed again when all copies are complete: of each tile some, of most
 
@@ -52,7 +45,7 @@ class ByThreads:
         self._device, self._weights, self._threads = device, weights, max(1, threads - _BUSY_THREADS)
         self._of_rows = {rank: np.zeros(size, np.uint64) for rank, size in sizes.items()}
         self._asked: SimpleQueue[tuple[Piece, np.ndarray, np.ndarray, Event | None] | None] = SimpleQueue()
-        self._calls = Calls(self._threads)
+        self._sums: RowSums | None = None
         self._stored: list[tuple[Piece, np.ndarray, np.ndarray]] = []  # the pieces of C in this product
         self._abandoned = False
         self._failure: BaseException | None = None  # of the thread that shares the work out
@@ -61,7 +54,7 @@ class ByThreads:
 
     def begin(self) -> None:
         self.abandon()
-        self._asked, self._calls = SimpleQueue(), Calls(self._threads)
+        self._asked, self._sums = SimpleQueue(), row_sums(self._threads)
         self._stored.clear()
         self._abandoned, self._failure = False, None
         self._shared_out.clear()
@@ -70,7 +63,8 @@ class ByThreads:
     def abandon(self) -> None:
         self._abandoned = True
         self._end_sharing()
-        self._calls.abandon()
+        if self._sums is not None:
+            self._sums.abandon()
         self._stored.clear()
 
     def sum(self, rank: int, piece: Piece, rows: np.ndarray, event: Event | None) -> None:
@@ -81,7 +75,8 @@ class ByThreads:
 
     def wait(self) -> dict[int, np.ndarray]:
         self._end_sharing()
-        self._calls.wait()
+        assert self._sums is not None, "a product has begun"
+        self._sums.wait()
         if self._failure is not None:
             raise self._failure
         self._sum_again()
@@ -113,11 +108,8 @@ class ByThreads:
     def _share_out_piece(self, piece: Piece, rows: np.ndarray, checksums: np.ndarray, event: Event | None) -> None:
         if event is not None:
             self._device.wait(event)
-        weights = self._weights[piece.operand][piece.columns.slice]
-        together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
-        for part in rows_of_about(_CALL_BYTES[piece.operand], Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
-            some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
-            self._calls.soon(partial(row_checksums, rows[some], weights, checksums[some]))
+        assert self._sums is not None, "a product has begun"
+        self._sums.sum(piece.operand, rows, self._weights[piece.operand][piece.columns.slice], checksums)
 
 
 class ByDevice:
