@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ Compiled = tuple[dict[str, str], bytes]  # the kernels' mangled names, and their
 
 
 def functions_for(architecture: str, source: str, expressions: Sequence[str], options: tuple[str, ...]) -> dict[str, Any]:
-    """Instances of templates in one of the kernels' sources, as CuPy functions for the current GPU."""
+    """Instances of templates in one of the kernels' sources, as CuPy functions, loaded on the current GPU."""
     import cupy
     from cupy_backends.cuda.libs import nvrtc
 
@@ -30,9 +29,9 @@ def functions_for(architecture: str, source: str, expressions: Sequence[str], op
     what = json.dumps([nvrtc.getVersion(), text, [*options], [*expressions]])
     name = f"{Path(source).stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}"
     names, cubin = kept(name, lambda: _compiled(nvrtc, source, text, expressions, options))
-    with _as_file(cubin) as path:
-        module = cupy.RawModule(path=path)
-        return {expression: module.get_function(names[expression]) for expression in expressions}
+    module = cupy.cuda.Module()
+    module.load(cubin)
+    return {expression: module.get_function(names[expression]) for expression in expressions}
 
 
 def kept(name: str, compiled: Callable[[], Compiled]) -> Compiled:
@@ -51,15 +50,6 @@ def kept(name: str, compiled: Callable[[], Compiled]) -> Compiled:
     except HybridError as error:
         warnings.warn(f"kernels will be compiled again by the next process: {error}", Elsewhere, stacklevel=2)
     return names, cubin
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """In memory, so that it needs no disk: what CUDA loads is what has been compiled or compared."""
-    with os.fdopen(os.memfd_create("cubin"), "wb") as file:
-        file.write(content)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _compiled(nvrtc: Any, source: str, text: str, expressions: Sequence[str], options: tuple[str, ...]) -> Compiled:

@@ -12,14 +12,13 @@ import numpy as np
 
 from hybrid.core.problem import copy_width
 from hybrid.devices.kernel_cache import trust_own_cache_only
-from hybrid.devices.prepared_launch import PreparedLaunch
+from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory
 from hybrid.kernels.catalogue import Kernel, Launch, launch_of
 from hybrid.kernels.sources import KERNELS
 
 # (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.
 Multiply = Callable[..., None]
 
-DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes; a kernel that wants more must opt in (cudaFuncSetAttribute)
 _MOST_CACHED_LAUNCHES = 10_000
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
 
@@ -69,14 +68,14 @@ class CompiledKernel:
         """The instance as a CuPy function."""
         if launch.expression not in self._functions:
             (function,) = compiled_functions(launch.source, [launch.expression]).values()
-            if launch.shared_bytes > DEFAULT_DYNAMIC_SHARED:
-                function.max_dynamic_shared_size_bytes = launch.shared_bytes
+            allow_shared_memory(function, launch.shared_bytes)
             self._functions[launch.expression] = function
         return self._functions[launch.expression]
 
 
 def compiled_functions(source: str, expressions: Sequence[str], architecture: str = "") -> dict[str, Any]:
-    """Instances of templates in one of the kernels' sources, as CuPy functions for the current GPU, of this architecture."""
+    """Instances of templates in one of the kernels' sources, as CuPy functions, loaded on the current GPU, of this
+    architecture."""
     trust_own_cache_only()
     if architecture:
         from hybrid.devices.cubins import functions_for
@@ -87,7 +86,7 @@ def compiled_functions(source: str, expressions: Sequence[str], architecture: st
     module = cupy.RawModule(
         code=(KERNELS / source).read_text(), options=compile_options(KERNELS), name_expressions=tuple(expressions)
     )
-    return {expression: module.get_function(expression) for expression in expressions}
+    return {expression: module.get_function(expression).kernel for expression in expressions}
 
 
 def compile_options(folder: Path) -> tuple[str, ...]:

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from hybrid.devices.base import Event, KernelCall
-from hybrid.devices.cuda_kernels import DEFAULT_DYNAMIC_SHARED, compiled_functions, matrix_argument
-from hybrid.devices.prepared_launch import PreparedLaunch
+from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
+from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
 from hybrid.kernels.catalogue import Launch
-
-_ALL_SHARED = 100  # percent of the memory that an SM divides into L1 cache and shared memory
 
 
 class CudaQueues:
@@ -37,9 +35,8 @@ class CudaQueues:
                 functions = compiled_functions(source, [*shared], architecture)
                 for expression, function in functions.items():
                     # As the kernels of products have it: kernels that want another division of an SM's memory wait for it.
-                    function.preferred_shared_memory_carveout = _ALL_SHARED
-                    if shared[expression] > DEFAULT_DYNAMIC_SHARED:
-                        function.max_dynamic_shared_size_bytes = shared[expression]
+                    prefer_shared_memory(function)
+                    allow_shared_memory(function, shared[expression])
                     self._functions[source, expression] = function
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:

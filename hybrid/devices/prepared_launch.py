@@ -8,6 +8,11 @@ from typing import Any
 
 import numpy as np
 
+_DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes
+# Of CUfunction_attribute.
+_SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES, _NUM_REGS = 1, 3, 4
+_MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9
+
 
 class PreparedLaunch:
     """To be called with a stream's pointer, as often as wanted. CuPy would convert the arguments at each launch, ten microseconds
@@ -16,15 +21,40 @@ class PreparedLaunch:
     def __init__(
         self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """`function`: a CuPy kernel, compiled for the current GPU. `arguments`: as NumPy has them, by value."""
+        """`function`: CuPy's, loaded on the current GPU. `arguments`: as NumPy has them, by value."""
         from cupy_backends.cuda.api import driver
 
         self._launch = driver.launchKernel
-        self._kernel = function.kernel  # keeps its module loaded
+        self._function = function  # keeps its module loaded
         whole = [*grid, 1, 1][:3] + [*block, 1, 1][:3]
         self._arguments = [np.array(each) for each in arguments]
         self._addresses = np.array([each.ctypes.data for each in self._arguments], np.uintp)
-        self._before, self._after = (self._kernel.ptr, *whole, shared_bytes), (self._addresses.ctypes.data, 0)
+        self._before, self._after = (function.ptr, *whole, shared_bytes), (self._addresses.ctypes.data, 0)
 
     def __call__(self, stream: int) -> None:
         self._launch(*self._before, stream, *self._after)
+
+
+def allow_shared_memory(function: Any, dynamic_bytes: int) -> None:
+    """Launches of this function may ask for so many bytes of dynamic shared memory: for more than 48 KB it must be said."""
+    from cupy_backends.cuda.api import driver
+
+    if dynamic_bytes > _DEFAULT_DYNAMIC_SHARED:
+        driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_bytes)
+
+
+def prefer_shared_memory(function: Any) -> None:
+    """Of the memory that an SM divides into L1 cache and shared memory, as much as possible for the latter."""
+    from cupy_backends.cuda.api import driver
+
+    driver.funcSetAttribute(function.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
+
+
+def resources(function: Any) -> tuple[int, int, int]:
+    """Registers of a thread, bytes of static shared memory, and bytes of local memory, into which registers are spilled."""
+    from cupy_backends.cuda.api import driver
+
+    registers, shared, local = (
+        driver.funcGetAttribute(attribute, function.ptr) for attribute in (_NUM_REGS, _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES)
+    )
+    return registers, shared, local

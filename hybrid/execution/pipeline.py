@@ -74,11 +74,12 @@ def run_share(
     """Multiply the rank's row block by B in the device's buffers; panels of C are sent meanwhile. Returns what `Device.finish`
     does. `modular`: computes the tiles, from remainders where it can; else the device does."""
     transport.begin(share.order)
-    if check is not None:
-        check.begin()
     if modular is not None:
         modular.begin()
     run = _Run(share, buffers, transport, device, entering, check, gather, modular)
+    run.load_first()
+    if check is not None:
+        check.begin()  # while the first panel is copied
     run.submit()
     run.submit_checks()
     if check is not None:
@@ -114,6 +115,10 @@ class _Run:
         self._resident: Residency[_Piece] = Residency()
         # By the panels' slot: tiles that are being computed, copied back or checked, until these events.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
+
+    def load_first(self) -> None:
+        if self._arrivals:
+            self._load_ahead(0)
 
     def submit(self) -> None:
         for index, arrival in enumerate(self._arrivals):

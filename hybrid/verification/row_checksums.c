@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Checksums of the rows of matrices in host memory, by threads that take rows from one queue. hybrid/host/row_sums.py computes the
 // same with NumPy, but each of NumPy's calls waits for Python's GIL when it ends, and the thread that submits copies and kernels
-// then waits for it, too. These threads take none: a product's checksums are one call for each of them.
+// then waits for it, too. These threads are none of Python's.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     Piece *first, *last;
-    int closed, threads;  // how many have not left `work` yet
+    int closed, threads;  // how many have not ended yet
 } Queue;
 
 // Elements' bits. They need not be aligned.
@@ -99,18 +99,6 @@ static Piece take(Queue* queue)
     return taken;
 }
 
-// So many threads will call `work` once; the last that leaves it frees the queue. NULL without memory.
-Queue* new_queue(int threads)
-{
-    Queue* queue = calloc(1, sizeof *queue);
-    if (queue) {
-        queue->threads = threads;
-        pthread_mutex_init(&queue->lock, NULL);
-        pthread_cond_init(&queue->changed, NULL);
-    }
-    return queue;
-}
-
 // The first row is weighted. Returns 0, or 1 without memory.
 int put(Queue* queue, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
         const uint64_t* weights, int64_t every, uint64_t* sums)
@@ -129,23 +117,10 @@ int put(Queue* queue, const void* first_row, int64_t rows, int64_t columns, int6
     return 0;
 }
 
-// Nothing more will be put, and the queue may be gone when this returns. `drop`: what nobody has taken shall not be summed.
-void close_queue(Queue* queue, int drop)
-{
-    pthread_mutex_lock(&queue->lock);
-    queue->closed = 1;
-    while (drop && queue->first) {
-        Piece* piece = queue->first;
-        queue->first = piece->next;
-        free(piece);
-    }
-    pthread_cond_broadcast(&queue->changed);
-    pthread_mutex_unlock(&queue->lock);
-}
-
 // Sum what is put, until the queue is closed and empty.
-void work(Queue* queue)
+static void* work(void* of_queue)
 {
+    Queue* queue = of_queue;
     pthread_mutex_lock(&queue->lock);
     for (;;) {
         while (!queue->first && !queue->closed) pthread_cond_wait(&queue->changed, &queue->lock);
@@ -155,11 +130,46 @@ void work(Queue* queue)
         sum_rows(&taken);
         pthread_mutex_lock(&queue->lock);
     }
-    int others = --queue->threads;
+    --queue->threads;
+    pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->lock);
-    if (!others) {
-        pthread_cond_destroy(&queue->changed);
-        pthread_mutex_destroy(&queue->lock);
-        free(queue);
+    return NULL;
+}
+
+// With so many threads, or fewer if no more can be had. NULL without any, or without memory.
+Queue* new_queue(int threads)
+{
+    Queue* queue = calloc(1, sizeof *queue);
+    if (!queue) return NULL;
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->changed, NULL);
+    pthread_mutex_lock(&queue->lock);
+    pthread_t thread;
+    while (queue->threads < threads && !pthread_create(&thread, NULL, work, queue)) {
+        pthread_detach(thread);
+        ++queue->threads;
     }
+    int some = queue->threads;
+    pthread_mutex_unlock(&queue->lock);
+    if (some) return queue;
+    free(queue);
+    return NULL;
+}
+
+// When this returns, all that was put has been summed, or with `drop` what a thread had begun; the queue is gone.
+void end_queue(Queue* queue, int drop)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue->closed = 1;
+    while (drop && queue->first) {
+        Piece* piece = queue->first;
+        queue->first = piece->next;
+        free(piece);
+    }
+    pthread_cond_broadcast(&queue->changed);
+    while (queue->threads) pthread_cond_wait(&queue->changed, &queue->lock);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_cond_destroy(&queue->changed);
+    pthread_mutex_destroy(&queue->lock);
+    free(queue);
 }

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -60,20 +60,16 @@ class ByNumPy:
 
 
 class InC:
-    """By row_checksums.c, as which `library` has been loaded."""
+    """By threads of row_checksums.c, as which `library` has been loaded."""
 
     def __init__(self, library: Any, threads: int) -> None:
-        self._library, self._queue = library, library.new_queue(threads)
+        self._library, self._process, self._queue = library, os.getpid(), library.new_queue(threads)
         if not self._queue:
-            raise MemoryError
-        self._arrays: list[tuple[np.ndarray, ...]] = []
-        self._calls = Calls(threads)
-        for _ in range(threads):
-            # With the arrays, so that they stay for a thread that goes on after `wait` was interrupted.
-            self._calls.soon(partial(_work, library, self._queue, self._arrays))
+            raise MemoryError("no thread for checksums")
+        self._arrays: list[tuple[np.ndarray, ...]] = []  # which the threads use
 
     def __del__(self) -> None:
-        self._close(drop=True)  # else the threads would wait for ever
+        self._end(drop=True)
 
     def sum(self, operand: str, rows: np.ndarray, weights: np.ndarray, into: np.ndarray) -> None:
         self._arrays.append((rows, weights, into))
@@ -89,21 +85,10 @@ class InC:
         self._end(drop=True)
 
     def _end(self, *, drop: bool) -> None:
-        if self._close(drop=drop):
-            self._calls.wait()
-            self._arrays.clear()
-
-    def _close(self, *, drop: bool) -> bool:
-        """Whether it was open."""
-        if not self._queue:
-            return False
         queue, self._queue = self._queue, None
-        self._library.close_queue(queue, drop)
-        return True
-
-
-def _work(library: Any, queue: int, arrays: object) -> None:
-    library.work(queue)
+        if queue and self._process == os.getpid():  # a fork's child has no such threads
+            self._library.end_queue(queue, drop)
+        self._arrays.clear()
 
 
 def load() -> Any:
@@ -112,8 +97,7 @@ def load() -> Any:
     queue, address, number = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
     library.new_queue.restype = queue
     library.put.argtypes = [queue, address, number, number, number, number, address, number, address]
-    library.close_queue.argtypes, library.close_queue.restype = [queue, ctypes.c_int], None
-    library.work.argtypes, library.work.restype = [queue], None
+    library.end_queue.argtypes, library.end_queue.restype = [queue, ctypes.c_int], None
     return library
 
 
@@ -139,5 +123,4 @@ def row_sums(threads: int) -> RowSums:
     if _loading is None:
         _loading = _Loading()
     library = _loading.library
-    make: Callable[[int], RowSums] = ByNumPy if library is None else partial(InC, library)
-    return make(threads)
+    return ByNumPy(threads) if library is None else InC(library, threads)

@@ -54,7 +54,7 @@ class ByThreads:
 
     def begin(self) -> None:
         self.abandon()
-        self._asked, self._sums = SimpleQueue(), row_sums(self._threads)
+        self._asked, self._sums = SimpleQueue(), None
         self._stored.clear()
         self._abandoned, self._failure = False, None
         self._shared_out.clear()
@@ -75,8 +75,8 @@ class ByThreads:
 
     def wait(self) -> dict[int, np.ndarray]:
         self._end_sharing()
-        assert self._sums is not None, "a product has begun"
-        self._sums.wait()
+        if self._sums is not None:
+            self._sums.wait()
         if self._failure is not None:
             raise self._failure
         self._sum_again()
@@ -97,6 +97,7 @@ class ByThreads:
     def _share_out(self) -> None:
         """In a thread of its own, which waits for one event after the other."""
         try:
+            self._sums = row_sums(self._threads)
             while (entry := self._asked.get()) is not None:
                 if not self._abandoned:
                     self._share_out_piece(*entry)

@@ -98,7 +98,7 @@ def test_what_is_given_up_is_not_read_afterwards(sums, rng):
 
 
 def test_one_that_is_forgotten_keeps_no_thread_and_no_array(library, rng):
-    for _ in range(10):  # more threads than there are, if each kept its own
+    for _ in range(10):
         forgotten, matrix = InC(library, THREADS), rng.standard_normal((4, 5))
         forgotten.sum("A", matrix, checksum_weights(5, 8), np.empty(4, np.uint64))
         array = weakref.ref(matrix)

@@ -22,6 +22,7 @@ from experiments.ladder.results import YARDSTICK, label
 from hybrid.core.problem import copy_width
 from hybrid.devices.cuda_gpus import Gpu, free_bytes
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
+from hybrid.devices.prepared_launch import resources
 from hybrid.errors import DoesNotFit
 from hybrid.kernels.catalogue import Kernel, launch_of, refusal
 
@@ -121,13 +122,13 @@ class Bench:
         capability, (rows, columns) = self._gpu.capability, c.shape
         width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
         launch = launch_of(one.kernel, self._dtype, rows, columns, capability, width)
-        function = one.multiply.compiled(launch)  # the one that was timed: it is compiled already
+        registers, shared, spills = resources(one.multiply.compiled(launch))  # of the one that was timed
         return {
             "expression": launch.expression,
             "tile": form_of(one.kernel, self._dtype, capability).tile,
-            "registers": function.num_regs,
-            "shared": function.shared_size_bytes + launch.shared_bytes,
-            "spills": function.local_size_bytes,
+            "registers": registers,
+            "shared": shared + launch.shared_bytes,
+            "spills": spills,
         }
 
 
