@@ -35,15 +35,6 @@ SAMPLED = 24
 Errors = dict[str, list[float] | None]
 
 
-def as_sizes(text: str) -> tuple[int, int, int]:
-    """From 512 or 256x1024x256."""
-    lengths = [int(length) if length.isdecimal() else 0 for length in text.split("x")]
-    if len(lengths) not in (1, 3) or min(lengths) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is neither N nor NxLxM")
-    n, l, m = lengths * (3 // len(lengths))
-    return n, l, m
-
-
 class Sample:
     """Some rows of A and columns of B, and the exact elements of C where they meet."""
 
@@ -129,7 +120,7 @@ def work(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
     label = " ".join("x".join(map(str, sizes)) for sizes in SIZES)
-    parser.add_argument("--sizes", nargs="+", type=as_sizes, default=SIZES, metavar="N", help=f"N or NxLxM ({label})")
+    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, default=SIZES, metavar="N", help=f"N or NxLxM ({label})")
     parser.add_argument(
         "--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=f"{', '.join(KINDS)} (all)"
     )

@@ -53,6 +53,15 @@ def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
     return value
 
 
+def as_sizes(text: str) -> tuple[int, int, int]:
+    """From 512 or 256x1024x256."""
+    lengths = [int(length) if length.isdecimal() else 0 for length in text.split("x")]
+    if len(lengths) not in (1, 3) or min(lengths) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is neither N nor NxLxM")
+    n, l, m = lengths * (3 // len(lengths))
+    return n, l, m
+
+
 def command(
     parser: argparse.ArgumentParser,
     work: Callable[[argparse.Namespace], int],
