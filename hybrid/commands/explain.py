@@ -11,6 +11,7 @@ from hybrid.commands.explain_grid import grid_lines
 from hybrid.core.settings import Settings
 from hybrid.core.text import readable
 from hybrid.errors import DeviceUnavailable, DoesNotFit
+from hybrid.plan.forecast import forecast
 from hybrid.plan.plan import PROCESS_BYTES, Plan
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival
@@ -61,6 +62,8 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
         order = " ".join(_arrival(arrival, first) for arrival in islice(first.arrivals(), _ARRIVALS_SHOWN))
         yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
     nodes = len(plan.topology.nodes)
+    if nodes == 1 and plan.device == "cuda" and decision.speed is not None:
+        yield from _forecast(plan, machine, decision.speed)
     if nodes > 1:
         of_b = "from GPU to GPU" if plan.transport == "nccl" else f"to {nodes - 1} more"
         if plan.grid_layout is not None:
@@ -136,6 +139,22 @@ def _otherwise(machine: Machine, request: ProductRequest, settings: Settings) ->
         return "the run is refused"
     assert not isinstance(decision, Unknown)
     return decision.plan.transport
+
+
+def _forecast(plan: Plan, machine: Machine, speed: float) -> Iterator[str]:
+    """When rank 0, whose row block is among the tallest, has what. Nothing of a product in very many pieces."""
+    model, links = machine.model, plan.topology.size if plan.transport != "host" else 1
+    arrivals = [*islice(plan.shares[0].arrivals(), _TILES_COUNTED)]
+    if len(arrivals) == _TILES_COUNTED:
+        return
+    found = forecast(plan.problem, arrivals, model, speed, links, moduli=plan.moduli)
+    copied_in, multiplied, copied_out = (
+        f"{moved / model.link_bytes_per_second:.3g} s" for moved in (found.copied_in, found.multiplied, found.copied_out)
+    )
+    yield (
+        f"expected of rank 0, by a link of {model.link_bytes_per_second / 1e9:.3g} GB/s and without the check: A and B copied "
+        f"after {copied_in}, multiplied after {multiplied}, C copied back after {copied_out}"
+    )
 
 
 def _arrival(arrival: Arrival, share: RankShare) -> str:

@@ -49,9 +49,8 @@ def interpret(result: ProbeResult, link_rates: Sequence[float]) -> Machine | Unk
         return Unknown(f"{found.get('stage', 'starting')}: {result.ended or found.get('failed', 'it ended early')}")
     try:
         link_rate = min(found["link"]["to_gpu"], *link_rates)
-        model: dict[str, Any] = {
-            f"{dtype}_multiply_adds_per_byte": rate / link_rate for dtype, rate in found["multiply_adds"].items()
-        }
+        model: dict[str, Any] = {"link_bytes_per_second": link_rate}
+        model |= {f"{dtype}_multiply_adds_per_byte": rate / link_rate for dtype, rate in found["multiply_adds"].items()}
         model["panel_row_overhead_bytes"] = row_overhead({int(width): rate for width, rate in found["panels"].items()})
         if found["multiprocessors"]:
             model["least_tile_elements"] = found["multiprocessors"] * KERNEL_TILE**2

@@ -2,7 +2,7 @@
 """What the plan assumes of a machine, as numbers: one frozen record that all ranks share.
 
 The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).
-`python -m hybrid.doctor --json FILE` measures the first four on another machine, and HYBRID_MACHINE=FILE uses what it wrote.
+`python -m hybrid.doctor --json FILE` measures the first five on another machine, and HYBRID_MACHINE=FILE uses what it wrote.
 The product is right whatever is assumed here; only its speed depends on it.
 """
 
@@ -31,6 +31,9 @@ def _of_h200(value: Any, text: str, *, most: int = LARGEST_NUMBER) -> Any:
 class MachineModel:
     """Every number is positive. What no recorded line shows is called estimated: it was chosen by reasoning or by single runs."""
 
+    link_bytes_per_second: float = _of_h200(
+        54.8e9, "bytes that a GPU's link copies to it in a second; measured (docs/measured/doctor-h200.jsonl)"
+    )
     float64_multiply_adds_per_byte: float = _of_h200(
         512.0,
         "multiply-adds a GPU computes while its link copies one byte; measured: 56.8 TF/s (docs/measured/ladder-h200.jsonl) "

@@ -100,7 +100,7 @@ def soonest(r: TilingRequest) -> tuple[float, tuple[int, int]]:
         sizes = zip((r.rows, p.m), panel, strict=True)
         row_panels, column_panels = (tuple(pieces(Span(0, length), size)) for length, size in sizes)
         order = arrivals(row_panels, column_panels, len(row_panels), len(column_panels))
-        return forecast(p, order, model, r.speed, r.links).copied_out
+        return forecast(p, order, model, r.speed, r.links, moduli=r.moduli).copied_out
 
     widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, model.most_column_panels + 1)}
     heights = {min(least * factor, max(1, r.rows)) for factor in (1, 2, 4)}

@@ -26,7 +26,7 @@ from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks, TilingR
 from hybrid.selection.grid import choose_grid
 from hybrid.selection.kernel import choose_kernel, kernel_asked_for
 from hybrid.selection.machine import Inventory, Machine, Test, threads_of_ranks
-from hybrid.selection.precision import Precision, choose_precision
+from hybrid.selection.precision import Precision, choose_precision, native_speed
 from hybrid.selection.transport import choose_transport, may_leave_out
 
 _STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
@@ -81,6 +81,7 @@ class Decision:
     tested: tuple[Test, ...] = ()  # the tests on whose outcomes the transport rests
     shortage: str = ""  # the memory that is missing, where the plan does not fit
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
+    speed: float | None = None  # that is expected of the kernels, beside the machine model's of native ones; None: not known
 
 
 @record
@@ -101,7 +102,7 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
     choice = choose_kernel(kernel, device, request.problem, capability)
-    precision = choose_precision(settings, kernel, device, capability, _tallest_row_block(request, machine))
+    precision = choose_precision(settings, kernel, device, capability, tallest := _tallest_row_block(request, machine))
     plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision)
     if _memory_is_unknown(plan, machine, gpus):
         return Unknown(None, gpus, plan, choice.kernel)
@@ -120,7 +121,8 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     placements = _place_ranks(machine, settings, gpus)
     why_so_precise = precision.reason if plan.moduli or not precision.moduli else _why_no_remainders(settings)
     reasons = choice.reason, device_reason, transport.reason, why_so_precise
-    return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved)
+    speed = precision.speed if plan.moduli else None if kernel is not None else native_speed(capability, tallest)
+    return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved, speed)
 
 
 def _tallest_row_block(request: ProductRequest, machine: Machine) -> TilingRequest:

@@ -47,10 +47,10 @@ _RATES = {
 }
 _OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
 _LEAST_GAIN = 1.05  # of the kernels
-# Of a product whose operands come over links, as simulated: native ones, which may come in k-slabs, take 8 % less than that. At
+# Of a product whose operands come over links, as simulated. Native ones may come in k-slabs, and then take up to 8 % less. At
 # 10,000 in float64, 43 ms were measured on an H200, and 47 natively: too little for four times the memory and more kernels to
 # compile.
-_LEAST_GAIN_OVER_LINKS = 1.2
+_LEAST_GAIN_OVER_LINKS = 1.18
 _PAIR = 256  # lines that are computed together
 
 
@@ -81,19 +81,22 @@ def choose_precision(
     gain = round(_gain(_RATES[capability], problem, tallest.rows, expected(problem.dtype, fast=fast).moduli), 1)
     if gain < _LEAST_GAIN:
         return Precision(0, "faster for this shape")
-    native = _native_speed(_RATES[capability], tallest)
+    native, moduli = native_speed(capability, tallest) or 1.0, most_moduli(problem.dtype)
     if tallest.links and not fast:
-        over_links = soonest(replace(tallest, speed=native))[0] / soonest(replace(tallest, speed=native * gain))[0]
-        if over_links < _LEAST_GAIN_OVER_LINKS:
+        from_remainders = replace(tallest, speed=native * gain, moduli=moduli)
+        if soonest(replace(tallest, speed=native))[0] < _LEAST_GAIN_OVER_LINKS * soonest(from_remainders)[0]:
             return Precision(0, "copies take as long as native kernels")
-    return Precision(most_moduli(problem.dtype), f"kernels {gain:.1f} × as fast are expected", native * gain)
+    return Precision(moduli, f"kernels {gain:.1f} × as fast are expected", native * gain)
 
 
-def _native_speed(rates: Rates, tallest: TilingRequest) -> float:
-    """Of this GPU's native kernels, beside those of the machine's model: 1, unless that is an H200's for want of a better one."""
+def native_speed(capability: int, tallest: TilingRequest) -> float | None:
+    """Of this GPU's native kernels, beside those of the machine's model: 1, unless that is an H200's for want of a better one.
+    Then None where nothing is known of the GPU."""
     if tallest.model != H200:
         return 1.0
-    return getattr(rates, tallest.problem.dtype) / getattr(_RATES[90], tallest.problem.dtype)
+    if capability not in _RATES:
+        return None
+    return getattr(_RATES[capability], tallest.problem.dtype) / getattr(_RATES[90], tallest.problem.dtype)
 
 
 def _gain(rates: Rates, problem: Problem, rows: int, moduli: int) -> float:

@@ -41,8 +41,19 @@ def test_a_large_machine_is_explained_in_its_bytes(explained):
     assert lines[12].startswith("transport peers, if these tests pass at the start: “every rank fetches data")
     assert lines[12].endswith("else nccl, if it works; else host") or lines[12].endswith("; else host")
     assert lines[13].startswith("order of arrival on rank 0: ")
-    assert lines[14] == "memory not checked: --host-memory and --gpu-memory give it"
-    assert len(lines) == 15
+    copied_in = (12_500 * 100_000 + 12_500 * 100_000) * 8 / 54.8e9  # its row block of A, and its part of B
+    multiplied, copied_out = (float(words.split(" after ")[1].split(" s")[0]) for words in lines[14].split(", ")[-2:])
+    assert lines[14].startswith("expected of rank 0, by a link of 54.8 GB/s and without the check: A and B copied after ")
+    assert f"copied after {copied_in:.3g} s" in lines[14]
+    assert 4.4 < multiplied < 4.7, "2.5e14 operations at 56 TF/s"
+    assert multiplied <= copied_out < multiplied + 0.1
+    assert lines[15] == "memory not checked: --host-memory and --gpu-memory give it"
+    assert len(lines) == 16
+
+
+def test_nothing_is_expected_of_a_kernel_of_unknown_speed(explained):
+    assert not [line for line in explained(Problem(9, 9, 9), 1, gpus_per_node=1, kernel="naive") if "expected of" in line]
+    assert [line for line in explained(Problem(9, 9, 9), 1, gpus_per_node=1) if "expected of" in line]
 
 
 def test_remainders_are_explained_with_their_memory(explained):

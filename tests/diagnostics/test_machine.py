@@ -30,6 +30,7 @@ H200S = {  # as the probe would report it of the GPU that the defaults describe
 def test_an_h200s_rates_give_an_h200s_model():
     found = machine.interpret(ProbeResult(H200S, ""), [55e9])
     assert found.model == {
+        "link_bytes_per_second": 55e9,
         "float64_multiply_adds_per_byte": 512.0,
         "float32_multiply_adds_per_byte": 512.0,
         "panel_row_overhead_bytes": H200.panel_row_overhead_bytes,
