@@ -12,6 +12,7 @@ import numpy as np
 from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
+from hybrid.host.thread_map import on_threads
 from hybrid.kernels.catalogue import Launch
 
 
@@ -28,16 +29,23 @@ class CudaQueues:
             self._recorder = cupy.cuda.Stream(non_blocking=True)
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
-        missing = [launch for launch in launches if (launch.source, launch.expression) not in self._functions]
-        for source, architecture in {(launch.source, launch.architecture) for launch in missing}:
-            shared = {launch.expression: launch.shared_bytes for launch in missing if launch.source == source}
-            with self._device:
-                functions = compiled_functions(source, [*shared], architecture)
-                for expression, function in functions.items():
-                    # As the kernels of products have it: kernels that want another division of an SM's memory wait for it.
-                    prefer_shared_memory(function)
-                    allow_shared_memory(function, shared[expression])
-                    self._functions[source, expression] = function
+        of_source: dict[str, list[Launch]] = {}
+        for launch in launches:
+            if (launch.source, launch.expression) not in self._functions:
+                of_source.setdefault(launch.source, []).append(launch)
+        for functions in on_threads(len(of_source), self._compiled, of_source.values()):  # each takes seconds
+            self._functions |= functions
+
+    def _compiled(self, launches: Sequence[Launch]) -> dict[tuple[str, str], Any]:
+        """Of one source."""
+        source, shared = launches[0].source, {launch.expression: launch.shared_bytes for launch in launches}
+        with self._device:
+            functions = compiled_functions(source, [*shared], launches[0].architecture)
+            for expression, function in functions.items():
+                # As the kernels of products have it: kernels that want another division of an SM's memory wait for it.
+                prefer_shared_memory(function)
+                allow_shared_memory(function, shared[expression])
+        return {(source, expression): function for expression, function in functions.items()}
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
         self.compile_ahead([launch])

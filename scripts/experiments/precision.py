@@ -61,12 +61,11 @@ class Results(results.Results):
 
 def _operands(shape: tuple[int, int, int], dtype: str, fill: str, device: str) -> tuple[Any, Any]:
     n, l, m = shape
-    random = np.random.default_rng()
-    numbers = [
+    random = (import_module("cupy") if device == "cuda" else np).random.default_rng()
+    a, b = (
         random.standard_normal(size, dtype) if fill == "normal" else random.integers(-99, 100, size).astype(dtype)
         for size in ((n, l), (l, m))
-    ]
-    a, b = map(import_module("cupy").asarray, numbers) if device == "cuda" else numbers
+    )
     return a, b
 
 
