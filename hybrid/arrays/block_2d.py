@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.interop import common_dtype, on_gpu, refuse_masked
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Span
@@ -22,7 +23,7 @@ Bounds = tuple[int, int]  # from, and to which row or column, this one not inclu
 
 
 @dataclass(frozen=True, eq=False)
-class Block2D:
+class Block2D(Distributed):
     """This rank's rows and columns of a matrix that is distributed over a grid of ranks.
 
     Every rank has one; it may be empty. Each row belongs to one row of the grid, each column to one of its columns.
@@ -54,6 +55,13 @@ class Block2D:
             raise UsageError(
                 f"an array of shape {self.array.shape} is given for {self.part.shape[0]} rows, {self.part.shape[1]} columns"
             )
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        (n, m), (rows, columns) = self.shape, self.array.shape
+        return f"Block2D({rows}×{columns} of {n}×{m}, {self.dtype}, {self.device})"
 
     @property
     def part(self) -> Part:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.interop import common_dtype, on_gpu, refuse_masked
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Span
@@ -15,10 +16,10 @@ from hybrid.errors import UsageError
 
 
 @dataclass(frozen=True, eq=False)
-class RowBlock:
+class RowBlock(Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
-    Every rank has one; it may be empty.
+    Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows.
 
     Parameters
     ----------
@@ -34,6 +35,19 @@ class RowBlock:
             given = type(self.array).__name__ if dimensions is None else f"an array of {dimensions} dimensions"
             raise UsageError(f"a RowBlock takes a matrix, not {given}")
         refuse_masked(self.array, "a RowBlock")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of this rank's rows: how many others have, this rank does not know."""
+        rows, columns = self.array.shape
+        return rows, columns
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return f"RowBlock({rows} rows of {columns} columns, {self.dtype}, {self.device})"
 
 
 @dataclass(frozen=True)

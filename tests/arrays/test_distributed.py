@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""What a rank's part of a distributed matrix has of an array, and what NumPy is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hybrid
+from hybrid.errors import UsageError
+
+
+@pytest.fixture
+def rows():
+    return hybrid.RowBlock(np.ones((3, 7), "float32"))
+
+
+@pytest.fixture
+def block():
+    return hybrid.Block2D(np.ones((3, 7)), (30, 70), rows=[(10, 13)], columns=[(0, 4), (6, 9)])
+
+
+def test_a_row_block_is_described_by_its_rows(rows):
+    assert (rows.shape, len(rows), rows.ndim, rows.dtype, rows.nbytes, rows.device) == ((3, 7), 3, 2, np.float32, 84, "cpu")
+    assert repr(rows) == "RowBlock(3 rows of 7 columns, float32, cpu)"
+    assert len(hybrid.RowBlock(np.ones((0, 7)))) == 0
+
+
+def test_a_block_of_a_grid_is_described_by_the_whole_matrix(block):
+    assert (block.shape, len(block), block.ndim, block.dtype, block.nbytes, block.device) == (
+        (30, 70),
+        30,
+        2,
+        np.float64,
+        168,
+        "cpu",
+    )
+    assert repr(block) == "Block2D(3×7 of 30×70, float64, cpu)"
+
+
+@pytest.mark.parametrize("kind", ["rows", "block"])
+@pytest.mark.parametrize("convert", [np.asarray, np.array, np.linalg.norm, lambda each: np.asarray(each, dtype=object)])
+def test_numpy_s_functions_are_refused(kind, convert, request):
+    each = request.getfixturevalue(kind)
+    with pytest.raises(
+        UsageError, match=rf"^a {type(each).__name__} is no array, since other ranks .*: take \.array for this rank's$"
+    ):
+        convert(each)
+
+
+@pytest.mark.parametrize("kind", ["rows", "block"])
+@pytest.mark.parametrize(
+    "operation", [lambda x: x + 1, lambda x: np.ones((3, 7)) + x, lambda x: np.ones((3, 3)) @ x, np.exp, np.sum]
+)
+def test_operators_and_ufuncs_are_refused(kind, operation, request):
+    with pytest.raises(TypeError):
+        operation(request.getfixturevalue(kind))
