@@ -181,6 +181,8 @@ def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, 
     """The kernel of this name, or the only one, and the instance that is launched; numbers among a template's arguments are
     constants of the file."""
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
+    if not names:
+        raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void")
     if not wanted and len(names) > 1:
         raise UsageError(f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME chooses one")
     if name and name not in names:

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from hybrid.errors import UsageError
 
-_COMMENT_OR_TEXT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+_COMMENT_OR_TEXT = re.compile(
+    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|\bR\"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)\""
+    r"|(?P<number>\b\d(?:'?\w)*)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)  # 1'000 is a number
 _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:extern\s+\"C\"\s+)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
@@ -22,7 +26,7 @@ _CONSTANT = re.compile(
 _STRUCT = re.compile(r"(?:typedef\s+)?struct\s*(\w*)\s*\{([^}]*)\}\s*(\w*)\s*;")
 _FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(\w+)\s*(?:,|;|$)")
 _DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\s*\([^)]*\)\s*)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
-_INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
+INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
 ELEMENTS = {"float": "float32", "double": "float64"}
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
@@ -97,7 +101,7 @@ class StudentFile:
     """`compiled`: the text with the same lines, but without what only a host compiler of CUDA takes."""
 
     path: Path
-    lines: tuple[str, ...]
+    text: str
     compiled: str
     kernels: tuple[StudentKernel, ...]
     constants: dict[str, int] = field(default_factory=dict)
@@ -106,9 +110,46 @@ class StudentFile:
     launch_comment: str = ""  # the rest of a line "// lab:"
     has_main: bool = False
 
+    @property
+    def lines(self) -> Sequence[str]:
+        return self.text.split("\n")
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it has a main function and launches kernels."""
+        return self.has_main and "<<<" in blanked(self.text)
+
 
 def read(path: str) -> StudentFile:
-    """UsageError where there is no such file, or no kernel in it."""
+    """UsageError where there is no such file."""
+    file, text = Path(path), text_of(path)
+    plain = blanked(text)
+    comment = re.search(r"//\s*lab:(.*)", text)
+    constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
+    structs = {(of or name): _fields(fields) for name, fields, of in _STRUCT.findall(plain)}
+    has_main = re.search(r"\bmain\s*\(", plain) is not None
+    return StudentFile(
+        path=file,
+        text=text,
+        compiled=_for_cpu(text, file),
+        kernels=kernels_of(text),
+        constants=constants,
+        structs=structs,
+        headers=tuple(
+            dict.fromkeys(name for name in re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", text) if name in _STANDARD)
+        ),
+        launch_comment=comment[1].strip() if comment else "",
+        has_main=has_main,
+    )
+
+
+def kernels_of(text: str) -> tuple[StudentKernel, ...]:
+    plain = blanked(text)
+    return tuple(_kernels(plain, _aliases(plain)))
+
+
+def text_of(path: str) -> str:
+    """UsageError where there is no such file, or none of text."""
     file = Path(path)
     try:
         content = file.read_bytes()
@@ -122,34 +163,12 @@ def read(path: str) -> StudentFile:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    text = text.replace("\r\n", "\n")
-    plain = _blanked(text)
-    aliases = _aliases(plain)
-    kernels = tuple(_kernels(plain, aliases))
-    if not kernels:
-        raise UsageError(f"{path} has no kernel: a function that begins with __global__ void")
-    comment = re.search(r"//\s*lab:(.*)", text)
-    constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
-    structs = {(of or name): _fields(fields) for name, fields, of in _STRUCT.findall(plain)}
-    has_main = re.search(r"\bint\s+main\s*\(", plain) is not None
-    return StudentFile(
-        path=file,
-        lines=tuple(text.splitlines()),
-        compiled=_for_cpu(text, file),
-        kernels=kernels,
-        constants=constants,
-        structs=structs,
-        headers=tuple(
-            dict.fromkeys(name for name in re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", text) if name in _STANDARD)
-        ),
-        launch_comment=comment[1].strip() if comment else "",
-        has_main=has_main,
-    )
+    return text.replace("\r\n", "\n")
 
 
-def _blanked(text: str) -> str:
+def blanked(text: str) -> str:
     """Comments, and what stands in quotes, replaced by spaces: every position stays where it is."""
-    return _COMMENT_OR_TEXT.sub(lambda found: _spaces(found[0]), text)
+    return _COMMENT_OR_TEXT.sub(lambda found: found[0] if found["number"] else _spaces(found[0]), text)
 
 
 def _spaces(text: str) -> str:
@@ -168,7 +187,7 @@ def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:
     for found in _KERNEL.finditer(plain):
         line = plain.count("\n", 0, found.start("name")) + 1
         texts = [text.strip() for text in found["parameters"].split(",") if text.strip()]
-        body = plain[found.end() : _end_of_block(plain, found.end() - 1)]
+        body = plain[found.end() : end_of_block(plain, found.end() - 1)]
         parameters = tuple(_parameter(text, aliases) for text in texts)
         template = tuple(text.partition("=")[0].split()[-1] for text in (found["template"] or "").split(",") if text.strip())
         yield StudentKernel(found["name"], parameters, line, body, template)
@@ -195,7 +214,7 @@ def _fields(text: str) -> dict[str, str]:
     return fields
 
 
-def _end_of_block(plain: str, opening: int) -> int:
+def end_of_block(plain: str, opening: int) -> int:
     """The position after the brace that closes the one at `opening`."""
     depth = 0
     for place in range(opening, len(plain)):
@@ -207,20 +226,25 @@ def _end_of_block(plain: str, opening: int) -> int:
 
 def _for_cpu(text: str, file: Path) -> str:
     """Without host functions, whose launches <<<…>>> no C++ compiler takes; headers of CUDA and C are there already."""
-    plain, kept, place = _DIRECTIVE.sub(lambda found: _spaces(found[0]), _blanked(text)), list(text), 0
+    plain, kept, place = _DIRECTIVE.sub(lambda found: _spaces(found[0]), blanked(text)), list(text), 0
     while (opening := plain.find("{", place)) >= 0:
-        end = _end_of_block(plain, opening)
+        end = end_of_block(plain, opening)
         begin = max(plain.rfind(mark, 0, opening) for mark in ";}") + 1
         begin = max(begin, place)
-        head = plain[begin:opening]
+        head = plain[begin:opening].lstrip()
+        begin = opening - len(head)  # directives before a function stay
         if re.match(r"\s*(namespace|extern)\b[^(]*$", head):
             place = opening + 1
             continue
         if "(" in head and not re.search(r"__global__|__device__|\bconstexpr\b", head):
             kept[begin:end] = _spaces(text[begin:end])
         place = end
-    text = _DYNAMIC_SHARED.sub(r"\1* \2 = static_cast<\1*>(cuda_on_cpu::dynamic_shared_memory());", "".join(kept))
-    return _INCLUDE.sub(lambda found: _included(found, file), text)
+    return INCLUDE.sub(lambda found: _included(found, file), with_dynamic_shared("".join(kept)))
+
+
+def with_dynamic_shared(text: str) -> str:
+    """With extern __shared__ T name[]; as a pointer to that memory."""
+    return _DYNAMIC_SHARED.sub(r"\1* \2 = static_cast<\1*>(cuda_on_cpu::dynamic_shared_memory());", text)
 
 
 def _included(found: re.Match[str], file: Path) -> str:

@@ -15,32 +15,45 @@ from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
     from hybrid.classroom.examination import Trials
+    from hybrid.classroom.student_file import StudentFile
 
 NAME = "hybrid.lab"
+_STALL, _PROGRAM_STALL = 20, 60  # seconds
 _MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
 
 _MORE = """\
 The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float or double. It takes three pointers, or three structs with width,
 height and elements, in the order A, B, C, and sizes by any usual name: Width alone for square matrices, n l m, m n k as BLAS has
-them, wA, numBRows and the like. Host code in the file, main() and launches among it, is left out.
+them, wA, numBRows and the like.
+
+A file with main() and launches is run as a whole program on the CPU runtime, with the arguments after --, if none of the options
+about a kernel is given. After its output come what is wrong with its kernels and with its use of memory, each with its line, and
+the first CUDA call that failed. With --kernel NAME its host code is left out, and that kernel is judged as any other.
 
 A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
 with x before y as in dim3, and the file's own constants. Otherwise that is guessed, and said.
 
 examples:
   python -m hybrid.lab run mine.cu
+  python -m hybrid.lab run program.cu -- 10 15 8
   python -m hybrid.lab run mine.cu --kernel MatMulKernel --sizes 40 50 60
   python -m hybrid.lab run mine.cu --kernel 'tiled<16>' --block 16,16 --let rowsOfA=n --json -
 
-exit codes: 0 the kernel is right, 1 it is wrong, or a failure, 2 wrong usage
+exit codes: 0 the kernel is right, or the program ends with 0 and no error was found; 1 it is wrong, or a failure; 2 wrong usage
 """
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options."""
-    parser = Parser(prog="python -m hybrid.lab", description="Run a CUDA kernel of your own without a GPU, and find its errors.")
+    """The options. What follows -- is for the program that is run."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own, for_program = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    parser = Parser(
+        prog="python -m hybrid.lab", description="Run a CUDA kernel or program of your own without a GPU, and find its errors."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="is a kernel right?", description="Is this kernel right?", epilog=_MORE)
+    run = commands.add_parser(
+        "run", help="is a kernel, or a whole program, right?", description="Is this kernel, or this program, right?", epilog=_MORE
+    )
     run.add_argument("file", metavar="FILE.cu")
     _add_launch(run)
     run.add_argument(
@@ -57,7 +70,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         judging.add_argument("name", metavar="EXERCISE")
         judging.add_argument("files", nargs=files or 1, metavar="FILE.cu")
         _add_launch(judging)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(own)
+    options.arguments = for_program
+    if for_program and options.command != "run":
+        raise UsageError(f"{options.command} takes nothing after --")
+    return options
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +86,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
     parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="a parameter is n, l or m")
     parser.add_argument(
-        "--stall", type=at_least(1), default=20, metavar="S", help="seconds after which a launch is given up (20)"
+        "--stall", type=at_least(1), metavar="S", help="seconds after which a launch is given up (20), or a whole program (60)"
     )
     parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, which are whole numbers")
     parser.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
@@ -105,7 +122,13 @@ def work(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from hybrid.classroom.examination import usual_shapes
     from hybrid.classroom.report import as_record, told
+    from hybrid.classroom.student_file import read
 
+    about_a_kernel = any((options.kernel, options.grid, options.block, options.shared, options.let, options.sizes))
+    if not about_a_kernel and (file := read(options.file)).is_program:
+        return _run_program(file, options)
+    if options.arguments:
+        raise UsageError(f"{options.file} is not run as a whole program, which has main() and launches: nothing can follow --")
     trials = _trials(options.file, options)
     kernel, meaning = trials.kernel, trials.meaning
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
@@ -123,6 +146,22 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if examination.is_right else 1
 
 
+def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
+    from hybrid.classroom.program import ran
+    from hybrid.classroom.program_report import as_record, told
+
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    account = ran(
+        file, options.arguments, options.stall or _PROGRAM_STALL, lambda line: print(line, end="", file=stream, flush=True)
+    )
+    print("\n".join(told(account)), file=stream)
+    if options.json:
+        from hybrid.reporting import jsonl
+
+        jsonl.write({"command": "lab run", **as_record(account, options.arguments)}, options.json)
+    return 0 if account.is_right else 1
+
+
 def _trials(path: str, options: argparse.Namespace) -> Trials:
     """Of this file's kernel, as the options say. UsageError where something cannot be told."""
     from hybrid.classroom.examination import Trials, chosen
@@ -133,7 +172,7 @@ def _trials(path: str, options: argparse.Namespace) -> Trials:
     meaning = meaning_of(file, kernel, dict(options.let))
     launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
     seed = options.seed if options.seed is not None else secrets.randbits(32)
-    return Trials(file, kernel, instance, meaning, launch, options.stall, seed)
+    return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 
 # No strict aliasing: kernels load elements as float4 or double2. No contraction to fused multiply-adds: the kernels say where
 # they want one. No warnings: nvcc gives those.
-_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
+COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _KERNEL = {
     "": ("-O2",),
     "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
@@ -36,7 +36,7 @@ _KERNEL = {
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
 # "loads" and "requests" link our own functions (loads.cpp, requests.cpp) instead of ThreadSanitizer's runtime.
-_POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
+POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
 _OWN = ("loads", "requests")
 _LINK = {
     "undefined": ("-fsanitize=undefined",),
@@ -87,8 +87,8 @@ def build(
     can do that. EmulationError of kind "build" when they do not compile.
     """
     source, program = source.resolve(), compiler()
-    poison = (_POISON,) if poison_locals and _takes(program, _POISON) else ()
-    flags = (*_COMMON, *poison, *_KERNEL[checks], *_native(), f"-D__CUDA_ARCH__={capability * 10}")
+    poison = (POISON,) if poison_locals and takes(program, POISON) else ()
+    flags = (*COMMON, *poison, *_KERNEL[checks], *native(), f"-D__CUDA_ARCH__={capability * 10}")
     entries = "".join(
         f'extern "C" __attribute__((visibility("default"))) int run_{i}(const cuda_on_cpu::Launch* launch,\n'
         f"    const cuda_on_cpu::Array* arrays, int count, char* error, size_t error_size)\n"
@@ -96,7 +96,7 @@ def build(
         for i, expression in enumerate(expressions)
     )
     headers = sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")})
-    key = _cache_key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+    key = cache_key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
 
     def compile_in(folder: Path, log: Path) -> Path:
@@ -105,18 +105,18 @@ def build(
         text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
         short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
         include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
-        _compile(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], log)
+        compile_file(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], log)
         first, last, *others = _runtime(program, checks)
         objects = [first, folder / "kernel.o", last, *others]  # their order in .bss, which runtime.cpp relies on
         link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
-        _compile(program, source.name, link, log)
+        compile_file(program, source.name, link, log)
         return folder / "library.so"
 
-    return _cached(f"{name}-{key}.so", compile_in)
+    return cached(f"{name}-{key}.so", compile_in)
 
 
 @cache
-def _takes(program: str, flag: str) -> bool:
+def takes(program: str, flag: str) -> bool:
     """Whether the compiler knows this flag."""
     tried = [program, flag, "-fsyntax-only", "-x", "c++", os.devnull]
     return not subprocess.run(tried, capture_output=True).returncode  # noqa: S603
@@ -124,34 +124,34 @@ def _takes(program: str, flag: str) -> bool:
 
 def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
     """A shared library of one ordinary C file, by this compiler. EmulationError of kind "build" if it fails."""
-    flags = (*flags, "-fPIC", "-shared", *_native())
+    flags = (*flags, "-fPIC", "-shared", *native())
 
     def compile_in(folder: Path, log: Path) -> Path:
-        _compile(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], log)
+        compile_file(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], log)
         return folder / "library.so"
 
-    return _cached(f"{source.stem}-{_cache_key(program, flags, source)}.so", compile_in)
+    return cached(f"{source.stem}-{cache_key(program, flags, source)}.so", compile_in)
 
 
 def _runtime(program: str, checks: str) -> list[Path]:
     """The object files that are linked to every kernel, compiled once."""
-    flags = (*_COMMON, "-O2", *_RUNTIME.get(checks, ()))
-    key = _cache_key(program, flags, checks, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+    flags = (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
+    key = cache_key(program, flags, checks, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
 
     def compile_in(folder: Path, log: Path, name: str) -> Path:
         source = HERE / f"{name}.cpp"
         if name in ("first", "last"):
             source = folder / f"{name}.cpp"
             source.write_text(f'extern "C" {{ alignas(128) char shared_{name}[128]; }}\n', encoding="utf-8")
-        _compile(program, source.name, [*flags, "-c", str(source), "-o", str(folder / f"{name}.o")], log)
+        compile_file(program, source.name, [*flags, "-c", str(source), "-o", str(folder / f"{name}.o")], log)
         return folder / f"{name}.o"
 
     names = ("first", "last", "runtime", *([checks] if checks in _OWN else []))
-    return [_cached(f"{name}-{key}.o", partial(compile_in, name=name)) for name in names]
+    return [cached(f"{name}-{key}.o", partial(compile_in, name=name)) for name in names]
 
 
-def _compile(program: str, what: str, arguments: Sequence[str], log: Path) -> None:
-    """Run the compiler; the last argument is the file that it makes. OSError where there is no room for that.
+def compile_file(program: str, what: str, arguments: Sequence[str], log: Path) -> str:
+    """Run the compiler: its warnings. The last argument is the file that it makes. OSError where there is no room for that.
 
     If it fails otherwise, all of its output is written to `log`.
     """
@@ -164,7 +164,7 @@ def _compile(program: str, what: str, arguments: Sequence[str], log: Path) -> No
     except OSError as error:
         raise EmulationError("build", f"the compiler {program} cannot be run: {one_line(error)}") from None
     if not done.returncode:
-        return
+        return done.stderr
     for code in _NO_ROOM:
         if os.strerror(code) in done.stderr:
             raise OSError(code, os.strerror(code), folder)
@@ -173,7 +173,7 @@ def _compile(program: str, what: str, arguments: Sequence[str], log: Path) -> No
     raise EmulationError("build", f"{what} does not compile for the CPU: {lines[0].strip()} (all of it: {log})")
 
 
-def _cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
+def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
     """The file `name` of the cache: as this user has compiled it, else as `compile_in` a temporary folder makes it.
 
     Where the cache has no room for it, it is kept among the temporary files. DeviceUnavailable if that fails, too.
@@ -220,7 +220,7 @@ def _unusable(where: str, error: OSError) -> DeviceUnavailable:
     return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set XDG_CACHE_HOME")
 
 
-def _cache_key(program: str, *parts: object) -> str:
+def cache_key(program: str, *parts: object) -> str:
     """A hash of all that a library depends on: texts, files' contents, the compiler and the CPU."""
     digest = hashlib.sha256()
     for part in (_version(program), _cpu(), *parts):
@@ -247,5 +247,5 @@ def _cpu() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
 
 
-def _native() -> tuple[str, ...]:
+def native() -> tuple[str, ...]:
     return ("-march=native",) if platform.machine() in ("x86_64", "aarch64") else ()

@@ -11,7 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,11 +61,16 @@ def run_child(module: str, tasks: Sequence[dict[str, Any]], checks: str, seconds
             capture_output=True,
             env=environment,
             timeout=seconds,
-            preexec_fn=partial(_limit, ctypes.CDLL(None), seconds, sanitized=checks in _PRELOAD) if limited else None,
+            preexec_fn=limits(seconds, sanitized=checks in _PRELOAD) if limited else None,
         )
     except subprocess.TimeoutExpired as late:
         return Ended(_text(late.stdout), _text(late.stderr), None)
     return Ended(_text(done.stdout), _text(done.stderr), done.returncode)
+
+
+def limits(seconds: float, *, sanitized: bool = False) -> Callable[[], None]:
+    """What a child that runs somebody's code does first."""
+    return partial(_limit, ctypes.CDLL(None), seconds, sanitized=sanitized)
 
 
 def _limit(c: ctypes.CDLL, seconds: float, *, sanitized: bool) -> None:

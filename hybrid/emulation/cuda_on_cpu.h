@@ -26,13 +26,18 @@
 #define __cluster_dims__(...)  // the launch tells it
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__ __restrict
+#ifdef WHOLE_PROGRAM  // .bss has the program's own variables, too
+#define __shared__ static thread_local
+#else
 #define __shared__ static  // one block runs at a time; before each the runtime fills all of .bss with NaN
-#define warpSize 32
+#endif
 
 // File and line of a call in the kernel: for messages, and to tell barriers apart.
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 // For functions of the runtime whose accesses sanitizers must not attribute to a thread.
 #define NOT_INSTRUMENTED __attribute__((noinline, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
+
+static constexpr int warpSize = 32;
 
 struct dim3 {
     unsigned x, y, z;
@@ -74,6 +79,9 @@ namespace cuda_on_cpu {
 struct Thread {
     uint3 index;
     int lane;
+    unsigned number;  // in its block
+    int block_barriers, warp_syncs;
+    char* stack;
 };
 
 struct Lanes {  // of a warp, that execute one operation together: their operands, and where their results go
@@ -117,7 +125,7 @@ struct Array {  // a matrix, as Python passes it; a number is a matrix of 1×1
 };
 
 struct Launch {
-    unsigned grid[2], block[2];
+    unsigned grid[3], block[3];
     unsigned long long shared_bytes, seed;
     int order, copies;
     unsigned cluster;  // blocks
@@ -125,6 +133,7 @@ struct Launch {
 
 int run(const Launch& launch, void (*thread)(void*), void* argument, char* error, size_t error_size);
 int refuse(const char* text, char* error, size_t error_size);
+[[noreturn]] void stop_thread(const char* kind, const char* text);  // the launch fails, and the thread never continues
 
 template <typename Parameter>
 bool fits(const Array& array)
@@ -169,6 +178,20 @@ int start(void (*kernel)(Parameters...), const Launch* launch, const Array* arra
 }
 
 template <typename T>
+struct Itself {
+    using Type = T;
+};
+template <typename T>
+using TheSame = typename Itself<T>::Type;  // of a parameter that is converted, and from which T is not deduced
+
+#ifdef WHOLE_PROGRAM
+void note_atomic(void* to, size_t bytes, void* instruction);
+void fence();  // from here on nothing is said of the order of blocks
+#else
+inline void fence() {}
+#endif
+
+template <typename T>
 struct ShuffleInput {
     T value;
     int from;
@@ -199,10 +222,23 @@ T shuffled(unsigned mask, T value, int from, const char* file, int line)
 
 }  // namespace cuda_on_cpu
 
+#ifdef WHOLE_PROGRAM  // no accesses to memory that would be looked at, and the same throughout a call of the kernel
+namespace cuda_on_cpu {
+__attribute__((const)) uint3 thread_index();
+__attribute__((const)) uint3 index_of_block();
+__attribute__((const)) dim3 size_of_block();
+__attribute__((const)) dim3 size_of_grid();
+}  // namespace cuda_on_cpu
+#define threadIdx (cuda_on_cpu::thread_index())
+#define blockIdx (cuda_on_cpu::index_of_block())
+#define blockDim (cuda_on_cpu::size_of_block())
+#define gridDim (cuda_on_cpu::size_of_grid())
+#else
 #define threadIdx (cuda_on_cpu::current->index)
 #define blockIdx (cuda_on_cpu::block_index)
 #define blockDim (cuda_on_cpu::block_size)
 #define gridDim (cuda_on_cpu::grid_size)
+#endif
 
 static inline void __syncthreads(CALLED_FROM) { cuda_on_cpu::block_barrier(file, line); }
 
@@ -293,27 +329,42 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
     return word;
 }
 
-// Atomic because fibers switch only at barriers and warp operations; not instrumented, lest TSan sees a race.
+// Atomic because fibers switch only at barriers and warp operations; not instrumented, lest a race is seen in them.
+#ifdef WHOLE_PROGRAM
+#define ATOMIC_ACCESS(to) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0))
+#else
+#define ATOMIC_ACCESS(to)
+#endif
+#define ATOMIC(name, result)                                                                   \
+    template <typename T>                                                                      \
+    __attribute__((noinline, no_sanitize_thread)) T name(T* to, cuda_on_cpu::TheSame<T> value) \
+    {                                                                                          \
+        ATOMIC_ACCESS(to);                                                                     \
+        T before = *to;                                                                        \
+        *to = (result);                                                                        \
+        return before;                                                                         \
+    }
+ATOMIC(atomicAdd, before + value)
+ATOMIC(atomicSub, before - value)
+ATOMIC(atomicMax, value > before ? value : before)
+ATOMIC(atomicMin, value < before ? value : before)
+ATOMIC(atomicExch, value)
+ATOMIC(atomicAnd, before& value)
+ATOMIC(atomicOr, before | value)
+ATOMIC(atomicXor, before ^ value)
+ATOMIC(atomicInc, before >= value ? 0 : before + 1)
+ATOMIC(atomicDec, before == 0 || before > value ? value : before - 1)
+#undef ATOMIC
+
 template <typename T>
-__attribute__((noinline, no_sanitize_thread)) T atomicAdd(T* to, T value)
+__attribute__((noinline, no_sanitize_thread)) T atomicCAS(T* to, cuda_on_cpu::TheSame<T> expected, cuda_on_cpu::TheSame<T> value)
 {
+    ATOMIC_ACCESS(to);
     T before = *to;
-    *to = before + value;
+    if (before == expected) *to = value;
     return before;
 }
 
-template <typename T>
-__attribute__((noinline, no_sanitize_thread)) T atomicMax(T* to, T value)
-{
-    T before = *to;
-    if (value > before) *to = value;
-    return before;
-}
-
-template <typename T>
-__attribute__((noinline, no_sanitize_thread)) T atomicMin(T* to, T value)
-{
-    T before = *to;
-    if (value < before) *to = value;
-    return before;
-}
+static inline void __threadfence() { cuda_on_cpu::fence(); }
+static inline void __threadfence_block() {}
+static inline void __threadfence_system() { cuda_on_cpu::fence(); }

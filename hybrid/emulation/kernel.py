@@ -22,8 +22,8 @@ COPIES = ("late", "early", "mixed")  # when asynchronous copies complete: when w
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        ("grid", ctypes.c_uint * 2),
-        ("block", ctypes.c_uint * 2),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_ulonglong),
         ("seed", ctypes.c_ulonglong),
         ("order", ctypes.c_int),
@@ -104,7 +104,7 @@ class EmulatedKernel:
 
         EmulationError when the launch is invalid or the threads do what CUDA leaves undefined; C is then undefined, too.
         """
-        launch = _Launch((*grid,), (*block,), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster)
+        launch = _Launch((*grid, 1), (*block, 1), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster)
         arrays = (_Array * len(matrices))(*map(as_c_array, matrices))
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")

@@ -22,7 +22,7 @@ void note_writer(Watched& one, long long number)
     const auto& size = cuda_on_cpu::block_size;
     unsigned long long block =
         static_cast<unsigned long long>(cuda_on_cpu::block_index.y) * cuda_on_cpu::grid_size.x + cuda_on_cpu::block_index.x;
-    unsigned long long writer = block * size.x * size.y + thread.index.y * size.x + thread.index.x + 1;
+    unsigned long long writer = block * size.x * size.y + thread.number + 1;
     unsigned long long& last = one.last_writer[number];
     one.writers[number] = last && last != writer ? 2 : max(one.writers[number], 1.0);
     last = writer;

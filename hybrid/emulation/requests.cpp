@@ -113,7 +113,7 @@ void note(void* address, int bytes, bool writes, void* instruction)
         block = now;
     }
     const cuda_on_cpu::Thread& thread = *cuda_on_cpu::current;
-    unsigned number = thread.index.y * cuda_on_cpu::block_size.x + thread.index.x;
+    unsigned number = thread.number;
     std::vector<unsigned>& of_thread = executions[where];
     of_thread.resize(cuda_on_cpu::block_size.x * cuda_on_cpu::block_size.y);
     Request& request = requests[{where, number / LANES, of_thread[number]++}];

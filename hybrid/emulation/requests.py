@@ -7,7 +7,7 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,23 +46,25 @@ def sites_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Site, ..
     count = code.sites_of_requests(ctypes.byref(first))
     found = [first[number] for number in range(count)]
     numbers: dict[tuple[int, int, bool], list[int]] = {}
-    for line, each in zip(_lines([each.offset for each in found], library, file_name), found, strict=True):
+    places = places_of([each.offset for each in found], library, {file_name})
+    for (_, line), each in zip(places, found, strict=True):
         if line:
             of_line = numbers.setdefault((line, each.space, bool(each.writes)), [0] * len(_NUMBERS))
             of_line[:] = [so_far + getattr(each, name) for so_far, name in zip(of_line, _NUMBERS, strict=True)]
     return tuple(Site(*key, *numbers[key]) for key in sorted(numbers))
 
 
-def _lines(offsets: Sequence[int], library: Path, file_name: str) -> list[int]:
-    """Of the calls that return to these offsets; 0 where that is not known."""
+def places_of(offsets: Sequence[int], library: Path, names: Collection[str]) -> list[tuple[str, int]]:
+    """Of the calls that return to these offsets the innermost line of one of these files; ("", 0) where that is not known."""
     program = shutil.which("addr2line")
+    unknown = [("", 0)] * len(offsets)
     if program is None or not offsets:
-        return [0] * len(offsets)
+        return unknown
     addresses = [hex(offset - 1) for offset in offsets]
     command = [program, "-a", "-i", "-e", str(library), *addresses]
     out = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout  # noqa: S603
-    lines = []
+    found = []
     for frames in re.split(r"^0x[0-9a-f]+\n", out, flags=re.MULTILINE)[1:]:  # the innermost function first
-        places = re.findall(r"^(.*):(\d+)", frames, re.MULTILINE)
-        lines.append(next((int(line) for file, line in places if Path(file).name == file_name), 0))
-    return lines if len(lines) == len(offsets) else [0] * len(offsets)
+        lines = [(Path(file).name, int(line)) for file, line in re.findall(r"^(.*):(\d+)", frames, re.MULTILINE)]
+        found.append(next((place for place in lines if place[0] in names), ("", 0)))
+    return found if len(found) == len(offsets) else unknown

@@ -30,14 +30,27 @@
 #endif
 
 // The kernel's .bss lies between these two (see build.py) and contains only its __shared__ arrays. (GCC ignores section
-// attributes on static variables of templates, so a section of their own is not possible.)
+// attributes on static variables of templates, so a section of their own is not possible.) In a whole program they are the
+// thread-local variables of the thread that launches, and each access to memory is looked at.
+#ifdef WHOLE_PROGRAM
+#include "memory_check.h"
+namespace {
+char *shared_first, *shared_last;
+}
+#else
 extern "C" char shared_first[], shared_last[];
+#endif
 
 namespace cuda_on_cpu {
 
-Thread* current;
-uint3 block_index;
-dim3 block_size, grid_size;
+#ifdef WHOLE_PROGRAM
+#define BUILT_IN __attribute__((section("cuda_built_ins")))  // memory_check.cpp lets kernels read them
+#else
+#define BUILT_IN
+#endif
+BUILT_IN Thread* current;
+BUILT_IN uint3 block_index;
+BUILT_IN dim3 block_size, grid_size;
 
 namespace {
 
@@ -87,8 +100,6 @@ struct Fiber : Thread {
     // Of a cluster: the barrier and the parity of the phase that it waits for; its matrix instructions, in groups.
     unsigned barrier, parity, wgmma_groups, wgmmas_awaited;
     std::vector<Wgmma> wgmmas;
-    int block_barriers, warp_syncs;
-    char* stack;
 #ifdef __x86_64__
     void* context;
 #else
@@ -195,14 +206,19 @@ void orders_after([[maybe_unused]] char& event)
 #endif
 }
 
-std::string pair(unsigned x, unsigned y) { return "(" + std::to_string(x) + ", " + std::to_string(y) + ")"; }
+std::string place(const uint3& index, const dim3& size)
+{
+    std::string z = size.z > 1 ? ", " + std::to_string(index.z) : "";
+    return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + z + ")";
+}
+
+std::string thread_text(const Fiber& fiber) { return "thread " + place(fiber.index, block_size); }
 
 // Records the first failure.
 void fail(const Fiber& fiber, const char* kind, const std::string& text)
 {
     if (!failure.empty()) return;
-    failure = std::string(kind) + "|block " + pair(block_index.x, block_index.y) + ", thread " +
-              pair(fiber.index.x, fiber.index.y) + ": " + text;
+    failure = std::string(kind) + "|block " + place(block_index, grid_size) + ", " + thread_text(fiber) + ": " + text;
 }
 
 // The current fiber fails, and never continues.
@@ -326,8 +342,8 @@ void complete_collectives(Warp& warp, Fiber* lanes)
             const Fiber& other = lanes[lane];
             if (other.mask != one.mask || other.combine != one.combine || !(other.at == one.at))
                 return fail(one, "warp",
-                            "waits for its warp in " + one.at.text() + ", thread " + pair(other.index.x, other.index.y) + " in " +
-                                other.at.text() + (other.at == one.at ? " with another mask" : ""));
+                            "waits for its warp in " + one.at.text() + ", " + thread_text(other) + " in " + other.at.text() +
+                                (other.at == one.at ? " with another mask" : ""));
             group.input[lane] = other.input;
             group.output[lane] = other.output;
         }
@@ -381,7 +397,7 @@ bool all_at_barrier(unsigned threads)
         if (fiber.state == first.state && (first.state == State::LEFT || fiber.at == first.at)) continue;
         const Fiber& waiting = fiber.state == State::AT_BLOCK ? fiber : first;
         const Fiber& other = &waiting == &fiber ? first : fiber;
-        std::string which = "thread " + pair(other.index.x, other.index.y);
+        std::string which = thread_text(other);
         std::string does = other.state == State::LEFT ? which + " has left the kernel" : which + " waits in " + other.at.text();
         fail(waiting, "barrier", "waits at the barrier in " + waiting.at.text() + ", but " + does);
         return false;
@@ -405,6 +421,9 @@ void run_block(unsigned threads)
     }
     orders_before(block_begins);
     do {
+#ifdef WHOLE_PROGRAM
+        memory_check::barrier_passed();
+#endif
         for (unsigned i = 0; i < threads; ++i) fibers[i].state = State::READY;
         make_order(turn, warps.size());
         for (unsigned warp : turn) {
@@ -478,13 +497,19 @@ int refuse(const char* text, char* error, size_t error_size)
 
 int run(const Launch& launch, void (*thread)(void*), void* argument, char* error, size_t error_size)
 {
-    unsigned threads = launch.block[0] * launch.block[1];
-    if (!launch.grid[0] || !launch.grid[1] || launch.grid[1] > 65535 || launch.grid[0] > 0x7fffffff)
-        return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y", error, error_size);
+    grid_size = {launch.grid[0], launch.grid[1], launch.grid[2]};
+    block_size = {launch.block[0], launch.block[1], launch.block[2]};
+    unsigned threads = block_size.x * block_size.y * block_size.z;
+    if (!grid_size.x || !grid_size.y || !grid_size.z || grid_size.x > 0x7fffffff || max(grid_size.y, grid_size.z) > 65535)
+        return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y and z", error, error_size);
+#ifdef WHOLE_PROGRAM
+    std::tie(shared_first, shared_last) = memory_check::launch_begins(launch.shared_bytes);
+#endif
     if (shared_last - shared_first > STATIC_SHARED || launch.shared_bytes + (shared_last - shared_first) > MAX_SHARED)
         return refuse("launch|a block has at most 48 KiB of static and 227 KiB of all shared memory", error, error_size);
-    if (!launch.block[0] || !launch.block[1] || launch.block[0] > 1024 || launch.block[1] > 1024 || threads > MAX_THREADS)
-        return refuse("launch|a block has 1 to 1024 threads", error, error_size);
+    bool few = max(max(block_size.x, block_size.y), block_size.z) <= MAX_THREADS && block_size.z <= 64;
+    if (!threads || !few || threads > MAX_THREADS)
+        return refuse("launch|a block has 1 to 1024 threads, at most 64 in z", error, error_size);
     unsigned clustered = std::max(1u, launch.cluster);
     if (clustered > 1 && (threads % 32 || launch.grid[0] % clustered))
         return refuse("launch|a cluster has whole warps, and a grid whole clusters", error, error_size);
@@ -492,8 +517,6 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     if (!block_fibers.allocated()) return refuse("launch|no memory for the threads' stacks", error, error_size);
 
     failure.clear();
-    grid_size = {launch.grid[0], launch.grid[1]};
-    block_size = {launch.block[0], launch.block[1]};
     order = static_cast<Order>(launch.order);
     copy_completion = static_cast<Copies>(launch.copies);
     random_engine.seed(launch.seed);
@@ -506,7 +529,9 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
 #endif
     for (unsigned i = 0; i < threads * clustered; ++i) {
         Fiber& fiber = fibers[i];
-        fiber.index = {i % threads % launch.block[0], i % threads / launch.block[0], 0};
+        fiber.number = i % threads;
+        fiber.index = {fiber.number % block_size.x, fiber.number / block_size.x % block_size.y,
+                       fiber.number / (block_size.x * block_size.y)};
         fiber.lane = i % 32;
         fiber.warp = i / 32;
         fiber.block_barriers = fiber.warp_syncs = 0;
@@ -516,7 +541,8 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
 #endif
     }
 
-    unsigned long long groups = static_cast<unsigned long long>(launch.grid[0]) * launch.grid[1] / clustered;
+    unsigned long long of_plane = static_cast<unsigned long long>(grid_size.x) * grid_size.y;
+    unsigned long long groups = of_plane * grid_size.z / clustered;
     std::vector<unsigned long long> turn;
     if (order == SHUFFLED) {
         turn.resize(groups);
@@ -530,12 +556,16 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         std::vector<char*> memory;
         cluster.clear();
         for (unsigned long long block = first; block < first + clustered; ++block) {
-            block_index = {static_cast<unsigned>(block % launch.grid[0]), static_cast<unsigned>(block / launch.grid[0]), 0};
+            block_index = {static_cast<unsigned>(block % grid_size.x), static_cast<unsigned>(block % of_plane / grid_size.x),
+                           static_cast<unsigned>(block / of_plane)};
             dynamic_shared = allocate_shared(dynamic_bytes);
             if (!dynamic_shared) return refuse("launch|no memory for the block's shared memory", error, error_size);
             memory.push_back(dynamic_shared);
             if (clustered > 1) cluster.push_back({block_index, dynamic_shared, {shared_first, shared_last}});
         }
+#ifdef WHOLE_PROGRAM
+        memory_check::block_begins(dynamic_shared, dynamic_bytes);
+#endif
         active = clustered - 1;
         if (clustered > 1)
             run_cluster(threads);
@@ -544,10 +574,24 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         if (!failure.empty()) abandon_block(threads * clustered);
         for (char* each : memory) free_shared(each, dynamic_bytes);
     }
+    current = nullptr;
 #ifdef CHECKS_THREADS
     for (unsigned i = 0; i < threads * clustered; ++i) __tsan_destroy_fiber(fibers[i].race_checker);
 #endif
     return report(error, error_size);
+}
+
+#ifdef WHOLE_PROGRAM
+uint3 thread_index() { return current->index; }
+uint3 index_of_block() { return block_index; }
+dim3 size_of_block() { return block_size; }
+dim3 size_of_grid() { return grid_size; }
+#endif
+
+void stop_thread(const char* kind, const char* text)
+{
+    fail_here(kind, text);
+    __builtin_unreachable();
 }
 
 void block_barrier(const char* file, int line)

@@ -1,4 +1,5 @@
-/* A whole program: structs, a prototype, host code with a launch, and main(). */
+/* A whole program: structs, a prototype, host code with a launch, and main(). Its kernel alone is judged. */
+// kernel: MatMulKernel
 #include <cstdio>
 #include <cstdlib>
 #include <cuda_runtime.h>

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""The text of a whole CUDA program as a C++ compiler takes it: launches kernel<<<...>>>(...) become calls. Lines stay lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hybrid.classroom.student_file import blanked
+from hybrid.errors import UsageError
+
+_OPENING, _CLOSING = "([{", ")]}"
+_VARIABLE = re.compile(r"\b__device__(?=[^(){};=]*[;=\[])")
+_READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst)\s+__constant__\b")
+
+
+@dataclass(frozen=True)
+class LaunchText:
+    """Where a launch stands, and its parts, as positions in the text."""
+
+    begin: int
+    opening: int  # <<<
+    closing: int  # >>>
+    arguments: int  # the parenthesis after it
+    end: int
+
+    def kernel(self, text: str) -> str:
+        return " ".join(text[self.begin : self.opening].split())
+
+
+def launches_in(text: str, name: str) -> Iterator[LaunchText]:
+    """In the order of the text. UsageError where one is not whole; `name`: of the file."""
+    plain, place = blanked(text), 0
+    while (opening := plain.find("<<<", place)) >= 0:
+        place = opening + 3
+        if re.search(r"\boperator\s*$", plain[:opening]):
+            continue
+        closing = _closing(plain, place)
+        found = re.compile(r"\s*\(").match(plain, closing + 3) if closing >= 0 else None
+        end = _after_matching(plain, found.end() - 1) if found else -1
+        begin = _begin_of_name(plain, opening)
+        if found is None or end < 0 or not plain[begin:opening].strip():
+            line = plain.count("\n", 0, opening) + 1
+            raise UsageError(f"{name}, line {line}: after <<< a launch goes on as in kernel<<<grid, block>>>(arguments)")
+        yield LaunchText(begin, opening, closing, found.end() - 1, end)
+        place = end
+
+
+def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
+    """`templates`: how many parameters each kernel that is a template has."""
+    parts, place = [], 0
+    for launch in launches_in(text, name):
+        kernel = launch.kernel(text)
+        called, _, given = kernel.partition("<")
+        quoted = kernel.replace("\\", "").replace('"', "")
+        configuration = text[launch.opening + 3 : launch.closing]
+        arguments = text[launch.arguments + 1 : launch.end - 1]
+        comma = ", " if blanked(arguments).strip() else ""
+        parts += [text[place : launch.begin], f'cuda_on_cpu::Launched("{quoted}", {configuration})']
+        parts.append("\n" * (text.count("\n", launch.begin, launch.opening) + text.count("\n", launch.closing, launch.arguments)))
+        if templates.get(called.strip(), 0) > (_top_level_commas(given.rpartition(">")[0]) + 1 if given else 0):
+            body = f"[](auto&... of_kernel) {{ {kernel}(of_kernel...); }}"
+            parts.append(f".call_template({body}{comma}{arguments})")
+        else:
+            parts.append(f".call({kernel}{comma}{arguments})")
+        place = launch.end
+    return _variables("".join([*parts, text[place:]]))
+
+
+def _variables(text: str) -> str:
+    """__device__ before a variable, unlike before a function, puts it where kernels may use it; constants can be anywhere."""
+    plain, parts, place = blanked(text), [], 0
+    found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
+    for each in sorted(found, key=lambda one: one.start()):
+        declaration = plain[each.start() :].split(";", 1)[0].split("=", 1)[0]
+        is_constant = each.re is _READ_ONLY or re.search(r"\bconst(expr)?\b", declaration)
+        parts += [text[place : each.start()], " " if is_constant else "__device_variable__"]
+        place = each.end()
+    return "".join([*parts, text[place:]])
+
+
+def _closing(plain: str, place: int) -> int:
+    """The position of the >>> that ends a configuration; -1 where there is none."""
+    depth = 0
+    while place < len(plain):
+        letter = plain[place]
+        if not depth and plain.startswith(">>>", place):
+            return place
+        depth += (letter in _OPENING) - (letter in _CLOSING)
+        if depth < 0 or (letter == ";" and not depth):
+            return -1
+        place += 1
+    return -1
+
+
+def _after_matching(plain: str, opening: int) -> int:
+    depth = 0
+    for place in range(opening, len(plain)):
+        depth += (plain[place] in _OPENING) - (plain[place] in _CLOSING)
+        if not depth:
+            return place + 1
+    return -1
+
+
+def _begin_of_name(plain: str, opening: int) -> int:
+    """Of the kernel before <<<: a name, perhaps with namespaces and a template's arguments."""
+    place = len(plain[:opening].rstrip())
+    if plain[:place].endswith(">"):
+        depth = parentheses = 0
+        while place > 0:
+            place -= 1
+            letter = plain[place]
+            parentheses += (letter in _CLOSING) - (letter in _OPENING)
+            depth += ((letter == ">") - (letter == "<")) if not parentheses else 0
+            if not depth:
+                break
+    name = re.search(r"(?:::\s*)?(?:\w+\s*::\s*)*\w+\s*$", plain[:place])
+    return name.start() if name else opening
+
+
+def _top_level_commas(text: str) -> int:
+    depth = commas = 0
+    for letter in text:
+        depth += (letter in "([{<") - (letter in ")]}>")
+        commas += letter == "," and not depth
+    return commas

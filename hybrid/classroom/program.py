@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""A whole CUDA program: its text for the CPU, and its run."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from hybrid.classroom.launches import rewritten
+from hybrid.classroom.program_findings import Account, account_of
+from hybrid.classroom.student_file import INCLUDE, StudentFile, kernels_of, text_of, with_dynamic_shared
+from hybrid.classroom.unsupported import refuse_unsupported
+from hybrid.emulation import whole_program
+
+_OF_CUDA = {  # whose contents the CPU runtime has
+    *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
+    *("device_functions.h", "math_functions.h", "builtin_types.h"),
+}
+_OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
+
+
+@dataclass
+class _Texts:
+    """A file with those that it includes, by where they are: name in the folder of the build, and text."""
+
+    templates: dict[str, int] = field(default_factory=dict)
+    found: dict[Path, tuple[str, str]] = field(default_factory=dict)
+
+    def collect(self, path: Path, text: str) -> None:
+        """All own headers, first to last."""
+        resolved = path.resolve()
+        if resolved in self.found:
+            return
+        name = f"{len(self.found)}/{path.name}" if self.found else path.name
+        self.found[resolved] = name, text
+        self.templates.update((kernel.name, len(kernel.template)) for kernel in kernels_of(text))
+        for _, _, quoted in INCLUDE.findall(text):
+            if quoted and (path.parent / quoted).is_file():
+                self.collect(path.parent / quoted, text_of(str(path.parent / quoted)))
+
+    def for_cpu(self) -> Iterator[tuple[str, str]]:
+        """Each file's name and text. UsageError where one has what is not supported."""
+        for path, (name, text) in self.found.items():
+            refuse_unsupported(text, path.name)
+            text = with_dynamic_shared(rewritten(text, path.name, self.templates))
+            yield name, INCLUDE.sub(partial(self._included, path.parent), text)
+
+    def _included(self, folder: Path, found: re.Match[str]) -> str:
+        name = found[2][1:-1]
+        own = self.found.get((folder / name).resolve()) if found[3] else None
+        return f'{found[1]}"{own[0]}"' if own else "" if name in _OF_CUDA else found[0]
+
+
+def ran(file: StudentFile, arguments: Sequence[str], seconds: int, show: Callable[[str], None]) -> Account:
+    """Run it; `show` is given its output. UsageError for what is not supported, EmulationError if it does not compile."""
+    texts = _Texts()
+    texts.collect(file.path, file.text)
+    (name, text), *others = texts.for_cpu()
+    sources = {path.name: text.split("\n") for path, (_, text) in texts.found.items()}
+    with tempfile.TemporaryDirectory(prefix="hybrid-lab-") as folder:
+        openmp = _OPENMP.search(file.text) is not None
+        program, warnings = whole_program.built(Path(folder, name), text, dict(others), openmp=openmp)
+        outcome = whole_program.run(program, str(file.path), arguments, seconds, show)
+        return account_of(outcome, program, warnings, sources, seconds)

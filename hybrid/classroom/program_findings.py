@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: MIT
+"""What the CPU runtime found in a whole program, in CUDA's words and with the lines and names of its text."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybrid.classroom.allocations import Allocations
+from hybrid.classroom.sanitizers import race_told
+from hybrid.classroom.symbols import symbols_of
+from hybrid.core.text import counted
+from hybrid.emulation.requests import places_of
+from hybrid.emulation.whole_program import Ran
+
+_SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # as in device_memory.h
+_PLACES = ("at", "other_at", "frames")
+_NOTES = {
+    "streams": "the work of all streams is done in the order of the calls, without overlap",
+    "times": "cudaEventElapsedTime gives times of this CPU with every access looked at: they say nothing about a GPU",
+    "many": "of a launch's reads the first 100,000,000 were looked at for races and values, all others for bounds: "
+    "smaller matrices are looked at as a whole",
+    "unflushed": "what kernels printed last was not shown: it is shown when the host waits for them, as in "
+    "cudaDeviceSynchronize(), and not at the program's end",
+}
+_DROPPED = re.compile(r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: ignoring return", re.MULTILINE)
+_NO_VALUE = re.compile(
+    r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: (?:variable )?'([^'\n]+)' is (?:used uninitialized|uninitialized when used)",
+    re.MULTILINE,
+)
+
+_STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
+
+Place = tuple[str, int]  # a file's name and a line
+
+
+@dataclass(frozen=True)
+class Finding:
+    text: str
+    places: tuple[Place, ...]  # whose lines are worth a look
+
+
+@dataclass(frozen=True)
+class Account:
+    """Of a program's run; `status` as of a process. `failed`: the first CUDA call that failed, in a line."""
+
+    status: int
+    launches: int | None  # None where it was ended
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    failed: str
+    sources: Mapping[str, Sequence[str]]  # the lines of each file; the program's own is the first
+
+    @property
+    def is_right(self) -> bool:
+        return not (self.status or self.findings or self.failed)
+
+
+def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
+    """`program`: the executable, which still exists; `warnings`: the compiler's."""
+    telling = _Telling(ran, program, sources, seconds)
+    found = [
+        Finding(f"line {line} uses {name}, which has no value yet", ((file, int(line)),))
+        for file, line, name in _values(warnings)
+    ]
+    found += telling.findings()
+    launches = next((each["launches"] for each in ran.findings if each["event"] == "end"), None)
+    dropped = {(file, int(line)) for file, line in _DROPPED.findall(warnings)}
+    return Account(ran.status, launches, tuple(found), tuple(telling.notes()), telling.first_failed(dropped), sources)
+
+
+def _values(warnings: str) -> list[tuple[str, str, str]]:
+    return list(dict.fromkeys(_NO_VALUE.findall(re.sub("[‘’]", "'", warnings))))
+
+
+class _Telling:
+    """Sentences about what was found."""
+
+    def __init__(self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int) -> None:
+        self._events, self._seconds = ran.findings, seconds
+        self._own = next(iter(sources))
+        self._allocations = Allocations(ran.findings, sources)
+        self._symbols = symbols_of(program)
+        offsets = sorted({offset for each in ran.findings for key in _PLACES for offset in _listed(each.get(key, 0)) if offset})
+        self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
+        self._status = ran.status
+
+    def of(self, event: str) -> Iterator[dict[str, Any]]:
+        return (each for each in self._events if each["event"] == event)
+
+    def findings(self) -> list[Finding]:
+        """Each once."""
+        found = [self._finding(each) for each in self.of("finding")]
+        ended = [self._ended(each) for each in self.of("ended")]
+        if not ended and not any(self.of("end")) and self._status < 0:
+            ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", ())]
+        return list(dict.fromkeys([*found, *ended]))
+
+    def _finding(self, event: dict[str, Any]) -> Finding:
+        place = (event["file"], event["line"]) if "line" in event else self._places.get(event.get("at", 0), ("", 0))
+        other = self._places.get(event.get("other_at", 0), ("", 0))
+        text = getattr(self, f"_{event['kind'].replace(' ', '_')}")(event, place, other)
+        if event["kind"] == "stopped":
+            place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
+        return Finding(f"{text}{self._by(event)}", tuple(sorted({each for each in (place, other) if each[1]})))
+
+    def _by(self, event: dict[str, Any]) -> str:
+        """Who did it."""
+        if not event["kernel"]:
+            return ""
+        who = f"{event['kernel']}, launched in line {event['launched']}"
+        return f" ({who}{': ' + _thread(event) if 'thread' in event else ''})"
+
+    def _does(self, event: dict[str, Any], place: Place) -> str:
+        line = self._line(place)
+        return f"{line} {'writes' if event['writes'] else 'reads'}"
+
+    def _line(self, place: Place) -> str:
+        return f"line {place[1]}{'' if place[0] == self._own else f' of {place[0]}'}" if place[1] else "it"
+
+    def _what(self, event: dict[str, Any]) -> str:
+        """The array, and which element."""
+        if event["space"] == _DYNAMIC:
+            return f"dynamic shared memory, byte {event['offset']}"
+        if event["space"] in (_SHARED, _VARIABLES):
+            is_shared = event["space"] == _SHARED
+            return self._symbol("TLS" if is_shared else "OBJECT", event["offset" if is_shared else "variable"], event["bytes"])
+        return self._allocations.element(event["number"], event["offset"], event["bytes"])
+
+    def _symbol(self, kind: str, offset: int, bytes_: int) -> str:
+        for name, of_kind, begin, size in self._symbols:
+            if of_kind == kind and begin <= offset < begin + size:
+                return name if size <= bytes_ else f"{name} (its element {(offset - begin) // bytes_})"
+        return "shared memory" if kind == "TLS" else "a __device__ variable"
+
+    def _bounds(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        if event["space"] == _DYNAMIC:
+            return (
+                f"out of bounds: {self._does(event, place)} beyond the launch's dynamic shared memory, at byte {event['offset']}"
+            )
+        size = self._allocations.size(event["number"], event["bytes"])
+        return f"out of bounds: {self._does(event, place)} {self._what(event)}, and it has {size}"
+
+    def _freed(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        return f"illegal address: {self._does(event, place)} {self._what(event)} after cudaFree"
+
+    def _null(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        return f"illegal address: {self._does(event, place)} through a null pointer: was it allocated with cudaMalloc?"
+
+    def _host(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        return f"illegal address: {self._does(event, place)} host memory in a kernel, which device memory is for"
+
+    def _unwritten(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        if event["space"] in (_SHARED, _DYNAMIC):
+            return (
+                f"uninitialised: {self._does(event, place)} {self._what(event)} in shared memory, which its block has not written"
+            )
+        return f"uninitialised: {self._does(event, place)} {self._what(event)}, which no copy, cudaMemset or kernel has written"
+
+    def _copies_unwritten(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        what = self._allocations.element(event["number"], event["offset"], 0)
+        return f"uninitialised: {self._line(place)} copies {what} to the host, which no copy, cudaMemset or kernel has written"
+
+    def _early(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        what = f"{self._does(event, place)} managed memory {self._what(event)} on the host while the kernel may still run"
+        return f"data race: {what}: no cudaDeviceSynchronize() stands between them"
+
+    def _race(self, event: dict[str, Any], place: Place, other: Place) -> str:
+        return race_told(self._accesses(event, place, other), self._what(event), within_block=True) + self._two(event)
+
+    def _race_of_blocks(self, event: dict[str, Any], place: Place, other: Place) -> str:
+        return race_told(self._accesses(event, place, other), self._what(event), within_block=False) + ", of different blocks"
+
+    def _accesses(self, event: dict[str, Any], place: Place, other: Place) -> list[tuple[int, bool]]:
+        return [(place[1], bool(event["writes"])), (other[1], bool(event["other_writes"]))]
+
+    def _two(self, event: dict[str, Any]) -> str:
+        if event["other_thread"] < 0:
+            return ""
+        x, y, _ = event["block_size"]
+        number = event["other_thread"]
+        other = {**event, "thread": [number % x, number // x % y, number // (x * y)]}
+        return f": {_index(other, 'thread')} and then {_index(event, 'thread')}"
+
+    def _index(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        return f"out of bounds: {self._line(place)}: index {event['index']} out of bounds for type {event['type']}"
+
+    def _stopped(self, event: dict[str, Any], _: Place, __: Place) -> str:
+        return f"divergent barrier: {event['text']}" if "at the barrier" in event["text"] else str(event["text"])
+
+    def _ended(self, event: dict[str, Any]) -> Finding:
+        places = [self._places[offset] for offset in event["frames"] if self._places[offset][1]]
+        place = next(iter(places), ("", 0))
+        where = self._line(place) if place[1] else "an unknown line"
+        who = f"the kernel {event['kernel']}" if event["kernel"] else "the host code"
+        at = f"{where}{self._by(event)}"
+        name = signal.Signals(event["signal"])
+        if name == signal.SIGALRM:
+            why = "an endless loop, or much work for a CPU"
+            text = f"{who} had not ended after {self._seconds} s, which --stall sets; it was in {at}: {why}"
+        elif name == signal.SIGSEGV and event["number"]:
+            array = self._allocations.name(event["number"])
+            text = f"segmentation fault: {where} of the host code uses {array}, which is in device memory: cudaMemcpy copies it"
+        elif name == signal.SIGFPE:
+            text = f"{who} divides a whole number by zero in {at}"
+        else:
+            does = {signal.SIGSEGV: "segmentation fault", signal.SIGABRT: "abort"}.get(name, name.name)
+            stack = name == signal.SIGSEGV and event["kernel"]
+            text = f"{does}: {who} in {at}{_STACK if stack else ''}"
+        return Finding(text, (place,) if place[1] else ())
+
+    def notes(self) -> Iterator[str]:
+        leaks = [each["number"] for each in self.of("leak")]
+        for line, names in self._allocations.by_line(leaks).items():
+            yield (
+                f"never freed: {', '.join(names)} (line {line})"
+                if len(set(names)) == len(names)
+                else (f"never freed: {counted(len(names), 'allocation')} of line {line}, {names[0]}")
+            )
+        yield from (_NOTES[each["kind"]] for each in self.of("note"))
+
+    def first_failed(self, dropped: set[Place]) -> str:
+        """Which call failed first, and whether the program looks at it."""
+        number, first = next(
+            ((i, each) for i, each in enumerate(self._events) if each["event"] in ("error", "unseen")), (0, None)
+        )
+        if first is None:
+            return ""
+        if first["event"] == "unseen":
+            launch = f"the launch of {first['kernel']} in line {first['line']}"
+            return f"{launch} failed, and no call waits for it, so no call tells the program"
+        looked = any(each["event"] == "looked" for each in self._events[number:])
+        is_launch = first["call"].startswith("the launch of")
+        seen = looked or (not is_launch and (first["file"], first["line"]) not in dropped)
+        size = next((each for each in self.of("configuration") if each["line"] == first["line"]), None)
+        why = (
+            f" (blocks of {_product(size['block'])} threads, a grid of {_product(size['grid'])}; a block has 1 to 1024, 64 in z)"
+            if size
+            else ""
+        )
+        sees = "the program looks at its error" if seen else "the program does not look at its error"
+        tells = ", the first call that waits for the kernel" if first["of_kernel"] else ""
+        return f"{first['call']} in line {first['line']}{tells}: {first['text']} ({first['name']}){why}; {sees}"
+
+
+def _listed(value: Any) -> list[int]:
+    return value if isinstance(value, list) else [value]
+
+
+def _product(size: Sequence[int]) -> str:
+    return "×".join(map(str, size[:2] if size[2] == 1 else size))
+
+
+def _index(event: dict[str, Any], what: str) -> str:
+    index = event[what]
+    return f"{what} ({', '.join(map(str, index if index[2] else index[:2]))})"
+
+
+def _thread(event: dict[str, Any]) -> str:
+    return f"{_index(event, 'block')}, {_index(event, 'thread')}"

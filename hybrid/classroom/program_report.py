@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+"""One screen about a whole program, after its own output, and its JSON line."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hybrid.classroom.program_findings import Account
+
+_MOST = 8  # findings
+
+
+def told(account: Account) -> Iterator[str]:
+    """The lines."""
+    name = next(iter(account.sources))
+    how = f"exit status {account.status}" if account.status >= 0 else f"ended by {signal.Signals(-account.status).name}"
+    launches = "" if account.launches is None else f", {account.launches} kernel launch{'' if account.launches == 1 else 'es'}"
+    yield f"{name}: {how}{launches}"
+    for finding in account.findings[:_MOST]:
+        yield f"  * {finding.text}"
+        for file, line in finding.places:
+            lines = account.sources.get(file, ())
+            if 0 < line <= len(lines):
+                yield f"      {line:>4}  {lines[line - 1].strip()}"
+    if len(account.findings) > _MOST:
+        yield f"  and {len(account.findings) - _MOST} more; --json FILE keeps all"
+    yield from (f"  note: {note}" for note in account.notes)
+    if account.failed:
+        yield f"first CUDA call that failed: {account.failed}"
+    yield "no error found" if account.is_right else "wrong"
+
+
+def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
+    """For a JSON line."""
+    return {
+        "file": next(iter(account.sources)),
+        "arguments": list(arguments),
+        "status": account.status,
+        "launches": account.launches,
+        "right": account.is_right,
+        "findings": [finding.text for finding in account.findings],
+        "notes": list(account.notes),
+        "first_failed": account.failed or None,
+    }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+// Allocations lie in two ranges of addresses, device and managed memory, with much room between them: an index beyond one array
+// does not reach another. Host code gets a segmentation fault in device memory, as it would with a GPU.
+#include "device_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+
+#include "findings.h"
+
+namespace cuda_on_cpu {
+
+namespace {
+
+constexpr size_t ADDRESSES = 1 << 30, PAGE = 64 << 10;
+
+size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+struct Range {
+    char* begin = nullptr;
+    char* next = nullptr;
+    std::map<const char*, Region*>& regions = *new std::map<const char*, Region*>;  // used until the very end of the process
+
+    // Where so many bytes, and as many to each side, are not in use. Freed ones are used again only when all else was.
+    char* room_for(size_t bytes)
+    {
+        size_t all = 3 * whole_pages(bytes);
+        if (!begin) {
+            void* memory = mmap(nullptr, ADDRESSES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (memory == MAP_FAILED) return nullptr;
+            begin = next = static_cast<char*>(memory);
+        }
+        if (next + all > begin + ADDRESSES) {
+            for (auto each = regions.begin(); each != regions.end();)
+                each = each->second->freed ? regions.erase(each) : std::next(each);
+            next = begin;
+            if (!regions.empty()) next = regions.rbegin()->second->begin + 2 * whole_pages(regions.rbegin()->second->bytes);
+            if (next + all > begin + ADDRESSES) return nullptr;
+        }
+        char* found = next + whole_pages(bytes);
+        next += all;
+        return found;
+    }
+};
+
+Range device, managed;
+size_t in_use;
+int allocations;
+bool host_may;
+
+bool is_in(const Range& range, const char* at) { return range.begin && at >= range.begin && at < range.begin + ADDRESSES; }
+
+}  // namespace
+
+Cell* new_cells(size_t bytes)
+{
+    void* memory =
+        mmap(nullptr, (bytes / 4 + 1) * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? nullptr : static_cast<Cell*>(memory);
+}
+
+Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line)
+{
+    Range& range = kind == Region::MANAGED ? managed : device;
+    if (bytes > free_bytes()) return nullptr;
+    char* begin = range.room_for(bytes);
+    Cell* cells = begin ? new_cells(bytes) : nullptr;
+    if (!cells) return nullptr;
+    mprotect(begin, whole_pages(bytes), PROT_READ | PROT_WRITE);
+    memset(begin, 0xFF, bytes);  // NaN
+    if (kind != Region::MANAGED && !host_may) mprotect(begin, whole_pages(bytes), PROT_NONE);
+    in_use += bytes;
+    tell("{\"event\": \"allocation\", \"number\": %d, \"bytes\": %zu, \"file\": %s, \"line\": %d}", ++allocations, bytes,
+         quoted(file).c_str(), line);
+    return range.regions[begin] = new Region{kind, begin, bytes, cells, allocations, false};
+}
+
+void release(Region& region)
+{
+    region.freed = true;
+    in_use -= region.bytes;
+    munmap(region.cells, (region.bytes / 4 + 1) * sizeof(Cell));
+    madvise(region.begin, whole_pages(region.bytes), MADV_DONTNEED);
+    mprotect(region.begin, whole_pages(region.bytes), PROT_NONE);
+}
+
+Region* region_around(const char* at)
+{
+    for (Range* range : {&device, &managed}) {
+        if (!is_in(*range, at) || range->regions.empty()) continue;
+        auto after = range->regions.upper_bound(at);
+        if (after == range->regions.begin()) return after->second;
+        Region* before = std::prev(after)->second;
+        bool is_nearer = after == range->regions.end() || at - (before->begin + before->bytes) < after->first - at;
+        return is_nearer ? before : after->second;
+    }
+    return nullptr;
+}
+
+size_t free_bytes() { return DEVICE_MEMORY - in_use; }
+
+bool is_managed(const char* at) { return is_in(managed, at); }
+
+void let_host_use_device_memory(bool may)
+{
+    host_may = may;
+    for (auto& [begin, region] : device.regions)
+        if (!region->freed) mprotect(region->begin, whole_pages(region->bytes), may ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+void mark_written(Region& region, size_t offset, size_t bytes)
+{
+    for (size_t byte = offset; byte < offset + bytes;) {
+        if (byte % 4 == 0 && byte + 4 <= offset + bytes) {
+            region.cells[byte / 4].written = 15;
+            byte += 4;
+        } else {
+            region.cells[byte / 4].written |= 1 << byte % 4;
+            ++byte;
+        }
+    }
+}
+
+void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; ++i) {
+        size_t byte = to_offset + i, other = from_offset + i;
+        uint8_t bit = 1 << byte % 4, written = to.cells[byte / 4].written;
+        to.cells[byte / 4].written = from.cells[other / 4].written >> other % 4 & 1 ? written | bit : written & ~bit;
+    }
+}
+
+long long first_unwritten(const Region& region, size_t offset, size_t bytes)
+{
+    for (size_t byte = offset; byte < offset + bytes; ++byte)
+        if (!(region.cells[byte / 4].written >> byte % 4 & 1)) return static_cast<long long>(byte);
+    return -1;
+}
+
+void tell_leaks()
+{
+    for (const Range* range : {&device, &managed})
+        for (const auto& [begin, region] : range->regions)
+            if (!region->freed) tell("{\"event\": \"leak\", \"number\": %d}", region->number);
+}
+
+}  // namespace cuda_on_cpu

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// The device memory of a whole program: what cudaMalloc gives, and of each byte who has used it and whether it was written.
+#pragma once
+#include "cuda_on_cpu.h"
+
+namespace cuda_on_cpu {
+
+// Of four bytes: the last write and the last read of a kernel. A segment is the part of a block's run between two barriers;
+// segments are numbered in the order in which they run, and a mask has a bit for each byte.
+struct Cell {
+    unsigned write_segment, write_at, read_segment, read_at;  // `at`: the instruction
+    uint16_t writer, reader;                                  // threads of the block
+    uint8_t write_epoch, read_epoch;                          // how many __syncwarp the thread had called
+    uint8_t write_mask : 4, read_mask : 4, written : 4;       // written: by the host or by any kernel
+    uint8_t several_lanes : 1, several_warps : 1;             // have read it in that segment
+    uint8_t other_block : 1;                                  // has read it in that launch, too
+    uint8_t atomic : 1;                                       // the last write
+};
+
+struct Region {
+    enum Kind { ALLOCATION, MANAGED, VARIABLES, SHARED, DYNAMIC_SHARED } kind;
+    char* begin;
+    size_t bytes;
+    Cell* cells;
+    int number;  // of an allocation
+    bool freed;
+
+    bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
+};
+
+constexpr size_t DEVICE_MEMORY = 256 << 20;  // bytes; each has six more of its cell
+
+Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line);  // null where there is no room
+void release(Region& region);
+Region* region_around(
+    const char* at);  // an allocation that contains it or lies nearest, also one that was freed; null where none is
+size_t free_bytes();
+bool is_managed(const char* at);
+void let_host_use_device_memory(bool may);
+void mark_written(Region& region, size_t offset, size_t bytes);
+void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes);  // as far as `from` is written
+long long first_unwritten(const Region& region, size_t offset, size_t bytes);                      // -1 where there is none
+void tell_leaks();
+Cell* new_cells(size_t bytes);  // of so many bytes of memory; null where there is no room
+
+}  // namespace cuda_on_cpu

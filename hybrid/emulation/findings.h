@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// What a whole program tells the process that has started it: a line of JSON for each finding, in the file that the environment
+// variable HYBRID_LAB_FINDINGS names.
+#pragma once
+#include "cuda_on_cpu.h"
+
+#include <string>
+
+namespace cuda_on_cpu {
+
+struct UnderWay {  // the launch whose kernel runs, or the last one
+    const char *kernel, *file;
+    int line;
+};
+extern UnderWay under_way;
+
+void tell(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void tell_note(const char* kind);  // once
+std::string quoted(const char* text);  // as a string of JSON
+
+extern uintptr_t first_byte, last_byte;  // of the program's own file in memory
+inline unsigned offset_of(const void* at)  // in that file, for addr2line; 0 of what is elsewhere
+{
+    uintptr_t address = reinterpret_cast<uintptr_t>(at);
+    return address >= first_byte && address < last_byte ? static_cast<unsigned>(address - first_byte) : 0;
+}
+
+std::string where();  // members "kernel", "launched", "block", "thread" of the thread that runs, if there is one
+
+}  // namespace cuda_on_cpu

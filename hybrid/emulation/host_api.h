@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+// CUDA's runtime API for a whole program on the CPU: included before its text, in which hybrid.classroom.launches has rewritten
+// each kernel<<<...>>>(...). Work of all streams is done in the order of the calls. As with a GPU, what goes wrong in a kernel is
+// told by the next call that waits for it, and by all after that.
+#pragma once
+#include <stdlib.h>
+
+#include "cuda_on_cpu.h"
+
+#define __constant__ __attribute__((section("cuda_variables")))
+#define __device_variable__ __attribute__((section("cuda_variables")))  // of __device__ variables, which are no functions
+#define __managed__ __attribute__((section("cuda_variables")))
+#define CUDART_VERSION 12000
+
+#define CUDA_ERRORS(ERROR)                                                          \
+    ERROR(cudaSuccess, 0, "no error")                                               \
+    ERROR(cudaErrorInvalidValue, 1, "invalid argument")                             \
+    ERROR(cudaErrorMemoryAllocation, 2, "out of memory")                            \
+    ERROR(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")       \
+    ERROR(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy") \
+    ERROR(cudaErrorInvalidDevice, 101, "invalid device ordinal")                    \
+    ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")           \
+    ERROR(cudaErrorNotReady, 600, "device not ready")                               \
+    ERROR(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered") \
+    ERROR(cudaErrorAssert, 710, "device-side assert triggered")                     \
+    ERROR(cudaErrorLaunchFailure, 719, "unspecified launch failure")                \
+    ERROR(cudaErrorUnknown, 999, "unknown error")
+
+// The compiler's warnings tell which calls' errors a program drops.
+enum [[nodiscard]] cudaError {
+#define ERROR(name, code, text) name = code,
+    CUDA_ERRORS(ERROR)
+#undef ERROR
+};
+typedef cudaError cudaError_t;
+
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum { cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1 };
+enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
+enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaCpuDeviceId = -1 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
+
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem, sharedMemPerBlock, totalConstMem, memPitch, sharedMemPerMultiprocessor;
+    int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate, major, minor, multiProcessorCount,
+        maxThreadsPerMultiProcessor, memoryClockRate, memoryBusWidth, l2CacheSize, concurrentKernels, integrated, canMapHostMemory,
+        computeMode, ECCEnabled, pciBusID, pciDeviceID, asyncEngineCount, unifiedAddressing, managedMemory,
+        kernelExecTimeoutEnabled, deviceOverlap, regsPerMultiprocessor, maxBlocksPerMultiProcessor;
+};
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes, CALLED_FROM);
+cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags = 1, CALLED_FROM);
+cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned flags = 0, CALLED_FROM);
+cudaError_t cudaFree(void* pointer, CALLED_FROM);
+cudaError_t cudaFreeHost(void* pointer, CALLED_FROM);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, CALLED_FROM);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = 0, CALLED_FROM);
+cudaError_t cudaMemset(void* to, int value, size_t bytes, CALLED_FROM);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = 0, CALLED_FROM);
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total, CALLED_FROM);
+cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int device, cudaStream_t stream = 0, CALLED_FROM);
+
+cudaError_t cudaGetDeviceCount(int* count, CALLED_FROM);
+cudaError_t cudaGetDevice(int* device, CALLED_FROM);
+cudaError_t cudaSetDevice(int device, CALLED_FROM);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, CALLED_FROM);
+cudaError_t cudaDeviceSynchronize(CALLED_FROM);
+cudaError_t cudaThreadSynchronize(CALLED_FROM);
+cudaError_t cudaDeviceReset(CALLED_FROM);
+cudaError_t cudaThreadExit(CALLED_FROM);
+cudaError_t cudaRuntimeGetVersion(int* version, CALLED_FROM);
+cudaError_t cudaDriverGetVersion(int* version, CALLED_FROM);
+
+cudaError_t cudaGetLastError(CALLED_FROM);
+cudaError_t cudaPeekAtLastError(CALLED_FROM);
+const char* cudaGetErrorString(cudaError_t error);
+const char* cudaGetErrorName(cudaError_t error);
+
+cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags = 0, CALLED_FROM);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags, CALLED_FROM);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = 0, CALLED_FROM);
+cudaError_t cudaEventSynchronize(cudaEvent_t event, CALLED_FROM);
+cudaError_t cudaEventQuery(cudaEvent_t event, CALLED_FROM);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop, CALLED_FROM);
+cudaError_t cudaEventDestroy(cudaEvent_t event, CALLED_FROM);
+cudaError_t cudaStreamCreate(cudaStream_t* stream, CALLED_FROM);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags, CALLED_FROM);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream, CALLED_FROM);
+cudaError_t cudaStreamQuery(cudaStream_t stream, CALLED_FROM);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0, CALLED_FROM);
+cudaError_t cudaStreamDestroy(cudaStream_t stream, CALLED_FROM);
+
+namespace cuda_on_cpu {
+
+cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
+                        const char* file, int line);
+void allow_shared(int bytes);
+
+class Launched {  // kernel<<<grid, block, shared, stream>>>
+public:
+    Launched(const char* kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0, CALLED_FROM);
+
+    // The parameters are converted once, as in a call.
+    template <typename... Parameters>
+    void call(void (*kernel)(Parameters...), TheSame<Parameters>... parameters)
+    {
+        std::tuple<void (*)(Parameters...), std::tuple<Parameters...>> all{kernel, {parameters...}};
+        run(
+            [](void* of) {
+                std::apply(std::get<0>(*static_cast<decltype(all)*>(of)), std::get<1>(*static_cast<decltype(all)*>(of)));
+            },
+            &all, sizeof(all));
+    }
+
+    // Of a template whose arguments are deduced: `body` calls it.
+    template <typename Body, typename... Arguments>
+    void call_template(Body body, Arguments... arguments)
+    {
+        std::tuple<Body, std::tuple<Arguments...>> all{body, {arguments...}};
+        run(
+            [](void* of) {
+                std::apply(std::get<0>(*static_cast<decltype(all)*>(of)), std::get<1>(*static_cast<decltype(all)*>(of)));
+            },
+            &all, sizeof(all));
+    }
+
+private:
+    void run(void (*thread)(void*), void* argument, size_t bytes);
+    const char *kernel_, *file_;
+    int line_;
+    dim3 grid_, block_;
+    size_t shared_;
+};
+
+}  // namespace cuda_on_cpu
+
+template <typename T>
+cudaError_t cudaMalloc(T** pointer, size_t bytes, CALLED_FROM)
+{
+    return cudaMalloc(reinterpret_cast<void**>(pointer), bytes, file, line);
+}
+
+template <typename T>
+cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned flags = 1, CALLED_FROM)
+{
+    return cudaMallocManaged(reinterpret_cast<void**>(pointer), bytes, flags, file, line);
+}
+
+template <typename T>
+cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned flags = 0, CALLED_FROM)
+{
+    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, file, line);
+}
+
+template <typename T>
+cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned flags, CALLED_FROM)
+{
+    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, file, line);
+}
+
+template <typename T>
+cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind = cudaMemcpyHostToDevice, CALLED_FROM)
+{
+    return cuda_on_cpu::copy_symbol("cudaMemcpyToSymbol", &symbol, sizeof(T), offset, nullptr, from, bytes, file, line);
+}
+
+template <typename T>
+cudaError_t cudaMemcpyFromSymbol(void* to, T& symbol, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost,
+                                 CALLED_FROM)
+{
+    return cuda_on_cpu::copy_symbol("cudaMemcpyFromSymbol", &symbol, sizeof(T), offset, to, nullptr, bytes, file, line);
+}
+
+template <typename T>
+cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol)
+{
+    *pointer = &symbol;
+    return cudaSuccess;
+}
+
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute attribute, int value)
+{
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) cuda_on_cpu::allow_shared(value);
+    return cudaSuccess;
+}
+
+template <typename Kernel>
+cudaError_t cudaFuncSetCacheConfig(Kernel, cudaFuncCache)
+{
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MIT
+// With -fsanitize=thread the compiler calls a function at each access; these definitions replace ThreadSanitizer's. A block runs
+// from barrier to barrier, one block after the other, so what two accesses need to be ordered is a barrier of their block between
+// them, a __syncwarp() of their warp, or the end of a launch.
+#include "memory_check.h"
+
+#include <link.h>
+
+#include <set>
+#include <tuple>
+
+#include "device_memory.h"
+#include "findings.h"
+
+// Variables that kernels may use (see host_api.h), if there are any; blockIdx and the like.
+extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
+extern "C" char __start_cuda_built_ins[], __stop_cuda_built_ins[];
+
+namespace cuda_on_cpu {
+
+namespace {
+
+constexpr unsigned long long MOST_READS = 100'000'000;  // of a launch that are looked at for order and values, too
+constexpr size_t MOST_FINDINGS = 60, STACK = 256 << 10, FIRST_PAGE = 4096, SITES = 256;
+
+struct Access {
+    const char* at;
+    int bytes;
+    bool writes, atomic;
+    unsigned instruction;
+};
+
+unsigned segment = 1, first_of_block, first_of_launch;
+bool fenced, kernels_run;
+unsigned long long reads;  // of this launch
+Region variables{Region::VARIABLES, nullptr, 0, nullptr, 0, false}, statics{Region::SHARED, nullptr, 0, nullptr, 0, false},
+    dynamics{Region::DYNAMIC_SHARED, nullptr, 0, nullptr, 0, false};
+size_t cells_of_dynamics;
+const char *parameters, *parameters_end, *constants, *constants_end;
+Region* last_used[SITES];  // by an instruction
+std::set<std::tuple<std::string, unsigned, unsigned>> told;
+
+struct Other {  // the earlier access of a race
+    unsigned instruction;
+    bool writes;
+    int thread;  // -1: of another block, or one of several
+};
+
+void found(const char* kind, const Access& access, const Region* region, Other other = {0, false, -1})
+{
+    if (told.size() >= MOST_FINDINGS || !told.insert({kind, access.instruction, other.instruction}).second) return;
+    long long offset = region ? access.at - region->begin : reinterpret_cast<long long>(access.at);
+    unsigned variable = region && region->kind == Region::VARIABLES ? offset_of(access.at) : 0;
+    tell(
+        "{\"event\": \"finding\", \"kind\": \"%s\", \"at\": %u, \"writes\": %d, \"bytes\": %d, \"space\": %d, \"number\": %d, "
+        "\"offset\": %lld, \"variable\": %u, \"other_at\": %u, \"other_writes\": %d, \"other_thread\": %d, %s}",
+        kind, access.instruction, access.writes, access.bytes, region ? region->kind : -1, region ? region->number : 0, offset,
+        variable, other.instruction, other.writes, other.thread, where().c_str());
+}
+
+[[noreturn]] void refuse(const char* kind, const Access& access, const Region* region)
+{
+    found(kind, access, region);
+    stop_thread("illegal", kind);
+}
+
+bool is_built_in(const char* at)
+{
+    const char* thread = reinterpret_cast<const char*>(current);
+    return (at >= __start_cuda_built_ins && at < __stop_cuda_built_ins) || (at >= thread && at < thread + sizeof(Thread));
+}
+
+// Whether all that writes it is seen: variables begin with 0, and the host writes managed memory by itself.
+bool is_followed(const Region& region) { return region.kind != Region::VARIABLES && region.kind != Region::MANAGED; }
+
+// The region that this access is in; null for registers, parameters and constants, where there is nothing to look at.
+Region* region_of(const Access& access)
+{
+    const char* at = access.at;
+    if (is_built_in(at) || (at >= current->stack && at < current->stack + STACK)) return nullptr;
+    for (Region* each : {&statics, &dynamics, &variables})
+        if (each->has(at, access.bytes)) return each;
+    if (at >= parameters && at < parameters_end) return nullptr;
+    if (at >= constants && at < constants_end && !access.writes) return nullptr;
+    if (Region* around = region_around(at)) {
+        if (!around->has(at, access.bytes)) refuse("bounds", access, around);
+        if (around->freed) refuse("freed", access, around);
+        return around;
+    }
+    if (dynamics.bytes && at + FIRST_PAGE > dynamics.begin && at < dynamics.begin + dynamics.bytes + FIRST_PAGE)
+        refuse("bounds", access, &dynamics);
+    refuse(reinterpret_cast<uintptr_t>(at) < FIRST_PAGE ? "null" : "host", access, nullptr);
+}
+
+// Whether nothing orders this thread after an access of `thread` in the segment `then`.
+bool unordered(const Region& region, unsigned then, unsigned thread, uint8_t epoch)
+{
+    if (then < first_of_launch) return false;
+    if (then < first_of_block) return region.kind < Region::SHARED && !fenced;
+    if (then != segment || thread == current->number) return false;
+    return thread / 32 != current->number / 32 || epoch == static_cast<uint8_t>(current->warp_syncs);
+}
+
+int told_thread(unsigned then, unsigned thread)
+{
+    return then < first_of_block || thread == current->number ? -1 : static_cast<int>(thread);
+}
+
+const char* race_of(unsigned then) { return then < first_of_block ? "race of blocks" : "race"; }
+
+void after_write(Cell& cell, const Access& access, const Region& region, unsigned mask)
+{
+    if (!(cell.write_mask & mask) || (cell.atomic && (access.atomic || !access.writes))) return;
+    if (!unordered(region, cell.write_segment, cell.writer, cell.write_epoch)) return;
+    found(race_of(cell.write_segment), access, &region, {cell.write_at, true, told_thread(cell.write_segment, cell.writer)});
+}
+
+void after_reads(Cell& cell, const Access& access, const Region& region, unsigned mask)
+{
+    if (!(cell.read_mask & mask) || cell.read_segment < first_of_launch) return;
+    bool others = cell.other_block && region.kind < Region::SHARED && !fenced;
+    bool here = cell.read_segment == segment &&
+                (cell.several_warps || (cell.several_lanes && cell.read_epoch == static_cast<uint8_t>(current->warp_syncs)));
+    if (!others && !here && !unordered(region, cell.read_segment, cell.reader, cell.read_epoch)) return;
+    const char* kind = others && !here ? "race of blocks" : race_of(cell.read_segment);
+    found(kind, access, &region, {cell.read_at, false, told_thread(cell.read_segment, cell.reader)});
+}
+
+void note_read(Cell& cell, const Access& access, unsigned mask)
+{
+    uint8_t epoch = static_cast<uint8_t>(current->warp_syncs);
+    bool is_other = cell.reader != current->number;
+    if (cell.read_segment == segment && (cell.read_mask & mask) && is_other) {
+        cell.read_mask &= mask;
+        if (cell.reader / 32 != current->number / 32)
+            cell.several_warps = 1;
+        else if (cell.read_epoch == epoch)
+            cell.several_lanes = 1;
+        return;
+    }
+    cell.other_block = cell.read_segment >= first_of_launch && (cell.read_segment < first_of_block || cell.other_block);
+    if (cell.read_segment != segment || is_other) cell.several_lanes = cell.several_warps = 0;
+    cell.read_segment = segment;
+    cell.read_at = access.instruction;
+    cell.reader = static_cast<uint16_t>(current->number);
+    cell.read_epoch = epoch;
+    cell.read_mask = mask;
+}
+
+void note_write(Cell& cell, const Access& access, unsigned mask)
+{
+    cell.write_segment = segment;
+    cell.write_at = access.instruction;
+    cell.writer = static_cast<uint16_t>(current->number);
+    cell.write_epoch = static_cast<uint8_t>(current->warp_syncs);
+    cell.write_mask = mask;
+    cell.atomic = access.atomic;
+    cell.written |= mask;
+}
+
+// One of many reads of what was written in an earlier segment of this block, or before the launch: nothing new. (For speed.)
+bool is_known_read(const Cell& cell, const Access& access, unsigned mask)
+{
+    bool is_ordered =
+        cell.write_segment < first_of_launch || (cell.write_segment >= first_of_block && cell.write_segment != segment);
+    bool by_warp = cell.several_lanes && cell.reader / 32 == current->number / 32 &&
+                   cell.read_epoch == static_cast<uint8_t>(current->warp_syncs);
+    return !access.writes && is_ordered && cell.read_segment == segment && (cell.several_warps || by_warp) &&
+           cell.read_mask == mask && (cell.written & mask) == mask;
+}
+
+void look_at(const Access& access)
+{
+    Region*& last = last_used[access.instruction / 4 % SITES];
+    if (!last || last->freed || !last->has(access.at, access.bytes)) {
+        Region* region = region_of(access);
+        if (!region) return;
+        last = region;
+    }
+    Region& region = *last;
+    if (!access.writes && ++reads > MOST_READS) return;
+    size_t first = access.at - region.begin, end = first + access.bytes;
+    for (size_t i = first / 4; i <= (end - 1) / 4; ++i) {
+        size_t low = first > 4 * i ? first - 4 * i : 0, high = end < 4 * i + 4 ? end - 4 * i : 4;
+        unsigned mask = (15u >> (4 - (high - low))) << low;
+        Cell& cell = region.cells[i];
+        if (is_known_read(cell, access, mask)) continue;
+        if (region.kind >= Region::SHARED && cell.write_segment < first_of_block) cell.written = 0;
+        if ((!access.writes || access.atomic) && (cell.written & mask) != mask && is_followed(region))
+            found("unwritten", access, &region);
+        after_write(cell, access, region, mask);
+        if (access.writes) {
+            if (!access.atomic) after_reads(cell, access, region, mask);
+            note_write(cell, access, mask);
+        } else {
+            note_read(cell, access, mask);
+        }
+    }
+}
+
+void note_slowly(const void* at, size_t bytes, bool writes, const void* instruction)
+{
+    Access access{static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction)};
+    if (current)
+        look_at(access);
+    else if (kernels_run && is_managed(access.at))
+        found("early", access, region_around(access.at));
+}
+
+inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
+{
+    if (!writes && current && reads > MOST_READS) {
+        const Region* last = last_used[offset_of(instruction) / 4 % SITES];
+        if (last && !last->freed && last->has(static_cast<const char*>(at), bytes)) return;
+    }
+    note_slowly(at, bytes, writes, instruction);
+}
+
+struct Segments {
+    char *first, *last;
+};
+
+// The thread-local variables of the thread that calls, and the constants, of the program.
+int find_segments(dl_phdr_info* info, size_t, void* of)
+{
+    Segments& shared = *static_cast<Segments*>(of);
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const ElfW(Phdr) & each = info->dlpi_phdr[i];
+        const char* begin = reinterpret_cast<const char*>(info->dlpi_addr + each.p_vaddr);
+        if (each.p_type == PT_TLS && info->dlpi_tls_data)
+            shared = {static_cast<char*>(info->dlpi_tls_data), static_cast<char*>(info->dlpi_tls_data) + each.p_memsz};
+        if (each.p_type == PT_LOAD && !(each.p_flags & PF_W)) {
+            constants = constants ? constants : begin;
+            constants_end = begin + each.p_memsz;
+        }
+    }
+    return 1;
+}
+
+// For memory of another size: new cells, all as of the beginning.
+void give_cells(Region& region, size_t& room, size_t bytes)
+{
+    if (bytes <= room && region.cells) return;
+    region.cells = new_cells(bytes);
+    room = bytes;
+}
+
+}  // namespace
+
+void note_atomic(void* to, size_t bytes, void* instruction)
+{
+    if (current) look_at({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction)});
+}
+
+void fence() { fenced = true; }
+
+namespace memory_check {
+
+std::pair<char*, char*> launch_begins(size_t dynamic_bytes)
+{
+    static size_t room_of_statics, room_of_variables;
+    first_of_launch = ++segment;
+    fenced = false;
+    if (reads > MOST_READS) tell_note("many");
+    reads = 0;
+    Segments shared{nullptr, nullptr};
+    dl_iterate_phdr(find_segments, &shared);
+    statics.begin = shared.first;
+    statics.bytes = shared.last - shared.first;
+    variables.begin = __start_cuda_variables;
+    variables.bytes = __stop_cuda_variables - __start_cuda_variables;
+    give_cells(statics, room_of_statics, statics.bytes);
+    give_cells(variables, room_of_variables, variables.bytes);
+    give_cells(dynamics, cells_of_dynamics, dynamic_bytes);
+    return {shared.first, shared.last};
+}
+
+void block_begins(char* dynamic_shared, size_t bytes)
+{
+    dynamics.begin = dynamic_shared;
+    dynamics.bytes = bytes;
+    first_of_block = ++segment;
+}
+
+void barrier_passed() { ++segment; }
+
+void program_ends()
+{
+    if (reads > MOST_READS) tell_note("many");
+}
+
+void parameters_are(const void* at, size_t bytes)
+{
+    parameters = static_cast<const char*>(at);
+    parameters_end = parameters + bytes;
+}
+
+void kernels_may_run(bool may) { kernels_run = may; }
+
+}  // namespace memory_check
+
+}  // namespace cuda_on_cpu
+
+extern "C" {
+
+#define ACCESSES(bytes)                                                                                               \
+    void __tsan_read##bytes(void* at) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); }           \
+    void __tsan_write##bytes(void* at) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); }           \
+    void __tsan_unaligned_read##bytes(void* at) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); } \
+    void __tsan_unaligned_write##bytes(void* at) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); } \
+    void __tsan_volatile_read##bytes(void* at) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); }  \
+    void __tsan_volatile_write##bytes(void* at) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); }
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+
+void __tsan_read_range(void* at, unsigned long bytes) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); }
+void __tsan_write_range(void* at, unsigned long bytes) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); }
+}

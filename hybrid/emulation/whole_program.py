@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""Compiles a whole CUDA program for the CPU, with each access to memory looked at, and runs it in a limited child process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hybrid.emulation.build import COMMON, HERE, POISON, cache_key, cached, compile_file, compiler, native, takes
+from hybrid.emulation.child import limits
+
+# In the order of what they need at their beginning.
+_RUNTIME = ("findings", "device_memory", "memory_check", "instrumented", "runtime", "api_call", "host_api", "host_api_events")
+_FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CUDA_ARCH__=900")
+_CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
+    *("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-fsanitize=bounds", "-fno-builtin-printf", "-fno-omit-frame-pointer"),
+    *("-Wunused-result", "-Wuninitialized"),
+)
+_LATER = 5  # seconds after its own limit, at which a program tells where it is
+_MOST_OUTPUT = 1 << 20  # bytes that are shown
+
+
+@dataclass(frozen=True)
+class Ran:
+    """`status` as of a process that was waited for; `findings`: what the runtime told (see findings.h)."""
+
+    status: int
+    findings: tuple[dict[str, Any], ...]
+
+
+def built(source: Path, text: str, others: Mapping[str, str], *, openmp: bool = False) -> tuple[Path, str]:
+    """An executable beside `source`, whose text (already rewritten) is given, and the compiler's warnings.
+
+    `others`: own headers by the name by which the text includes them. EmulationError of kind "build" if it does not compile.
+    """
+    program, folder = compiler(), source.parent
+    for name, content in {source.name: text, **others}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    flags = [*_FLAGS, *_CHECKED, *native(), *(["-fopenmp"] if openmp else []), *([POISON] if takes(program, POISON) else [])]
+    include = ["-include", str(HERE / "host_api.h"), "-iquote", str(folder), f"-ffile-prefix-map={folder}/=", "-x", "c++"]
+    log, compiled = folder / "compiler.log", folder / "program.o"
+    with ThreadPoolExecutor(1) as others_compile:
+        runtime = others_compile.submit(_runtime, program)
+        warnings = compile_file(program, source.name, [*flags, *include, "-c", str(source), "-o", str(compiled)], log)
+        objects = [*map(str, runtime.result()), str(compiled)]
+    link = [*(["-fopenmp"] if openmp else []), *objects, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
+    compile_file(program, source.name, link, log)
+    return folder / "program", warnings
+
+
+def _runtime(program: str) -> list[Path]:
+    """The object files that are linked to every program, compiled once."""
+    flags = (*_FLAGS, "-O2", "-w")
+    key = cache_key(program, flags, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+
+    def compile_in(folder: Path, log: Path, name: str) -> Path:
+        compile_file(program, f"{name}.cpp", [*flags, "-c", str(HERE / f"{name}.cpp"), "-o", str(folder / f"{name}.o")], log)
+        return folder / f"{name}.o"
+
+    with ThreadPoolExecutor(len(_RUNTIME)) as compiling:
+        return list(compiling.map(lambda name: cached(f"program-{name}-{key}.o", partial(compile_in, name=name)), _RUNTIME))
+
+
+def run(program: Path, name: str, arguments: Sequence[str], seconds: int, show: Callable[[str], None]) -> Ran:
+    """Run it in the caller's folder, as `name`; `show` is given what it writes to standard output and standard error."""
+    told = program.parent / "findings.jsonl"
+    told.touch()
+    environment = {**os.environ, "HYBRID_LAB_FINDINGS": str(told), "HYBRID_LAB_SECONDS": str(seconds)}
+    with subprocess.Popen(  # noqa: S603
+        [name, *arguments],
+        executable=program,
+        stdin=sys.stdin if sys.stdin is not None and _is_file(sys.stdin) else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        preexec_fn=limits(seconds + _LATER),
+    ) as process:
+        overdue = threading.Timer(seconds + _LATER, process.kill)
+        overdue.start()
+        try:
+            _pass_on(process, show)
+            status = process.wait()
+        finally:
+            overdue.cancel()
+            process.kill()
+    lines = told.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [json.loads(line) for line in lines]
+    return Ran(status, tuple({**each, "file": Path(each["file"]).name} if "file" in each else each for each in found))
+
+
+def _is_file(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() >= 0)
+    except (OSError, ValueError):
+        return False
+
+
+def _pass_on(process: subprocess.Popen[bytes], show: Callable[[str], None]) -> None:
+    shown = 0
+    assert process.stdout is not None
+    for line in process.stdout:
+        if shown < _MOST_OUTPUT:
+            show(line.decode(errors="replace"))
+            shown += len(line)
+            if shown >= _MOST_OUTPUT:
+                show(f"\n(more than {_MOST_OUTPUT} bytes: the rest is not shown)\n")
