@@ -98,7 +98,8 @@ __device__ __forceinline__ bool in_range(const Measure& line)
 
 // Joins what the chunks of a line found, and says it in rows 0, 1 and 4 of `lines`: norm, largest magnitude, and for the guard the
 // factor that brings the mean magnitude to 8. `steps` is one such unit, in norms. `summary` is of all lines, and 0 before: the
-// largest magnitude, whether some element is no integer, whether some line is out of range. `inner` is the length of a line.
+// largest magnitude, whether some element is no integer, whether some line is out of range, and the least norm but 0 with all of
+// its bits inverted. `inner` is the length of a line.
 __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measures, Matrix<double> lines, Matrix<float> steps,
                                                      Matrix<unsigned long long> summary, double inner)
 {
@@ -115,6 +116,7 @@ __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measur
     atomicMax(&summary(0, 0), static_cast<unsigned long long>(__double_as_longlong(line.most)));
     if (line.fraction > 0) atomicMax(&summary(0, 1), 1ull);
     if (!in_range(line)) atomicMax(&summary(0, 2), 1ull);
+    if (line.most > 0) atomicMax(&summary(0, 3), ~static_cast<unsigned long long>(__double_as_longlong(norm)));
 }
 
 // The power of two by which each line is multiplied before it is rounded to integers, and its inverse: rows 2 and 3 of `lines`.

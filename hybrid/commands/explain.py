@@ -9,8 +9,9 @@ from itertools import islice
 
 from hybrid.commands.explain_grid import grid_lines
 from hybrid.core.settings import Settings
-from hybrid.core.text import readable
+from hybrid.core.text import readable, rounded_up
 from hybrid.errors import DeviceUnavailable, DoesNotFit
+from hybrid.plan.arithmetic import largest_error_bound
 from hybrid.plan.forecast import forecast
 from hybrid.plan.plan import PROCESS_BYTES, Plan
 from hybrid.plan.rank_share import RankShare
@@ -48,7 +49,7 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
     )
     yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}"
     if plan.device != "cpu":
-        yield _precision(decision)
+        yield _precision(decision, settings)
     yield from (_node(plan, node) for node in range(len(plan.topology.nodes)))
     yield from (_rank(decision, share) for share in plan.shares[:_RANKS_SHOWN])
     if plan.topology.size > _RANKS_SHOWN:
@@ -105,14 +106,16 @@ def _rank(decision: Decision, share: RankShare) -> str:
     )
 
 
-def _precision(decision: Decision) -> str:
+def _precision(decision: Decision, settings: Settings) -> str:
     """What tiles may be computed from, and why."""
     plan = decision.plan
     if not plan.moduli:
         return f"precision native: {decision.precision_reason}"
+    error = largest_error_bound(plan.problem.l, plan.problem.dtype, fast=settings.precision == "fast")
     return (
         f"precision {plan.problem.dtype} or better, from remainders modulo {plan.moduli} numbers at most, else native as the "
-        f"guard finds: {decision.precision_reason}"
+        f"guard finds: {decision.precision_reason}; errors of what is not native are proved to be at most "
+        f"{rounded_up(error)}·|A||B|"
     )
 
 

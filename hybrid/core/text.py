@@ -37,3 +37,10 @@ def ranges(numbers: Sequence[int]) -> str:
 def counted(number: int | str, word: str) -> str:
     """1 rank, 2 ranks"""
     return f"{number} {word}{'' if str(number) == '1' else 's'}"
+
+
+def rounded_up(number: float) -> str:
+    """A number above 0 with two digits, never less than it is: 1.31e-16 → 1.4e-16."""
+    from decimal import ROUND_CEILING, Context  # which few commands need
+
+    return f"{Context(prec=2, rounding=ROUND_CEILING).create_decimal(number):.1e}"

@@ -9,7 +9,6 @@ first, and serve all tiles until one needs others.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +32,7 @@ from hybrid.kernels.remainders import (
     row_measuring,
     telling,
 )
-from hybrid.plan.arithmetic import UNIT, Arithmetic, Summary, choose, expected, integer_bits, sampling
+from hybrid.plan.arithmetic import UNIT, Arithmetic, Computed, Summary, choose, expected, integer_bits, joined, sampling
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.remainder_layout import GUARDS
 from hybrid.plan.schedule import Arrival, Tile
@@ -62,7 +61,7 @@ class ModularProduct:
     def __init__(self, device: Device, memory: Any, share: RankShare, problem: Problem, *, fast: bool) -> None:
         layout = share.layout.remainders
         assert layout is not None
-        self.done: Counter[Arithmetic] = Counter()  # elements of C, by arithmetic
+        self.done: Computed = {}  # of the last product
         self._device, self._problem, self._fast, self._layout = device, problem, fast, layout
         self._queues: KernelQueues = device.kernel_queues()
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
@@ -97,7 +96,7 @@ class ModularProduct:
         """Before each product."""
         self._panels.clear()
         self._guarded.clear()
-        self.done.clear()
+        self.done = {}
         self._asked = 0
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
@@ -123,12 +122,12 @@ class ModularProduct:
         of_a, of_b = self._panels_in("A", rows), self._panels_in("B", columns)
         summaries = self._summary_of(of_a), self._summary_of(of_b)
         ratio = partial(self._least_ratio, rows, columns)
-        arithmetic = choose(*summaries, self._inner, self._problem.dtype, ratio, fast=self._fast)
+        arithmetic, error = choose(*summaries, self._inner, self._problem.dtype, ratio, fast=self._fast)
         self._asks_ahead = arithmetic.scaled
         unused = self._guarded.pop((rows, columns), None)  # asked ahead, but not needed: it still reads the panels
         if unused is not None:
             after = [*after, unused[1]]
-        self.done[arithmetic] += len(rows) * len(columns)
+        self.done = joined([self.done, {arithmetic: (len(rows) * len(columns), error)}])
         if not arithmetic.moduli:
             return self._device.multiply(a, b, c, after)
         work: list[KernelCall] = []
@@ -158,7 +157,8 @@ class ModularProduct:
             if panel.summary is None:
                 self._device.wait(panel.summary_there)
                 words = self._found[self._slots[panel.operand] + panel.lines.lo // UNIT]
-                panel.summary = Summary(float(words[:1].view(np.float64)[0]), not words[1], not words[2])
+                largest, least = words[:1].view(np.float64)[0], (~words[3:]).view(np.float64)[0] if words[3] else np.inf
+                panel.summary = Summary(float(largest), not words[1], not words[2], float(least))
             whole = whole.joined(panel.summary)
         return whole
 

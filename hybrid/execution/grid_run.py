@@ -17,6 +17,7 @@ from hybrid.execution.rank_check import SumElsewhere
 from hybrid.execution.worker import Worker
 from hybrid.host.page_memory import empty_matrix
 from hybrid.host.threads import limited_threads
+from hybrid.plan.arithmetic import Computed
 from hybrid.plan.grid_layout import Place
 from hybrid.plan.rectangles import Rectangle
 from hybrid.ranks.collectives import Series, Start, exchange
@@ -164,7 +165,7 @@ class GridRun:
         self._send_computed()
 
     @property
-    def arithmetic(self) -> dict[str, int]:
+    def arithmetic(self) -> Computed:
         """CPUs compute natively."""
         return {}
 

@@ -10,6 +10,7 @@ import numpy as np
 from hybrid.core.timeline import Interval, Spread
 from hybrid.execution.host_matrices import Progress
 from hybrid.host.row_view import RowView
+from hybrid.plan.arithmetic import Computed
 from hybrid.selection.decision import Decision
 from hybrid.verification.check import Check
 
@@ -41,5 +42,5 @@ class Outcome:
     total: Spread  # of one product, operands in host memory to C at the root: scatter to gather
     check: Check | None
     intervals: list[list[Interval]] = field(default_factory=list)  # of every rank, at the root
-    arithmetic: dict[str, int] = field(default_factory=dict)  # elements of C by arithmetic; empty where all is native
+    arithmetic: Computed = field(default_factory=dict)  # empty where all is native
     repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from hybrid.execution.root_alone import recompute_at_root, verify_at_root
 from hybrid.execution.scatter_gather import rows_from_root, scatter, transfers_of_b, transfers_of_c
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
+from hybrid.plan.arithmetic import Computed, joined
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
@@ -228,11 +228,11 @@ class _Product:
         return sum(placement.threads.count for placement in self._decision.placements)
 
 
-def _with_times(team: Team, outcome: Outcome, arithmetic: Mapping[str, int]) -> Outcome:
+def _with_times(team: Team, outcome: Outcome, arithmetic: Computed) -> Outcome:
     """With the phases of all ranks: of each phase the slowest rank counts. `arithmetic`: of this rank's part of C."""
     with team.phase("report", timed=False) as reporting:
         reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.traced else [], arithmetic)
     devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in outcome.decision.placements]
     phases = slowest([seconds for seconds, *_ in reporting.all], devices)
-    elements = sum((Counter(of_rank) for *_, of_rank in reporting.all), Counter[str]())
-    return replace(outcome, phases=phases, intervals=[entries for _, entries, _ in reporting.all], arithmetic=dict(elements))
+    intervals, of_ranks = ([said[index] for said in reporting.all] for index in (1, 2))
+    return replace(outcome, phases=phases, intervals=intervals, arithmetic=joined(of_ranks))

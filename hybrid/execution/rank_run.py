@@ -16,6 +16,7 @@ from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.host.row_sums import NOT_INTEGRAL
+from hybrid.plan.arithmetic import Computed
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
@@ -153,10 +154,9 @@ class RankRun:
         return False
 
     @property
-    def arithmetic(self) -> dict[str, int]:
-        """Elements of this rank's part of C by their arithmetic, of the last product; empty where all of it is native."""
-        done = self._modular.done if self._modular is not None else {}
-        return {arithmetic.name: elements for arithmetic, elements in done.items()}
+    def arithmetic(self) -> Computed:
+        """Of this rank's part of C, of the last product; empty where all of it is native."""
+        return self._modular.done if self._modular is not None else {}
 
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
         """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""

@@ -9,7 +9,7 @@ the product of the moduli. So N products of bytes take the place of one in float
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from hybrid.core.record import record
 
@@ -25,6 +25,10 @@ _FOR_INTEGERS = (3, 5, 7)  # moduli; 7 are enough for 53 bits
 # much. With these bounds none of thousands of random matrices had a larger error (tests/experiments/test_accuracy.py).
 _PROVED = {"float64": ((15, 2.0**-6),), "float32": ((7, 2.0**-3), (8, 2.0**-6))}
 _FAST = {"float64": (14, 2.0**-2)}  # about as accurate, if it is estimated to be so much
+_ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24}  # of an element of C, as a part of it
+_NO_OVERFLOW = {"float64": 2.0**1023, "float32": 2.0**127}
+_UNDERFLOW = {"float64": 2.0**-1074, "float32": 2.0**-150}  # a subnormal element is rounded by no more
+RECONSTRUCTION = 2.0**-68  # parts of P that kernels/reconstruct.cu errs by at most before it rounds
 
 
 @record
@@ -54,20 +58,50 @@ class Arithmetic:
             return 0.0
         return (math.sqrt((math.prod(MODULI[: self.moduli]) - 1) // 2) - math.sqrt(inner) / 2) * (1 - 1e-7)
 
+    def error_bound(self, inner: int, dtype: str, ratio: float, least: float = math.inf) -> float:
+        """What an element of C errs by at most, as a part of (|A||B|)ᵢⱼ, if that is at least `ratio` times its row's norm times
+        its column's, and this product of norms at least `least`. Proved, for scaled lines, unless the element overflows.
+
+        Rounding moves each element of a scaled line by half at most, so a sum of products by √inner/2 times the sum of both
+        norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, or the line's elements have as many
+        bits as they may. The last step errs by a part of P, and rounds once to float64 and, in float32, once to that.
+        """
+        norm = min(self.limit(inner) / 2, 2.0 ** (_INTEGER_BITS[dtype] - 2))
+        moved = math.sqrt(inner) * norm + inner / 4 + math.prod(MODULI[: self.moduli]) * RECONSTRUCTION
+        before = moved / norm**2 / ratio
+        rounding = _ROUNDING["float64"] if dtype == "float64" else _ROUNDING["float32"] + 2 * _ROUNDING["float64"]
+        return before + rounding * (1 + before) + _UNDERFLOW[dtype] / ratio / least
+
 
 NATIVE, BYTES = Arithmetic(0, scaled=False), Arithmetic(1, scaled=False)
+
+# Elements of C by arithmetic, and what they err by at most, as a part of (|A||B|)ᵢⱼ; None: nothing is proved.
+Computed = dict[Arithmetic, tuple[int, float | None]]
+
+
+def joined(parts: Iterable[Computed]) -> Computed:
+    """Of several parts of C the elements together, and the worst that is proved."""
+    whole: Computed = {}
+    for part in parts:
+        for arithmetic, (elements, error) in part.items():
+            before, worst = whole.get(arithmetic, (0, error))
+            whole[arithmetic] = before + elements, None if error is None or worst is None else max(error, worst)
+    return whole
 
 
 @record
 class Summary:
-    """What is known of some rows of A or columns of B. `in_range`: no NaN, no infinity, and squares that float64 can hold."""
+    """What is known of some rows of A or columns of B. `largest`: magnitude. `in_range`: no NaN, no infinity, and squares that
+    float64 can hold. `least`: norm of a line that is not 0; infinite where all are."""
 
     largest: float
     integral: bool
     in_range: bool
+    least: float = math.inf
 
     def joined(self, other: Summary) -> Summary:
-        return Summary(max(self.largest, other.largest), self.integral and other.integral, self.in_range and other.in_range)
+        integral, in_range = self.integral and other.integral, self.in_range and other.in_range
+        return Summary(max(self.largest, other.largest), integral, in_range, min(self.least, other.least))
 
 
 def sampling(inner: int, dtype: str) -> int:
@@ -89,23 +123,41 @@ def expected(dtype: str, *, fast: bool) -> Arithmetic:
     return Arithmetic(_FAST[dtype][0] if fast and dtype in _FAST else _PROVED[dtype][0][0])
 
 
-def choose(a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable[[], float], *, fast: bool) -> Arithmetic:
-    """The arithmetic that is exact, or as accurate as native arithmetic, and takes the least work; else native.
+def choose(
+    a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable[[], float], *, fast: bool
+) -> tuple[Arithmetic, float | None]:
+    """The arithmetic that is exact, or as accurate as native arithmetic, and takes the least work; else native. And what an
+    element of C errs by at most, as a part of (|A||B|)ᵢⱼ; None where nothing is proved: natively, or if it may overflow.
 
     `least_ratio` is asked only where needed: a bound of the least ratio, from the units along k that the guard looks at.
     """
     if not (a.in_range and b.in_range):
-        return NATIVE
+        return NATIVE, None
     if a.integral and b.integral:
         bound = inner * int(a.largest) * int(b.largest)
+        exact = bound < 1 << _EXACT_BITS[dtype]
         if max(a.largest, b.largest) < 128 and bound < 1 << 31:
-            return BYTES
-        if bound < 1 << _EXACT_BITS[dtype]:
-            return Arithmetic(_moduli_for(bound), scaled=False)
+            return BYTES, 0.0 if exact else _ROUNDING[dtype]
+        if exact:
+            return Arithmetic(_moduli_for(bound), scaled=False), 0.0
     ratio = least_ratio()
-    if fast and dtype in _FAST and ratio * sampling(inner, dtype) >= _FAST[dtype][1]:
-        return Arithmetic(_FAST[dtype][0])
-    return next((Arithmetic(moduli) for moduli, least in _PROVED[dtype] if ratio >= least), NATIVE)
+    taken = next((Arithmetic(moduli) for moduli, least in _taken_from(inner, dtype, fast=fast) if ratio >= least), NATIVE)
+    if not taken.moduli or inner * a.largest * b.largest > _NO_OVERFLOW[dtype]:
+        return taken, None
+    return taken, taken.error_bound(inner, dtype, ratio, a.least * b.least)
+
+
+def largest_error_bound(inner: int, dtype: str, *, fast: bool) -> float:
+    """What is proved of all elements of C but those of native arithmetic, whatever A and B are: as `Arithmetic.error_bound`."""
+    return max(Arithmetic(moduli).error_bound(inner, dtype, least) for moduli, least in _taken_from(inner, dtype, fast=fast))
+
+
+def _taken_from(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, float]]:
+    """Numbers of moduli, each with the least proved ratio from which on it is taken; the fewest first."""
+    if fast and dtype in _FAST:
+        moduli, estimated = _FAST[dtype]
+        yield moduli, estimated / sampling(inner, dtype)
+    yield from _PROVED[dtype]
 
 
 def _moduli_for(bound: int) -> int:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Span
-from hybrid.core.text import counted, ranges, rate_in_units
+from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Spread
+from hybrid.plan.arithmetic import Arithmetic, Computed
 from hybrid.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -39,13 +40,20 @@ def _precision(decision: Decision) -> str:
     return f"{where} ({decision.precision_reason})"
 
 
-def arithmetic_line(arithmetic: dict[str, int]) -> str:
-    """How much of C was computed in which arithmetic."""
-    whole = sum(arithmetic.values())
+def arithmetic_line(computed: Computed) -> str:
+    """How much of C was computed in which arithmetic, and what is proved of its errors."""
+    whole = sum(elements for elements, _ in computed.values())
     parts = (
-        f"{100 * elements / whole:.3g} % {name}" for name, elements in sorted(arithmetic.items(), key=lambda entry: -entry[1])
+        f"{100 * elements / whole:.3g} % {arithmetic.name}{_proved(arithmetic, error)}"
+        for arithmetic, (elements, error) in sorted(computed.items(), key=lambda entry: -entry[1][0])
     )
     return f"arithmetic: {', '.join(parts)}"
+
+
+def _proved(arithmetic: Arithmetic, error: float | None) -> str:
+    if not error:  # native, or exact, as the name says
+        return ""
+    return f" ({'proved' if arithmetic.scaled else 'rounded once'}: error ≤ {rounded_up(error)}·|A||B|)"
 
 
 def describe(placement: RankPlacement, rows: Span) -> str:
@@ -157,7 +165,8 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "nodes": len(plan.topology.nodes),
         "device": plan.device,
         "kernel": decision.kernel.name,
-        "arithmetic": outcome.arithmetic,
+        "arithmetic": {arithmetic.name: elements for arithmetic, (elements, _) in outcome.arithmetic.items()},
+        "certified": {arithmetic.name: error for arithmetic, (_, error) in outcome.arithmetic.items()},
         "transport": plan.transport,
         "grid": str(plan.grid_layout.grid) if plan.grid_layout else None,
         **options,

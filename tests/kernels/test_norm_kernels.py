@@ -47,6 +47,7 @@ def test_norms_and_powers_of_two(run, rng, dtype, operand, count, inner):
     most, fractions, out_of_range, _ = lines.summary[0]
     assert lines.summary[0, :1].view(float)[0] == np.abs(matrix).max(), most
     assert (fractions, out_of_range) == ((matrix != np.rint(matrix)).any(), 0)
+    assert lines.least == lines.numbers[0][lines.numbers[0] > 0].min()
     bits = integer_bits(dtype)
     for limit in [0.0, 2.0**20, *(Arithmetic(moduli).limit(inner) for moduli in (3, 7, 8, 14, 15) if inner < 1000 or moduli > 3)]:
         runs.scale(run, lines, limit, bits)

@@ -214,7 +214,7 @@ def test_the_largest_integer_for_which_so_many_moduli_are_chosen_comes_back(run,
     first = next(x for x in range(isqrt(half), 0, -1) if half % x <= half >> 33)
     factors = first, (half - 1) // first
     of_a, of_b = (Summary(float(x), integral=True, in_range=True) for x in factors)
-    chosen = choose(of_a, of_b, 1, "float64", lambda: 1.0, fast=False).moduli
+    chosen = choose(of_a, of_b, 1, "float64", lambda: 1.0, fast=False)[0].moduli
     assert chosen >= count
     integer = sign * prod(factors)
     planes = np.array([integer % p for p in MODULI[:chosen]], np.uint8).reshape(chosen, 1, 1)

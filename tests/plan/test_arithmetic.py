@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import pytest
 from support.plans import planned
@@ -14,7 +14,20 @@ from support.plans import planned
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.kernels.sources import KERNELS
-from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, UNIT, Arithmetic, Summary, choose, expected, most_moduli, sampling
+from hybrid.plan.arithmetic import (
+    BYTES,
+    MODULI,
+    NATIVE,
+    UNIT,
+    Arithmetic,
+    Summary,
+    choose,
+    expected,
+    joined,
+    largest_error_bound,
+    most_moduli,
+    sampling,
+)
 from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.forecast import forecast
 from hybrid.plan.machine_model import H200
@@ -53,15 +66,15 @@ def test_the_moduli_are_coprime_and_those_of_the_kernels():
     ],
 )
 def test_the_least_ratio_decides_about_numbers(dtype, fast, ratio, arithmetic):
-    assert choose(NUMBERS, NUMBERS, 1000, dtype, lambda: ratio, fast=fast) == arithmetic
+    assert choose(NUMBERS, NUMBERS, 1000, dtype, lambda: ratio, fast=fast)[0] == arithmetic
 
 
 def test_only_fast_rests_on_an_estimate_of_what_was_not_looked_at():
     every = sampling(100_000, "float64")
     assert (every, sampling(100_000, "float32"), sampling(2000, "float64")) == (8, 3, 1)
-    assert choose(NUMBERS, NUMBERS, 100_000, "float64", lambda: 0.25 / every, fast=True) == Arithmetic(14)
-    assert choose(NUMBERS, NUMBERS, 100_000, "float64", lambda: 2.0**-7, fast=False) == NATIVE
-    assert choose(NUMBERS, NUMBERS, 100_000, "float32", lambda: 0.12, fast=True) == Arithmetic(8)
+    assert choose(NUMBERS, NUMBERS, 100_000, "float64", lambda: 0.25 / every, fast=True)[0] == Arithmetic(14)
+    assert choose(NUMBERS, NUMBERS, 100_000, "float64", lambda: 2.0**-7, fast=False) == (NATIVE, None)
+    assert choose(NUMBERS, NUMBERS, 100_000, "float32", lambda: 0.12, fast=True)[0] == Arithmetic(8)
 
 
 @pytest.mark.parametrize(
@@ -78,20 +91,20 @@ def test_only_fast_rests_on_an_estimate_of_what_was_not_looked_at():
 )
 def test_integers_are_multiplied_exactly(largest, inner, dtype, arithmetic):
     a, b = (Summary(float(each), integral=True, in_range=True) for each in largest)
-    assert choose(a, b, inner, dtype, never_asked, fast=False) == arithmetic
+    assert choose(a, b, inner, dtype, never_asked, fast=False)[0] == arithmetic
     if arithmetic.moduli > 1:
         assert math.prod(MODULI[: arithmetic.moduli]) > 2 * inner * largest[0] * largest[1]
 
 
 def test_what_is_out_of_range_is_native():
     bad = Summary(3.0, integral=False, in_range=False)
-    assert choose(bad, NUMBERS, 10, "float64", never_asked, fast=True) == NATIVE
-    assert choose(NUMBERS, NUMBERS.joined(bad), 10, "float64", never_asked, fast=True) == NATIVE
+    assert choose(bad, NUMBERS, 10, "float64", never_asked, fast=True) == (NATIVE, None)
+    assert choose(NUMBERS, NUMBERS.joined(bad), 10, "float64", never_asked, fast=True) == (NATIVE, None)
 
 
 def test_large_integers_are_as_other_numbers():
     large = Summary(2.0**40, integral=True, in_range=True)
-    assert choose(large, large, 10, "float64", lambda: 1.0, fast=False) == Arithmetic(15)
+    assert choose(large, large, 10, "float64", lambda: 1.0, fast=False)[0] == Arithmetic(15)
 
 
 @pytest.mark.parametrize("moduli", [7, 8, 14, 15])
@@ -101,6 +114,37 @@ def test_products_of_scaled_lines_lie_within_half_of_the_moduli(moduli, inner):
     moved = Arithmetic(moduli).limit(inner) + math.sqrt(inner) / 2
     assert 2 * moved**2 < math.prod(MODULI[:moduli])
     assert Arithmetic(moduli, scaled=False).limit(inner) == 0
+
+
+def test_what_is_proved_of_errors():
+    fifteen, eight = Arithmetic(15), Arithmetic(8)
+    rounding, of_32 = 2.0**-53, 2.0**-24
+    assert rounding < fifteen.error_bound(1, "float64", 1.0) < 1.1 * rounding, "C is rounded once, and nothing else shows"
+    for inner in (100, 2000, 30_000):
+        few, many = (fifteen.error_bound(inner, "float64", ratio) - rounding for ratio in (0.5, 2.0**-6))
+        assert many == pytest.approx(32 * few, rel=1e-6)
+        moved = 2 * math.sqrt(inner) / fifteen.limit(inner)
+        assert few == pytest.approx(2 * moved, rel=1e-3)
+        assert many + rounding < inner * rounding, "as much is proved of native arithmetic"
+        # The elements have 30 bits then, fewer than half of the limit allows.
+        assert eight.error_bound(inner, "float32", 1.0) == pytest.approx(of_32 + math.sqrt(inner) / 2**29, rel=1e-3)
+    assert fifteen.error_bound(100, "float64", 0.5, 1e-280) == fifteen.error_bound(100, "float64", 0.5)
+    tiny = eight.error_bound(100, "float32", 0.5, 2.0**-130) - eight.error_bound(100, "float32", 0.5)
+    assert tiny == pytest.approx(2.0**-19, rel=1e-3), "a subnormal element is rounded by 2⁻¹⁵⁰, which is a part of at least 2⁻¹³¹"
+
+
+def test_what_is_proved_whatever_the_elements_are():
+    for inner, dtype, fast in product((10, 5000), ("float64", "float32"), (False, True)):
+        most = largest_error_bound(inner, dtype, fast=fast)
+        for ratio in (2.0**-exponent for exponent in range(12)):
+            arithmetic, error = choose(NUMBERS, NUMBERS, inner, dtype, lambda ratio=ratio: ratio, fast=fast)
+            assert error is None if arithmetic == NATIVE else error <= most
+
+
+def test_the_worst_of_several_parts_counts():
+    some, others = {Arithmetic(15): (10, 1e-15), BYTES: (5, 0.0)}, {Arithmetic(15): (20, 3e-15), NATIVE: (1, None)}
+    assert joined([some, others, {}]) == {Arithmetic(15): (30, 3e-15), BYTES: (5, 0.0), NATIVE: (1, None)}
+    assert joined([others, others])[NATIVE] == (2, None)
 
 
 @pytest.mark.parametrize(("rows", "inner", "width", "slots"), [(1, 1, 1, 1), (513, 1000, 700, 3), (8000, 8000, 1024, 8)])

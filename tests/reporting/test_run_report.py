@@ -13,16 +13,18 @@ from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
-from hybrid.core.text import ranges, rate_in_units
+from hybrid.core.text import ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.execution.outcome import Outcome
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
+from hybrid.plan.arithmetic import BYTES, NATIVE, Arithmetic
 from hybrid.reporting import progress as progress_module
 from hybrid.reporting.progress import Progress
 from hybrid.reporting.run_report import (
+    arithmetic_line,
     as_record,
     describe,
     heading,
@@ -293,3 +295,20 @@ def test_the_real_bar_takes_what_it_is_told_and_shows_nothing_of_a_short_run():
     progress.close()
     progress.close()
     assert "multiply" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(1.31e-16, "1.4e-16"), (1.3e-16, "1.3e-16"), (9.91e-16, "1.0e-15"), (2.0**-24, "6.0e-8"), (5e-324, "5.0e-324")],
+)
+def test_what_is_proved_is_never_shown_too_small(number, text):
+    assert rounded_up(number) == text
+    assert float(text) >= number
+
+
+def test_each_arithmetic_is_told_with_what_is_proved():
+    computed = {NATIVE: (10, None), Arithmetic(15): (70, 4.12e-16), Arithmetic(5, scaled=False): (15, 0.0), BYTES: (5, 2.0**-24)}
+    assert arithmetic_line(computed) == (
+        "arithmetic: 70 % 15 moduli (proved: error ≤ 4.2e-16·|A||B|), 15 % 5 moduli, exact, 10 % native, "
+        "5 % bytes, exact (rounded once: error ≤ 6.0e-8·|A||B|)"
+    )

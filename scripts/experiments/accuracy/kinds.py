@@ -27,6 +27,10 @@ def _spread(random: np.random.Generator, shape: tuple[int, int], phi: float) -> 
     return (random.random(shape) - 0.5) * np.exp(phi * random.standard_normal(shape))
 
 
+def _any_spread(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
+    return _both(partial(_spread, phi=random.uniform(0, 2.5)))(random, n, l, m)
+
+
 def _sparse(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return random.standard_normal(shape) * (random.random(shape) < _PART_OF_SPARSE)
 
@@ -89,12 +93,22 @@ KINDS: dict[str, Make] = {
     "subnormals": _both(_normal),  # A becomes so small
     "integers": _both(_integers),
 }
+ALL_KINDS: dict[str, Make] = {**KINDS, "φ": _any_spread}
 _LEAST = {"float64": 2.0**-1060, "float32": 2.0**-140}  # by which A's subnormal numbers are multiplied
 
 
 def matrices(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator) -> Pair:
-    a, b = KINDS[kind](random, n, l, m)
+    a, b = ALL_KINDS[kind](random, n, l, m)
     if kind == "subnormals":
         a = a * _LEAST[dtype]
     with np.errstate(under="ignore", over="ignore"):
         return np.ascontiguousarray(a.astype(dtype)), np.ascontiguousarray(b.astype(dtype))
+
+
+def varied(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator) -> Pair:
+    """Multiplied by any number from 1 to 2 each: how much powers of two lose depends on it."""
+    factors = random.uniform(1, 2, 2)
+    a, b = matrices(kind, dtype, n, l, m, random)
+    if kind in ("integers", "subnormals"):
+        return a, b
+    return (a * factors[0]).astype(dtype), (b * factors[1]).astype(dtype)

@@ -52,7 +52,8 @@ class Lines:
         with np.errstate(invalid="ignore"):
             integral = bool((self.numbers == np.rint(self.numbers)).all())
         in_range = (squares < 1e280) & ((most == 0) | (squares > 1e-280))
-        return Summary(float(most.max(initial=0)), integral, bool(in_range.all()))
+        least = np.sqrt(squares[most > 0]).min(initial=math.inf)
+        return Summary(float(most.max(initial=0)), integral, bool(in_range.all()), float(least))
 
     def exponents(self, arithmetic: Arithmetic) -> np.ndarray:
         """Of the powers of two by which they are multiplied."""
@@ -93,8 +94,8 @@ def least_ratio(a: Lines, b: Lines) -> float:
     return float(np.fmin.reduce(ratios, axis=None, initial=_NEARLY_ONE))
 
 
-def chosen(a: np.ndarray, b: np.ndarray, *, fast: bool) -> Arithmetic:
-    """What a product as one tile is computed in."""
+def chosen(a: np.ndarray, b: np.ndarray, *, fast: bool) -> tuple[Arithmetic, float | None]:
+    """What a product as one tile is computed in, and its proved error."""
     rows, columns = Lines(a), Lines(b.T)
     return choose(rows.summary(), columns.summary(), rows.inner, rows.dtype, lambda: least_ratio(rows, columns), fast=fast)
 

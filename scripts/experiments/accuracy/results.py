@@ -6,13 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.accuracy.errors import UNITS
-from experiments.accuracy.kinds import KINDS
+from experiments.accuracy import random_matrices
+from experiments.accuracy.errors import UNITS, above
+from experiments.accuracy.kinds import ALL_KINDS
+from experiments.accuracy.wording import MODES, NATIVE, about_native, pair, short
 from experiments.common import plots, records, results, schema, tables
+from hybrid.core.text import rounded_up
+from hybrid.errors import UsageError
 
 FORCED = {"float64": (13, 14, 15, 16), "float32": (6, 7, 8)}  # moduli, whatever the guard says
-MODES = ("auto", "fast")
-NATIVE = "native"
+_IN_BRACKETS = (
+    "In brackets: the arithmetic that the guard chose (in the model for the whole product as one tile), and what no element's "
+    "error can exceed, in the same units."
+)
 _LEAST = 1e-3  # errors below are drawn there
 _DRAWN = ("uniform", "normal", "φ = 1", "φ = 2", "Hilbert", "graded k")
 _COLORS = (plots.HERE, plots.LECTURE, plots.OTHER, plots.GREY, "#8c6bb1", "#d9a441")
@@ -27,37 +33,44 @@ def _errors(value: Any) -> bool:
     return isinstance(value, dict) and NATIVE in value and all(schema.name(name) and _error(each) for name, each in value.items())
 
 
-def _chosen(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == set(MODES) and all(map(schema.name, value.values()))
+def _of_modes(test: schema.Test) -> schema.Test:
+    return lambda value: isinstance(value, dict) and set(value) == set(MODES) and all(map(test, value.values()))
+
+
+_PRODUCT: schema.Schema = {
+    **schema.WHOLE_RUN,
+    **schema.SIDES,
+    "device": schema.among("cuda", "cpu", "emulate"),
+    "gpu": schema.or_none(schema.name),
+    "dtype": schema.among(*UNITS),
+    "kind": schema.among(*ALL_KINDS),
+    "sampled": schema.count,
+    "chosen": _of_modes(schema.name),
+    "certified": _of_modes(schema.or_none(schema.real)),
+    "errors": _errors,
+}
 
 
 class Results(results.Results):
     command = "accuracy"
     schemas = {
-        "errors": {
-            **schema.WHOLE_RUN,
-            **schema.SIDES,
-            "device": schema.among("cuda", "cpu"),
-            "gpu": schema.or_none(schema.name),
-            "dtype": schema.among(*UNITS),
-            "kind": schema.among(*KINDS),
-            "sampled": schema.count,
-            "ratio": schema.real,
-            "chosen": _chosen,
-            "errors": _errors,
-        }
+        "errors": {**_PRODUCT, "ratio": schema.real},
+        "random": {**_PRODUCT, "seed": schema.whole, "repeat": schema.text},
     }
 
     def blocks(self) -> Iterator[tables.Block]:
+        if self.lines[-1]["part"] == "random":
+            yield from random_matrices.blocks(self.lines)
+            return
         for dtype, l in dict.fromkeys((line["dtype"], line["l"]) for line in self.lines):
             lines = [line for line in self.lines if (line["dtype"], line["l"]) == (dtype, l)]
             columns = list(dict.fromkeys(name for line in lines for name in line["errors"]))
             heads = ["matrices", "least ratio", *(_head(name) for name in columns)]
-            rows = [[line["kind"], _short(line["ratio"]), *(_cell(line, name) for name in columns)] for line in lines]
+            rows = [[line["kind"], short(line["ratio"]), *(_cell(line, name) for name in columns)] for line in lines]
             unit = {"float64": "2⁻⁵³", "float32": "2⁻²⁴"}[dtype]
             title = f"{dtype}, l = {l}: errors as parts of (|A||B|)ᵢⱼ, in units of {unit}, root mean square / maximum"
             yield tables.Table(heads, "lr" + "r" * len(columns), rows, title)
-        yield tables.Remarks([_about_native(self.lines[-1]), *self._above_native()])
+        yield tables.Remarks([f"Native is {about_native(self.lines[-1])}. {_IN_BRACKETS}", *self._above_native()])
 
     def markdown(self) -> str:
         started = "; ".join(f"`{command}`" for command in self.started())
@@ -67,13 +80,21 @@ class Results(results.Results):
         """Where a choice of the guard has larger errors than native arithmetic."""
         for line in self.lines:
             for mode in MODES:
-                chosen, of_native = line["errors"].get(mode), line["errors"][NATIVE]
-                if chosen and of_native and any(map(float.__gt__, map(float, chosen), map(float, of_native))):
+                chosen, of_native = line["errors"][mode], line["errors"][NATIVE]
+                if above(chosen, of_native):
                     what = f"{line['dtype']}, l = {line['l']}, {line['kind']}: {line['chosen'][mode]}"
-                    yield f"Above native arithmetic: {what}, {_pair(chosen)} with precision {mode}, {_pair(of_native)} natively."
+                    yield f"Above native arithmetic: {what}, {pair(chosen)} with precision {mode}, {pair(of_native)} natively."
+
+    def exit_code(self) -> int:
+        return int(self.lines[-1]["part"] == "random" and bool(random_matrices.failed(self.lines)))
+
+    def has_picture(self) -> bool:
+        return self.lines[-1]["part"] == "errors"
 
     def draw(self, path: str) -> None:
         """Root mean squares by number of moduli, and natively as dashed lines; a panel for each type, of the longest k."""
+        if not self.has_picture():
+            raise UsageError(f"random matrices have no picture for {path}")
         dtypes = list(dict.fromkeys(line["dtype"] for line in self.lines))
         longest = max(line["l"] for line in self.lines)
         with plots.figure(path, (4.6 * len(dtypes) + 1, 3.6), f"Errors of products, l = {longest}", self.caption()) as figure:
@@ -102,18 +123,9 @@ def _head(column: str) -> str:
 
 
 def _cell(line: records.Line, column: str) -> str:
-    text = _pair(line["errors"].get(column))
-    return f"{text} ({line['chosen'][column]})" if column in MODES and line["errors"].get(column) else text
-
-
-def _pair(errors: list[float] | None) -> str:
-    return " / ".join(map(_short, errors)) if errors else "–"
-
-
-def _short(value: float) -> str:
-    return f"{value:.2g}" if value else "0"
-
-
-def _about_native(line: records.Line) -> str:
-    native = "cuBLAS" if line["device"] == "cuda" else "one chain of multiply-adds"
-    return f"Native is {native}. In brackets: the arithmetic that the guard chooses for the whole product as one tile."
+    text = pair(line["errors"].get(column))
+    if column not in MODES:
+        return text
+    proved = line["certified"][column]
+    certain = f", ≤ {float(rounded_up(proved / UNITS[line['dtype']])):g}" if proved else ""
+    return f"{text} ({line['chosen'][column]}{certain})"

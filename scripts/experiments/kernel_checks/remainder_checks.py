@@ -70,6 +70,8 @@ def _norms(run: runs.Runner, shape: Shape) -> str:
             wanted = [fraction > 0, out_of_range > 0]
             if found.summary[0, :1].view(float)[0] != np.abs(matrix).max() or list(found.summary[0, 1:3]) != wanted:
                 return f"{operand}'s summary"
+            if found.least != found.numbers[0][found.numbers[0] > 0].min():
+                return f"{operand}'s least norm"
         found = runs.measured(run, operand, run.copied(lines if operand == "A" else lines.T))
         if not np.allclose(found.numbers[0], np.sqrt((lines**2).sum(axis=1)), rtol=1e-13):
             return f"{operand}'s norms"

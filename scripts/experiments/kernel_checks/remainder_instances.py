@@ -53,7 +53,7 @@ def moduli_of(dtype: str) -> list[int]:
     """How many moduli a product may take, but for one: of integers of all sizes, and of other numbers whatever their ratio."""
     integers = [Summary(2.0**exponent, integral=True, in_range=True) for exponent in range(_MOST_EXPONENT + 1)]
     one, other = Summary(1.0, integral=True, in_range=True), Summary(1.0, integral=False, in_range=True)
-    chosen = {choose(a, one, 1, dtype, lambda: 0.0, fast=False).moduli for a in integers}
+    chosen = {choose(a, one, 1, dtype, lambda: 0.0, fast=False)[0].moduli for a in integers}
     for ratio in (2.0**-exponent for exponent in range(_MOST_EXPONENT)):
-        chosen |= {choose(other, other, 1, dtype, lambda ratio=ratio: ratio, fast=fast).moduli for fast in (False, True)}
+        chosen |= {choose(other, other, 1, dtype, lambda ratio=ratio: ratio, fast=fast)[0].moduli for fast in (False, True)}
     return sorted(chosen - {0, 1})

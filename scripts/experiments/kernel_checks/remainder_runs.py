@@ -89,7 +89,14 @@ class Lines:
 
     numbers: np.ndarray  # rows: norm, largest magnitude, scale, its inverse, what brings the mean magnitude to 8
     steps: np.ndarray
-    summary: np.ndarray  # the bits of the largest magnitude, whether there are fractions, whether a line is out of range
+    # The bits of the largest magnitude, whether there are fractions, whether a line is out of range, the inverted bits
+    # of the least norm but 0.
+    summary: np.ndarray
+
+    @property
+    def least(self) -> float:
+        """The least norm but 0."""
+        return float((~self.summary[0, 3:]).view(float)[0])
 
 
 def number(value: float, dtype: str) -> np.ndarray:
