@@ -12,7 +12,6 @@ import numpy as np
 from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
-from hybrid.host.thread_map import on_threads
 from hybrid.kernels.catalogue import Launch
 
 
@@ -33,8 +32,8 @@ class CudaQueues:
         for launch in launches:
             if (launch.source, launch.expression) not in self._functions:
                 of_source.setdefault(launch.source, []).append(launch)
-        for functions in on_threads(len(of_source), self._compiled, of_source.values()):  # each takes seconds
-            self._functions |= functions
+        for of_one in of_source.values():
+            self._functions |= self._compiled(of_one)
 
     def _compiled(self, launches: Sequence[Launch]) -> dict[tuple[str, str], Any]:
         """Of one source."""
