@@ -23,6 +23,7 @@ from hybrid.host.thread_map import rows_of_about
 
 SOURCE = Path(__file__).resolve().parent / "row_checksums.c"
 _FLAGS = ("-std=c11", "-O3", "-pthread")
+_MOST_THREADS = 12  # in C: 8 and 14 took as long on 16 cores, and copies want the memory, too
 # Of one thread's call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread that submits the
 # copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those of C are shorter:
 # several threads shall sum the last tile together.
@@ -123,4 +124,4 @@ def row_sums(threads: int) -> RowSums:
     if _loading is None:
         _loading = _Loading()
     library = _loading.library
-    return ByNumPy(threads) if library is None else InC(library, threads)
+    return ByNumPy(threads) if library is None else InC(library, min(threads, _MOST_THREADS))
