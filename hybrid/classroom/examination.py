@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import tempfile
@@ -95,7 +96,7 @@ class Trials:
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """EmulationError if it does not compile."""
-        with tempfile.TemporaryDirectory(prefix="hybrid-lab-") as folder:
+        with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             source = Path(folder, self.file.path.name)
             source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
             with ThreadPoolExecutor(len(_CHECKS)) as compiling:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +62,7 @@ def ran(file: StudentFile, arguments: Sequence[str], seconds: int, show: Callabl
     texts.collect(file.path, file.text)
     (name, text), *others = texts.for_cpu()
     sources = {path.name: text.split("\n") for path, (_, text) in texts.found.items()}
-    with tempfile.TemporaryDirectory(prefix="hybrid-lab-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
         openmp = _OPENMP.search(file.text) is not None
         program, warnings = whole_program.built(Path(folder, name), text, dict(others), openmp=openmp)
         outcome = whole_program.run(program, str(file.path), arguments, seconds, show)
