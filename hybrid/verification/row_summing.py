@@ -106,13 +106,13 @@ class _Loading:
     """In a thread of its own, since the first product shall not wait for a compiler: NumPy sums until then."""
 
     def __init__(self) -> None:
-        self.library: Any = None
+        self.loaded: Any = None
         threading.Thread(target=self._load, name="hybrid-compile", daemon=True).start()
 
     def _load(self) -> None:
         if sys.byteorder == "little":
             with suppress(HybridError, OSError):  # NumPy sums the same, slower
-                self.library = load()
+                self.loaded = load()
 
 
 _loading: _Loading | None = None
@@ -123,5 +123,5 @@ def row_sums(threads: int) -> RowSums:
     global _loading
     if _loading is None:
         _loading = _Loading()
-    library = _loading.library
+    library = _loading.loaded
     return ByNumPy(threads) if library is None else InC(library, min(threads, _MOST_THREADS))
