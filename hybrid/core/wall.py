@@ -57,7 +57,6 @@ def launch_began() -> float:
 
     The system tells it to a hundredth of a second; where it does not tell it, this is now.
     """
-    now = time.perf_counter()
     try:
         _, parent, ticks = _process(os.getpid())
         while parent > 1:
@@ -65,9 +64,10 @@ def launch_began() -> float:
             if name not in _LAUNCHERS:
                 break
             parent, ticks = above, its_ticks
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        began = ticks / os.sysconf("SC_CLK_TCK")
+        age, now = time.clock_gettime(time.CLOCK_BOOTTIME) - began, time.perf_counter()  # one moment on both clocks
     except (OSError, AttributeError, ValueError, IndexError):  # no Linux, or no /proc
-        return now
+        return time.perf_counter()
     return now - max(0.0, age)
 
 

@@ -24,8 +24,7 @@ from hybrid.core.problem import Problem
 # Differences of more than so many standard deviations are no rounding errors: 8 are exceeded with probability 1.2e-15, so one of
 # a million sums does with 1.2e-9.
 THRESHOLD = 8.0
-# Of |x|: integers. All of a group of 64 are different, so that two equal errors do not cancel.
-SMALLEST_X, LARGEST_X = 64, 127
+_SMALLEST_X = 64
 LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
 _LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
 _ENOUGH = 1000  # sizes, to tell the product's accuracy from
@@ -33,6 +32,14 @@ FEW = 100  # where a wrong guess only makes some sums be looked at again
 _ROWS_TOGETHER = 128  # at least: a thread-block tile's
 MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
 _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
+
+
+def smallest_x(group: int) -> int:
+    """Of |x| in groups of so many columns: twice this is above all of them, so that all in a group can be different integers.
+
+    Then no two columns of C can be exchanged, nor two equal errors cancel, without being seen.
+    """
+    return max(_SMALLEST_X, group)
 
 
 def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> np.ndarray:
@@ -43,8 +50,9 @@ def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> 
     """
     lengths = np.array([min(group, width - first) for width in widths for first in range(0, width, group)], np.intp)
     there = np.arange(group) < lengths[:, None]
-    sizes = np.tile(np.resize(np.arange(SMALLEST_X, LARGEST_X + 1), group), (len(lengths), 1))
-    x = random.permuted(sizes, axis=1) * random.choice([-1.0, 1.0], size=there.shape) * there
+    smallest = smallest_x(group)
+    sizes = np.tile(np.arange(smallest, 2 * smallest), (len(lengths), 1))
+    x = random.permuted(sizes, axis=1)[:, :group] * random.choice([-1.0, 1.0], size=there.shape) * there
     total, usual = x.sum(axis=1), np.sqrt(np.square(x).sum(axis=1))
     against = x * np.where(total < 0, -1.0, 1.0)[:, None] < 0
     gained = np.cumsum(2 * np.abs(x) * against, axis=1) - 2 * np.abs(x) * against  # by turning those before
@@ -59,8 +67,8 @@ def of_product(problem: Problem, group: int) -> np.ndarray:
     # The check's own rounding: in A·(B·x), as in the product; in B·x and C·x, as in sums of a few terms.
     variance = terms / 9 * u_product**2 + (terms / 9 + 3) * u_check**2
     # Subnormal numbers may be flushed to zero, in A, in B or as a product.
-    flushed = float(of_type.tiny) * LARGEST_X * group * terms**0.5
-    largest_square = min(1e300, (float(of_type.max) / 4 * SMALLEST_X) ** 2) if problem.dtype == "float32" else 1e300
+    flushed = float(of_type.tiny) * 2 * smallest_x(group) * group * terms**0.5
+    largest_square = min(1e300, (float(of_type.max) / 4 * smallest_x(group)) ** 2) if problem.dtype == "float32" else 1e300
     return np.array([variance, 1 / terms, flushed, largest_square])
 
 
@@ -126,4 +134,4 @@ def usual_largest(sums: int) -> float:
 def is_exact(problem: Problem, group: int, largest_a: float, largest_b: float) -> bool:
     """Whether every sum is exact, in the product and in its check, because all elements are integers that are small enough."""
     bound = problem.l * max(1.0, largest_a) * max(1.0, largest_b)
-    return bound <= _EXACT_UP_TO[problem.dtype] and bound * LARGEST_X * group <= 2**53
+    return bound <= _EXACT_UP_TO[problem.dtype] and bound * (2 * smallest_x(group) - 1) * group <= 2**53

@@ -12,7 +12,7 @@ from support.selection import examples
 from hybrid.core.problem import Problem
 from hybrid.devices.cpu_check import compare
 from hybrid.host.row_sums import NOT_INTEGRAL, row_sums
-from hybrid.verification.rounding import LARGEST_X, SMALLEST_X, THRESHOLD, Sums, is_exact, of_product, random_x
+from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, of_product, random_x, smallest_x
 
 GROUP = 64
 
@@ -104,16 +104,16 @@ def test_nothing_is_within_the_threshold():
     assert Sums.of(np.zeros((0, 5)), 0, 0.0, 0.0).error == 0
 
 
-@given(widths=st.lists(st.integers(0, 300), max_size=5), group=st.sampled_from([64, 512]), seed=st.integers(0, 2**32))
-def test_x_are_integers_that_differ_within_64_columns(widths, group, seed):
+@given(widths=st.lists(st.integers(0, 300), max_size=5), group=st.sampled_from([1, 64, 100, 512]), seed=st.integers(0, 2**32))
+def test_x_are_integers_that_differ_within_a_group(widths, group, seed):
     x = random_x(np.random.default_rng(seed), widths, group)
     assert len(x) == sum(widths)
     assert (np.rint(x) == x).all()
-    assert ((np.abs(x) >= SMALLEST_X) & (np.abs(x) <= LARGEST_X)).all()
+    assert ((np.abs(x) >= smallest_x(group)) & (np.abs(x) < 2 * smallest_x(group))).all()
     for end, width in zip(np.cumsum(widths).tolist(), widths, strict=True):
         for begin in range(end - width, end, group):
-            part = np.abs(x[begin : min(begin + 64, end)])
-            assert group > 64 or len(set(part)) == len(part)
+            part = np.abs(x[begin : min(begin + group, end)])
+            assert len(set(part)) == len(part)
 
 
 @pytest.mark.parametrize(
