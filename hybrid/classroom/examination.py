@@ -10,7 +10,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from hybrid.classroom.sanitizers import race_in, stray_access_in
 from hybrid.classroom.student_file import StudentFile, StudentKernel
 from hybrid.classroom.trial import Outcome, Task
 from hybrid.classroom.wrapper import ENTRY, wrapped
+from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.child import Ended, run_child
 from hybrid.emulation.kernel import ORDERS
-from hybrid.emulation.requests import Site
+from hybrid.emulation.requests import Site, static_shared_bytes
 from hybrid.errors import UsageError
 
 Sizes = tuple[int, int, int]  # n, l, m
@@ -42,6 +43,8 @@ class Case:
     block: Pair
     outcomes: dict[str, Outcome]  # by order; fewer after one that was stopped
     sites: tuple[Site, ...] = ()  # how its lines use memory, of a right one
+    branches: tuple[Branch, ...] = ()  # and where lanes of its warps part
+    shared: int = 0  # bytes of dynamic shared memory
     faults: tuple[str, ...] = ()  # that have nothing to do with values: races, stray accesses, a barrier, an endless loop
 
     @property
@@ -75,7 +78,8 @@ class Examination:
     kernel: StudentKernel
     meaning: Meaning
     launch: Launch
-    cases: tuple[Case, ...] = field(default_factory=tuple)
+    cases: tuple[Case, ...]
+    static_shared: int | None  # bytes of a block's __shared__ variables
 
     @property
     def is_right(self) -> bool:
@@ -102,7 +106,8 @@ class Trials:
             with ThreadPoolExecutor(len(_CHECKS)) as compiling:
                 built = compiling.map(lambda checks: str(build(source, [ENTRY], checks=checks, poison_locals=True)), _CHECKS)
                 libraries = dict(zip(_CHECKS, built, strict=True))
-        return Examination(self.kernel, self.meaning, self.launch, tuple(self._case(libraries, sizes) for sizes in shapes))
+        cases = tuple(self._case(libraries, sizes) for sizes in shapes)
+        return Examination(self.kernel, self.meaning, self.launch, cases, static_shared_bytes(Path(libraries["requests"])))
 
     def _case(self, libraries: dict[str, str], sizes: Sizes) -> Case:
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
@@ -110,7 +115,7 @@ class Trials:
         task = Task("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, names, self.file.path.name)
         ended, found = self._run(libraries, task, "loads", ORDERS)
         outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
-        case = Case(sizes, grid, block, outcomes)
+        case = Case(sizes, grid, block, outcomes, shared=shared)
         if faults := list(_stopped(outcomes, ended, self.seconds)):
             return replace(case, faults=tuple(faults))
         crashed = len(outcomes) < len(ORDERS)
@@ -125,7 +130,9 @@ class Trials:
         case = replace(case, faults=tuple(dict.fromkeys(faults)))
         if case.is_right:
             _, found = self._run(libraries, task, "requests", ORDERS[:1])
-            case = replace(case, sites=tuple(Site(**each) for outcome in found for each in outcome["sites"]))
+            sites = tuple(Site(**each) for outcome in found for each in outcome["sites"])
+            branches = tuple(Branch(**each) for outcome in found for each in outcome["branches"])
+            case = replace(case, sites=sites, branches=branches)
         return case
 
     def _run(

@@ -10,19 +10,20 @@ from typing import Any
 
 from hybrid.classroom.c_map import drawn
 from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.gpu_models import WARP
+from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.text import counted
-from hybrid.emulation.requests import SHARED, Site
+from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
 _NO_VALUE = -1e37  # and below: bytes of 0xFE, with which variables begin; no right sum is there
-_WARP, _SECTOR = 32, 32  # lanes; bytes
 _SHARING = 4  # lanes that want the same element: from here on it is a broadcast
 
 Names = tuple[str, str, str]  # of A, B and C in the kernel
 
 
-def told(file: StudentFile, examination: Examination) -> Iterator[str]:
-    """The lines."""
+def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> Iterator[str]:
+    """The lines; with those about a GPU."""
     kernel, meaning, launch = examination.kernel, examination.meaning, examination.launch
     yield f"{file.path.name}, line {kernel.line}: {kernel}"
     yield f"  {meaning.told(kernel)}"
@@ -35,6 +36,9 @@ def told(file: StudentFile, examination: Examination) -> Iterator[str]:
         yield from _of_case(case, meaning.names(kernel), file.lines)
         if case is examination.cases[0]:  # the other's rows begin anywhere in a sector, and its edges leave lanes without work
             yield from (f"    {_use(site, meaning.names(kernel))}" for site in case.sites)
+    if gpu is not None:
+        yield ""
+        yield from gpu.told()
     yield ""
     right = [case.is_right for case in examination.cases]
     yield (
@@ -60,6 +64,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str]) -> Iterator[str]:
         yield from (f"    {line}" for line in drawn((n, m), case.wrong, case.never, case.uncertain))
     if case.is_right:
         yield f"  {_traffic(case, names)}"
+        yield f"  {_divergence(case)}"
 
 
 def _lines_of(finding: str) -> set[int]:
@@ -102,23 +107,33 @@ def _traffic(case: Case, names: Names) -> str:
     return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
 
 
+def _divergence(case: Case) -> str:
+    """At which lines' branches the lanes of a warp go different ways."""
+    divergent = [
+        f"line {branch.line} in {branch.divergent} of {counted(branch.executions, 'execution')} by a warp"
+        for branch in case.branches
+        if branch.divergent
+    ]
+    return f"divergent branches: {', '.join(divergent) or 'none'}"
+
+
 def _use(site: Site, names: Names) -> str:
     """How a line's requests use memory, in a lecture's words."""
     shared, lanes = site.space == SHARED, site.lanes / site.requests
     where = f"line {site.line} {'stores to' if site.writes else 'loads from'} {'shared memory' if shared else names[site.space]}"
-    of_lanes = f"a request of {lanes:.3g} lanes" if lanes < _WARP else "a warp's request"
+    of_lanes = f"a request of {lanes:.3g} lanes" if lanes < WARP else "a warp's request"
     if shared:
         ways = site.steps / site.least_steps
         return f"{where}: {'no bank conflicts' if ways <= 1 else f'{ways:.3g}-way bank conflicts'}, for {of_lanes}"
-    sectors, used = site.sectors / site.requests, site.bytes / (_SECTOR * site.sectors)
+    sectors, used = site.sectors / site.requests, site.bytes / (SECTOR_BYTES * site.sectors)
     if site.addresses * _SHARING <= site.lanes:
         how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
     else:
         how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"
-    return f"{where}: {sectors:.3g} sector{'' if sectors == 1 else 's'} of {_SECTOR} bytes for {of_lanes}: {how}"
+    return f"{where}: {sectors:.3g} sector{'' if sectors == 1 else 's'} of {SECTOR_BYTES} bytes for {of_lanes}: {how}"
 
 
-def as_record(file_name: str, examination: Examination) -> dict[str, Any]:
+def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None) -> dict[str, Any]:
     """For a JSON line."""
     c = examination.meaning.names(examination.kernel)[2]
     cases = [
@@ -130,6 +145,7 @@ def as_record(file_name: str, examination: Examination) -> dict[str, Any]:
             "findings": findings(case, c),
             "wrong": len(case.wrong),
             "requests": [asdict(site) for site in case.sites],
+            "branches": [asdict(branch) for branch in case.branches],
             "loads": list(next(iter(case.outcomes.values())).loads) if case.outcomes else None,
         }
         for case in examination.cases
@@ -141,4 +157,5 @@ def as_record(file_name: str, examination: Examination) -> dict[str, Any]:
         "launch": str(examination.launch),
         "right": examination.is_right,
         "cases": cases,
+        "on_gpu": gpu.as_record() if gpu is not None else None,
     }

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.wrapper import ENTRY
+from hybrid.emulation.branches import Branch
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
@@ -64,6 +65,7 @@ class Outcome:
     stores: float = 0.0
     digest: str = ""  # of C
     sites: tuple[Site, ...] = ()  # how lines of the file use memory
+    branches: tuple[Branch, ...] = ()  # and where lanes of its warps part
 
 
 def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcome:
@@ -93,7 +95,7 @@ def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcom
             for each in matrices.values():
                 each.guard(off=True)
     if task.checks == "requests":
-        return Outcome(sites=kernel.sites(task.file_name))
+        return Outcome(sites=kernel.sites(task.file_name), branches=kernel.branches(task.file_name))
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
     outside += [
         (key, int(np.argmax(each.inner != was)))

@@ -14,7 +14,9 @@ from hybrid.commands.parser import Parser, at_least
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.classroom.examination import Trials
+    from hybrid.classroom.examination import Examination, Trials
+    from hybrid.classroom.gpu_models import GpuModel
+    from hybrid.classroom.on_gpu import OnGpu
     from hybrid.classroom.student_file import StudentFile
 
 NAME = "hybrid.lab"
@@ -37,6 +39,7 @@ examples:
   python -m hybrid.lab run mine.cu
   python -m hybrid.lab run program.cu -- 10 15 8
   python -m hybrid.lab run mine.cu --kernel MatMulKernel --sizes 40 50 60
+  python -m hybrid.lab run mine.cu --gpu K40c
   python -m hybrid.lab run mine.cu --kernel 'tiled<16>' --block 16,16 --let rowsOfA=n --json -
 
 exit codes: 0 the kernel is right, or the program ends with 0 and no error was found; 1 it is wrong, or a failure; 2 wrong usage
@@ -59,6 +62,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     run.add_argument(
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
+    run.add_argument("--gpu", default="", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
     exercises.add_argument("name", nargs="?", metavar="NAME")
     exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
@@ -121,10 +125,11 @@ def work(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from hybrid.classroom.examination import usual_shapes
+    from hybrid.classroom.gpu_models import named
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
 
-    about_a_kernel = any((options.kernel, options.grid, options.block, options.shared, options.let, options.sizes))
+    about_a_kernel = any((options.kernel, options.grid, options.block, options.shared, options.let, options.sizes, options.gpu))
     if not about_a_kernel and (file := read(options.file)).is_program:
         return _run_program(file, options)
     if options.arguments:
@@ -134,16 +139,27 @@ def _run(options: argparse.Namespace) -> int:
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
     if meaning.square and len(set(shapes[0])) > 1:
         raise UsageError(f"{kernel.name} has one size, so its matrices are square: --sizes takes three equal numbers")
+    model = named(options.gpu) if options.gpu else None
     examination = trials.examined(shapes)
+    gpu = _on_gpu(model, trials, examination) if model else None
     stream = sys.stderr if options.json == "-" else sys.stdout
-    print("\n".join(told(trials.file, examination)), file=stream)
+    print("\n".join(told(trials.file, examination, gpu)), file=stream)
     if not examination.is_right:
         print(f"--seed {trials.seed} gives the same elements again", file=stream)
     if options.json:
         from hybrid.reporting import jsonl
 
-        jsonl.write({"command": "lab run", "seed": trials.seed, **as_record(trials.file.path.name, examination)}, options.json)
+        jsonl.write(
+            {"command": "lab run", "seed": trials.seed, **as_record(trials.file.path.name, examination, gpu)}, options.json
+        )
     return 0 if examination.is_right else 1
+
+
+def _on_gpu(gpu: GpuModel, trials: Trials, examination: Examination) -> OnGpu:
+    from hybrid.classroom.on_gpu import on_gpu
+    from hybrid.classroom.registers import taken
+
+    return on_gpu(gpu, taken(trials.file, trials.kernel, trials.instance, gpu.capability), examination)
 
 
 def _run_program(file: StudentFile, options: argparse.Namespace) -> int:

@@ -32,12 +32,12 @@ _KERNEL = {
     # Not -O0, where every use of a variable that a lambda captures is a counted access, and kernels take minutes. At -O1 two
     # loads of the same element may be merged, as nvcc may do, too.
     "loads": ("-O1", "-fsanitize=thread"),
-    "requests": ("-O1", "-g1", "-fsanitize=thread"),
+    "requests": ("-O1", "-g1", "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp"),
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
-# "loads" and "requests" link our own functions (loads.cpp, requests.cpp) instead of ThreadSanitizer's runtime.
 POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
-_OWN = ("loads", "requests")
+# Files of our own functions that are linked instead of a sanitizer's runtime.
+_OWN = {"loads": ("loads",), "requests": ("requests", "branches")}
 _LINK = {
     "undefined": ("-fsanitize=undefined",),
     "address": ("-fsanitize=address,undefined",),
@@ -146,7 +146,7 @@ def _runtime(program: str, checks: str) -> list[Path]:
         compile_file(program, source.name, [*flags, "-c", str(source), "-o", str(folder / f"{name}.o")], log)
         return folder / f"{name}.o"
 
-    names = ("first", "last", "runtime", *([checks] if checks in _OWN else []))
+    names = ("first", "last", "runtime", *_OWN.get(checks, ()))
     return [cached(f"{name}-{key}.o", partial(compile_in, name=name)) for name in names]
 
 

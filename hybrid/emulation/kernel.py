@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hybrid.emulation.branches import Branch, branches_of
 from hybrid.emulation.build import build
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.requests import Site, sites_of
@@ -123,6 +124,10 @@ class EmulatedKernel:
         """With checks="requests": how the lines of this file used memory in the last call."""
         return sites_of(self._library.code, self._library.path, file_name)
 
+    def branches(self, file_name: str) -> tuple[Branch, ...]:
+        """With checks="requests": at which of its lines the lanes of warps parted in the last call."""
+        return branches_of(self._library.code, self._library.path, file_name)
+
     def progress(self) -> int | None:
         """How many threads have returned from the kernel, where a launch is under way, else None."""
         if not self._library.lock.locked():
@@ -135,6 +140,7 @@ class EmulatedKernel:
         counters = np.zeros(matrix.shape), np.zeros(matrix.shape), np.zeros(matrix.shape)
         if self._requests:
             self._library.code.watch_requests(number, ctypes.byref(array))
+            self._library.code.watch_branches()
         if self._counting:
             self._library.code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
         return counters

@@ -4,8 +4,7 @@
 // warp, as if the lanes ran in step. A request to global memory is served in sectors of 32 bytes. Shared memory has 32 banks of
 // 4 bytes, which serve a request in as many steps as one bank has different words to give.
 #include "cuda_on_cpu.h"
-
-#include <dlfcn.h>
+#include "library.h"
 
 #include <algorithm>
 #include <map>
@@ -144,9 +143,7 @@ __attribute__((visibility("default"))) int sites_of_requests(const Site** first)
     end_block();
     told.clear();
     for (auto& [key, site] : sites) {
-        Dl_info library;
-        site.offset =
-            dladdr(reinterpret_cast<void*>(key.first), &library) ? key.first - reinterpret_cast<uintptr_t>(library.dli_fbase) : 0;
+        site.offset = cuda_on_cpu::offset_in_library(key.first);
         told.push_back(site);
     }
     *first = told.data();

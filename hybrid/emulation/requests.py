@@ -13,6 +13,7 @@ from pathlib import Path
 
 _NUMBERS = ("requests", "lanes", "addresses", "sectors", "bytes", "steps", "least_steps")
 SHARED = 3  # as the space of a site; else the number of the matrix
+SECTOR_BYTES = 32
 
 
 class _Site(ctypes.Structure):
@@ -54,8 +55,22 @@ def sites_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Site, ..
     return tuple(Site(*key, *numbers[key]) for key in sorted(numbers))
 
 
-def places_of(offsets: Sequence[int], library: Path, names: Collection[str]) -> list[tuple[str, int]]:
-    """Of the calls that return to these offsets the innermost line of one of these files; ("", 0) where that is not known."""
+def static_shared_bytes(library: Path) -> int | None:
+    """Of the __shared__ variables of a compiled file; None where the machine has no nm."""
+    program = shutil.which("nm")
+    if program is None:
+        return None
+    out = subprocess.run([program, "-S", str(library)], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    symbols = {name: (int(at, 16), int(size, 16)) for at, size, name in re.findall(r"^(\w+) (\w+) . (\S+)$", out, re.MULTILINE)}
+    first, last = (symbols[name][0] for name in ("shared_first", "shared_last"))
+    return sum(size for at, size in symbols.values() if first < at < last)
+
+
+def places_of(offsets: Sequence[int], library: Path, names: Collection[str], *, innermost: bool = False) -> list[tuple[str, int]]:
+    """Of the calls that return to these offsets the innermost line of one of these files; ("", 0) where that is not known.
+
+    `innermost`: also where the instruction belongs to a function from another file that was inlined there.
+    """
     program = shutil.which("addr2line")
     unknown = [("", 0)] * len(offsets)
     if program is None or not offsets:
@@ -66,5 +81,6 @@ def places_of(offsets: Sequence[int], library: Path, names: Collection[str]) -> 
     found = []
     for frames in re.split(r"^0x[0-9a-f]+\n", out, flags=re.MULTILINE)[1:]:  # the innermost function first
         lines = [(Path(file).name, int(line)) for file, line in re.findall(r"^(.*):(\d+)", frames, re.MULTILINE)]
+        lines = lines[:1] if innermost else lines
         found.append(next((place for place in lines if place[0] in names), ("", 0)))
     return found if len(found) == len(offsets) else unknown

@@ -119,6 +119,32 @@ def test_lines_are_told_how_they_use_memory(tmp_path, capsys):
     assert "line 12 stores to shared memory: no bank conflicts, for a warp's request" in out
 
 
+def test_branches_at_which_lanes_part_are_counted(tmp_path, capsys):
+    """A warp has 2 rows of 16 threads. C's 33rd row parts 3 of 51 warps, and its 33rd column 17."""
+    path = tmp_path / "branch.cu"
+    path.write_text(
+        "// lab: grid((m + 15) / 16, (n + 1) / 2) block(16, 2)\n"
+        "__global__ void branch(float* A, float* B, float* C, int n, int l, int m)\n"
+        "{\n"
+        "    int i = blockIdx.y * 2 + threadIdx.y, j = blockIdx.x * 16 + threadIdx.x;\n"
+        "    if (i >= n) return;\n"
+        "    if (j >= m) return;\n"
+        "    float sum = 0;\n"
+        "    for (int k = 0; k < l; ++k)\n"
+        "        sum += A[i * l + k] * B[k * m + j];\n"
+        "    C[i * m + j] = sum;\n"
+        "}\n"
+    )
+    code, out = ran(path, capsys, "--sizes", "33", "4", "33", "--json", str(tmp_path / "lines"))
+    assert code == 0
+    assert "divergent branches: line 5 in 3 of 51 executions by a warp, line 6 in 17 of 51 executions by a warp\n" in out
+    (case,) = json.loads((tmp_path / "lines").read_text())["cases"]
+    assert {each["line"]: each["executions"] for each in case["branches"]}[8] == 51 * (4 + 1)
+    code, out = ran(path, capsys, "--sizes", "32", "4", "32")
+    assert code == 0
+    assert "divergent branches: none\n" in out
+
+
 def test_a_race_shows_both_lines_of_the_file(tmp_path, capsys):
     _, out = ran(mutant(tmp_path, "no second barrier"), capsys, "--sizes", "32", "32", "32")
     assert re.search(r"\n +11  Ms\[y\]\[x\] = .*\n +14  for \(int e = 0; .*\n", out)

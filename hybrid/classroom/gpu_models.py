@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""GPUs that lectures and clusters have: what a multiprocessor holds, by compute capability, and the card's highest rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybrid.errors import UsageError
+
+KB = 1 << 10
+WARP = 32  # threads
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """The most that is resident on one, and in which units registers, warps and shared memory are given to blocks.
+
+    `reserved`: bytes of shared memory that the system takes for each block. The numbers are those of NVIDIA's programming guide.
+    """
+
+    threads: int
+    blocks: int
+    registers: int
+    register_unit: int  # of a warp; of a block where `registers_by_block`
+    shared: int
+    shared_unit: int
+    reserved: int = 0
+    warp_unit: int = 4
+    registers_by_block: bool = False
+    most_registers: int = 255  # of a thread
+
+
+_BY_CAPABILITY = {
+    10: Multiprocessor(768, 8, 8192, 256, 16 * KB, 512, warp_unit=2, registers_by_block=True, most_registers=124),
+    20: Multiprocessor(1536, 8, 32768, 64, 48 * KB, 128, warp_unit=2, most_registers=63),
+    35: Multiprocessor(2048, 16, 65536, 256, 48 * KB, 256),
+    60: Multiprocessor(2048, 32, 65536, 256, 64 * KB, 256, warp_unit=2),
+    70: Multiprocessor(2048, 32, 65536, 256, 96 * KB, 256),
+    75: Multiprocessor(1024, 16, 65536, 256, 64 * KB, 256),
+    80: Multiprocessor(2048, 32, 65536, 256, 164 * KB, 128, KB),
+    86: Multiprocessor(1536, 16, 65536, 256, 100 * KB, 128, KB),
+    89: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
+    90: Multiprocessor(2048, 32, 65536, 256, 228 * KB, 128, KB),
+    120: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
+}
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """`float32`, `float64`: multiplications and additions, in GF/s, by its makers' figures and without matrix units; 0 where it
+    has none. `bandwidth`: of global memory, in GB/s."""
+
+    name: str
+    capability: int  # times ten
+    multiprocessors: int
+    float32: int
+    float64: int
+    bandwidth: int
+
+    @property
+    def multiprocessor(self) -> Multiprocessor:
+        return _BY_CAPABILITY[self.capability]
+
+    def rate(self, dtype: str) -> int:
+        return self.float32 if dtype == "float32" else self.float64
+
+    def __str__(self) -> str:
+        return f"{self.name} (compute capability {self.capability // 10}.{self.capability % 10})"
+
+
+_MODELS = (
+    GpuModel("8800GTX", 10, 16, 346, 0, 86),
+    GpuModel("C2050", 20, 14, 1030, 515, 144),
+    GpuModel("K40c", 35, 15, 4290, 1430, 288),
+    GpuModel("P100", 60, 56, 9300, 4700, 732),
+    GpuModel("V100", 70, 80, 15700, 7800, 900),
+    GpuModel("T4", 75, 40, 8100, 254, 320),
+    GpuModel("A100", 80, 108, 19500, 9700, 2039),
+    GpuModel("RTX3090", 86, 82, 35600, 556, 936),
+    GpuModel("RTX4090", 89, 128, 82600, 1290, 1008),
+    GpuModel("H100", 90, 132, 66900, 33500, 3350),
+    GpuModel("H200", 90, 132, 66900, 33500, 4800),
+    GpuModel("RTX5090", 120, 170, 104800, 1640, 1792),
+)
+NAMES = tuple(model.name for model in _MODELS)
+
+
+def named(name: str) -> GpuModel:
+    """UsageError with the names where there is none of this one; upper and lower case are the same."""
+    wanted = "".join(each for each in name.lower() if each.isalnum())
+    for model in _MODELS:
+        if model.name.lower() == wanted:
+            return model
+    raise UsageError(f"--gpu {name}: the lab knows {', '.join(NAMES)}")

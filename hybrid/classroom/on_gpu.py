@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""What a named GPU would make of a student's kernel: its occupancy, and the rate that global memory allows (the roofline)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.gpu_models import GpuModel
+from hybrid.classroom.occupancy import Occupancy, occupancy
+from hybrid.classroom.registers import Taken
+from hybrid.core.problem import Problem
+from hybrid.core.text import counted
+from hybrid.emulation.requests import SECTOR_BYTES, SHARED
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """Of the kernel's first case. `intensity`: operations a byte of global memory that its requests move; None of a wrong one."""
+
+    gpu: GpuModel
+    taken: Taken
+    threads: int
+    shared: int  # bytes of a block, dynamic ones included
+    occupancy: Occupancy
+    dtype: str
+    intensity: float | None
+
+    @property
+    def attainable(self) -> float | None:
+        """GF/s: no more than what memory delivers operands for, if no cache does, and than the GPU's own rate."""
+        if self.intensity is None:
+            return None
+        return min(float(self.gpu.rate(self.dtype)), self.intensity * self.gpu.bandwidth)
+
+    def told(self) -> Iterator[str]:
+        """The lines."""
+        registers = (f"{self.taken.of.registers} registers a thread" if self.taken.of else "registers") + f" ({self.taken.how})"
+        resident = counted(self.occupancy.blocks, "block")
+        yield f"on {self.gpu}: {registers}, {self.shared} bytes of shared memory a block of {self.threads} threads"
+        if not self.occupancy.blocks:
+            yield f"  no block is resident on a multiprocessor: too much of {' and '.join(self.occupancy.limits)}"
+            return
+        yield (
+            f"  occupancy: {100 * self.occupancy.share:.0f} %, {self.occupancy.warps} of {self.occupancy.most_warps} warps: "
+            f"{resident} resident on a multiprocessor, limited by {' and '.join(self.occupancy.limits)}"
+        )
+        rate, attainable = self.gpu.rate(self.dtype), self.attainable
+        if attainable is None:
+            return
+        if not rate:
+            yield f"  {self.gpu.name} has no {self.dtype} arithmetic"
+            return
+        bound = "global memory" if attainable < rate else "arithmetic"
+        yield (
+            f"  roofline: {self.intensity:.3g} operations a byte moved, {self.gpu.bandwidth} GB/s: at most {attainable:,.0f} of "
+            f"{rate:,} GF/s in {self.dtype}, bound by {bound}; caches may deliver some of the bytes"
+        )
+
+    def as_record(self) -> dict[str, Any]:
+        """For a JSON line."""
+        return {
+            "gpu": self.gpu.name,
+            "registers": self.taken.of.registers if self.taken.of else None,
+            "shared": self.shared,
+            **{f"occupancy_{key}": value for key, value in asdict(self.occupancy).items()},
+            "intensity": self.intensity,
+            "attainable_gflops": self.attainable,
+            "peak_gflops": self.gpu.rate(self.dtype),
+        }
+
+
+def on_gpu(gpu: GpuModel, taken: Taken, examination: Examination) -> OnGpu:
+    """Of the shape that consists of whole blocks."""
+    case = examination.cases[0]
+    threads = case.block[0] * case.block[1]
+    static = taken.of.shared if taken.of else examination.static_shared
+    shared = (static or 0) + case.shared
+    found = occupancy(gpu.multiprocessor, threads, taken.of.registers if taken.of else None, shared)
+    return OnGpu(gpu, taken, threads, shared, found, examination.meaning.dtype, _intensity(case, examination.meaning.dtype))
+
+
+def _intensity(case: Case, dtype: str) -> float | None:
+    moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
+    return Problem(*case.sizes, dtype).operations / moved if moved else None

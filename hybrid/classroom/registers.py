@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""What a student's kernel takes of a GPU: its registers and shared memory, by NVIDIA's compiler where this machine has it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.kernels.resources import Resources, resources_in
+
+# Since here a thread has up to 255 registers and addresses of 64 bits, so that GPUs of other capabilities need about as many.
+_COMPARABLE_FROM = 35
+_TYPES = {"float": "f", "double": "d", "int": "i", "unsigned": "j", "bool": "b", "long": "l"}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """`of`: None where the compiler has not told it. `how`: by which compiler and for which GPUs, or why not."""
+
+    of: Resources | None
+    how: str
+
+
+def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: int) -> Taken:
+    """By this instance of the kernel on GPUs of this compute capability, times ten."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return Taken(None, "not known without nvcc")
+    architecture = _nearest(nvcc, capability)
+    if architecture != capability and capability < _COMPARABLE_FROM:
+        return Taken(None, f"not known: this nvcc compiles for no GPU older than sm_{architecture}")
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
+        source = Path(folder, file.path.name)
+        # A template is compiled where something refers to an instance.
+        refers = f"\nvoid* lab_reference() {{ return reinterpret_cast<void*>(&{instance}); }}\n"
+        source.write_bytes(file.path.read_bytes() + refers.encode())
+        command = [nvcc, "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v", "-w", "-I", str(file.path.parent)]
+        done = subprocess.run(  # noqa: S603
+            [*command, "-o", str(Path(folder, "cubin")), str(source)], capture_output=True, text=True, errors="replace"
+        )
+    found = [] if done.returncode else _of_instance(done.stderr, kernel.name, instance)
+    if len(found) != 1:
+        return Taken(None, f"not known: nvcc does not compile it for sm_{architecture}")
+    closest = "" if architecture == capability else ", the nearest that it compiles for"
+    return Taken(found[0], f"by nvcc for sm_{architecture}{closest}")
+
+
+def _nearest(nvcc: str, capability: int) -> int:
+    """That this compiler knows: the capability itself, else one that is as close as can be."""
+    out = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    known = [int(number) for number in re.findall(r"compute_(\d+)\b", out)]
+    return min(known, key=lambda each: abs(each - capability), default=capability)
+
+
+def _of_instance(log: str, name: str, instance: str) -> list[Resources]:
+    """Of the entries in the compiler's log those of this name, and of a template those of these arguments."""
+    inner = re.fullmatch(r"[^<]*<(.*)>\s*", instance)
+    arguments = [text.strip() for text in inner[1].split(",")] if inner else []
+    encoded = "".join(_TYPES.get(text, rf"L\w{text}E" if text.isdecimal() else r"\w+?") for text in arguments)
+    pattern = re.compile(rf"_Z(?:N\w*?)?{len(name)}{name}" + (f"I{encoded}E" if arguments else "(?!I)"))
+    return [resources for mangled, resources in resources_in(log).items() if pattern.match(mangled) or mangled == name]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Where the lanes of a warp part: the branches of a kernel, by line."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybrid.emulation.requests import places_of
+
+
+class _Branch(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_ulonglong), ("executions", ctypes.c_longlong), ("divergent", ctypes.c_longlong))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A line's branches: how often warps executed them, and in how many of these executions their lanes went different ways."""
+
+    line: int
+    executions: int
+    divergent: int
+
+
+def branches_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Branch, ...]:
+    """Of the last launch, by line of this file, without those whose line is unknown and those of functions from elsewhere."""
+    first = ctypes.POINTER(_Branch)()
+    count = code.branches_taken(ctypes.byref(first))
+    found = [first[number] for number in range(count)]
+    by_line: dict[int, list[int]] = {}
+    places = places_of([each.offset for each in found], library, {file_name}, innermost=True)
+    for (_, line), each in zip(places, found, strict=True):
+        if line:
+            of_line = by_line.setdefault(line, [0, 0])
+            of_line[:] = of_line[0] + each.executions, of_line[1] + each.divergent
+    return tuple(Branch(line, *by_line[line]) for line in sorted(by_line))
