@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What runs by default and what only with --all: of large tables of cases, a choice that still has every value in it."""
+"""What runs by default and what only with --all: of large tables of cases, a choice that still has every value in it.
+
+Time and again --one-in runs all of them as well, some in each run.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
@@ -24,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the cases marked `exhaustive`, too")
+    parser.addoption("--one-in", type=int, metavar="N", help="one in N cases of those that only --all runs, by --seed")
 
 
 LEFT_OUT = pytest.StashKey[bool]()  # of a test that only --all runs, and that -k and -m would have chosen
@@ -38,11 +43,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if launch is not None and launch.size > 1:
         one_of = _CASES_OF_FEW if launch.size <= _FEW_RANKS else _CASES_OF_MANY
         left_out |= _others([item for item in items if item not in left_out], one_of)
+    left_out -= {item for item in left_out if _drawn(config, item)}
     if left_out:
         for item in left_out:
             item.stash[LEFT_OUT] = True
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def _drawn(config: pytest.Config, item: pytest.Item) -> bool:
+    """The same on all ranks and workers, which have one seed."""
+    one_in = config.option.one_in
+    return bool(one_in) and not zlib.crc32(f"{config.option.seed} {item.nodeid}".encode()) % one_in
 
 
 def _others(items: Iterable[pytest.Item], one_of: int) -> set[pytest.Item]:

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import combinations, product
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 from support.outcomes import LEFT_OUT, untested
 from support.selection import exhaustive, pairs_first, pairwise
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4))
@@ -27,6 +32,22 @@ def test_what_is_not_chosen_needs_all():
         ((1,), ["exhaustive"]), ((2,), []), ((3,), ["exhaustive"])
     ]  # fmt: skip
     assert [case.id for case in pairs_first([float], [(1, 2)])] == ["float-1x2"]
+
+
+def test_of_what_needs_all_some_can_be_drawn():
+    """Here tests are only collected, in a process of its own."""
+
+    def collected(*arguments):
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-n", "0", *arguments]
+        out = subprocess.run([*command, "tests/verification/test_faults.py"], cwd=ROOT, capture_output=True, text=True).stdout
+        return {line for line in out.splitlines() if "::" in line}
+
+    usual, everything = collected(), collected("--all")
+    some, others = (collected("--one-in", "3", "--seed", seed) for seed in "12")
+    assert some == collected("--one-in", "3", "--seed", "1")
+    for drawn in (some, others):
+        assert usual < drawn < everything
+    assert some != others
 
 
 def test_a_test_counts_as_untested_if_no_run_has_run_it():

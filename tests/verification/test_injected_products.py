@@ -16,6 +16,9 @@ from hybrid.verification.freivalds import verify
 
 SIZES = [("float32", 600, 8000, 512), ("float64", 600, 8000, 512), ("float32", 64, 100_000, 64), ("float64", 64, 100_000, 64)]
 TRIALS = 2  # with few terms; of 100,000 one has to do
+# Two columns that are exchanged change the sums by the difference of their x, and it may be 1 where x is 64 to 127. Then it is less
+# than rounding errors of 100,000 terms of the same sign in float32, once in 20 checks. Each check draws x anew.
+MOST_CHECKS = {"columns swapped": 4}
 
 
 def check(a, b, c):
@@ -113,6 +116,6 @@ def test_faults_are_found(rng, faults, dtype, n, l, m):
         for _ in range(TRIALS if l < 100_000 else 1):
             c = right.copy()
             spoil(rng, a, b, c)
-            if check(a, b, c).ok:
+            if all(check(a, b, c).ok for _ in range(MOST_CHECKS.get(name, 1))):
                 missed.append(name)
     assert not missed
