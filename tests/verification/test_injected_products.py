@@ -16,8 +16,8 @@ from hybrid.verification.freivalds import verify
 
 SIZES = [("float32", 600, 8000, 512), ("float64", 600, 8000, 512), ("float32", 64, 100_000, 64), ("float64", 64, 100_000, 64)]
 TRIALS = 2  # with few terms; of 100,000 one has to do
-# Two columns that are exchanged change the sums by the difference of their x, and it may be 1 where x is 64 to 127. Then it is less
-# than rounding errors of 100,000 terms of the same sign in float32, once in 20 checks. Each check draws x anew.
+# Two columns that are exchanged change the sums by the difference of their x, and that may be 1 where x is 64 to 127: then it may
+# be less than rounding errors of 100,000 terms of one sign in float32, once in 20 checks. Each check draws x anew.
 MOST_CHECKS = {"columns swapped": 4}
 
 
