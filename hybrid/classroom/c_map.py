@@ -13,18 +13,28 @@ _LEGEND = {"!": "written by several threads", "?": "never written", "x": "wrong"
 
 def drawn(shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]) -> list[str]:
     """Of elements numbered row by row. A character shows the worst of those it stands for."""
-    codes = np.zeros(shape, int)
-    for code, elements in enumerate((wrong, never, uncertain), 1):
-        codes.flat[list(elements)] = code
+    codes = kinds(shape, wrong, never, uncertain)
     height, width = (-(-size // most) for size, most in zip(shape, _MOST, strict=True))
     scale = f"{height}×{width} elements of C" if height * width > 1 else "an element of C"
     legend = ", ".join(f"{character} {text}" for character, text in _LEGEND.items())
     return [f"a character is {scale}: {legend}", *map_lines(codes, height, width, ".x?!")]
 
 
+def kinds(shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]) -> np.ndarray:
+    """For each element 0 where it is right, 1 wrong, 2 never written, 3 written by several threads."""
+    codes = np.zeros(shape, int)
+    for code, elements in enumerate((wrong, never, uncertain), 1):
+        codes.flat[list(elements)] = code
+    return codes
+
+
 def map_lines(codes: np.ndarray, height: int, width: int, characters: str) -> list[str]:
     """A character for each `height`×`width` codes, the one of the largest."""
+    return ["".join(characters[cell] for cell in line).rstrip() for line in reduced(codes, height, width)]
+
+
+def reduced(codes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The largest of each `height`×`width` codes."""
     rows, columns = codes.shape
     padded = np.pad(codes, ((0, -rows % height), (0, -columns % width)))
-    cells = padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))
-    return ["".join(characters[cell] for cell in line).rstrip() for line in cells]
+    return padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))

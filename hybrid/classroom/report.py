@@ -9,17 +9,13 @@ from dataclasses import asdict
 from typing import Any
 
 from hybrid.classroom.c_map import drawn
+from hybrid.classroom.counters import Names, divergence, traffic, use_of_memory
 from hybrid.classroom.examination import Case, Examination
-from hybrid.classroom.gpu_models import WARP
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.text import counted
-from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
 _NO_VALUE = -1e37  # and below: bytes of 0xFE, with which variables begin; no right sum is there
-_SHARING = 4  # lanes that want the same element: from here on it is a broadcast
-
-Names = tuple[str, str, str]  # of A, B and C in the kernel
 
 
 def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> Iterator[str]:
@@ -35,39 +31,47 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
         yield ""
         yield from _of_case(case, meaning.names(kernel), file.lines)
         if case is examination.cases[0]:  # the other's rows begin anywhere in a sector, and its edges leave lanes without work
-            yield from (f"    {_use(site, meaning.names(kernel))}" for site in case.sites)
+            counters = [use_of_memory(site, meaning.names(kernel)) for site in case.sites]
+            yield from (f"    line {counter.line} {counter.text}" for counter in counters)
     if gpu is not None:
         yield ""
         yield from gpu.told()
     yield ""
+    yield verdict(examination)
+
+
+def verdict(examination: Examination) -> str:
     right = [case.is_right for case in examination.cases]
-    yield (
-        "right"
-        if all(right)
-        else "right where C consists of whole blocks, wrong where it does not"
-        if right == [True, False]
-        else "wrong"
-    )
+    if right == [True, False]:
+        return "right where C consists of whole blocks, wrong where it does not"
+    return "right" if all(right) else "wrong"
 
 
 def _of_case(case: Case, names: Names, source: Sequence[str]) -> Iterator[str]:
-    (n, l, m), (a, b, c) = case.sizes, names
-    grid, block = ("×".join(map(str, each)) for each in (case.grid, case.block))
-    verdict = "right in every order of the threads" if case.is_right else "WRONG"
-    yield f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {verdict}"
+    (n, _, m), c = case.sizes, names[2]
+    yield heading(case, names)
     for text in findings(case, c):
         yield f"  * {text}"
-        for line in sorted(_lines_of(text)):
+        for line in sorted(lines_named(text)):
             if 0 < line <= len(source):
                 yield f"      {line:>4}  {source[line - 1].strip()}"
     if case.wrong or case.uncertain:
         yield from (f"    {line}" for line in drawn((n, m), case.wrong, case.never, case.uncertain))
     if case.is_right:
-        yield f"  {_traffic(case, names)}"
-        yield f"  {_divergence(case)}"
+        divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
+        yield f"  {traffic(case, names)}"
+        yield f"  divergent branches: {', '.join(divergent) or 'none'}"
 
 
-def _lines_of(finding: str) -> set[int]:
+def heading(case: Case, names: Names) -> str:
+    """The shape, the launch and whether C is right."""
+    (n, l, m), (a, b, c) = case.sizes, names
+    grid, block = ("×".join(map(str, each)) for each in (case.grid, case.block))
+    is_right = "right in every order of the threads" if case.is_right else "WRONG"
+    return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {is_right}"
+
+
+def lines_named(finding: str) -> set[int]:
     """Lines of the student's file that it names."""
     return {int(number) for pair in re.findall(r"\bline (\d+)|\w\.cuh?:(\d+)", finding) for number in pair if number}
 
@@ -96,41 +100,6 @@ def findings(case: Case, c: str) -> list[str]:
     if case.depends_on_order:
         found.append(f"{c} depends on the order in which blocks, warps and threads run")
     return found
-
-
-def _traffic(case: Case, names: Names) -> str:
-    n, l, m = case.sizes
-    outcome = next(iter(case.outcomes.values()))
-    a, b = (loads / (n * l * m) for loads in outcome.loads)
-    stores = outcome.stores / (n * m)
-    each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
-    return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
-
-
-def _divergence(case: Case) -> str:
-    """At which lines' branches the lanes of a warp go different ways."""
-    divergent = [
-        f"line {branch.line} in {branch.divergent} of {counted(branch.executions, 'execution')} by a warp"
-        for branch in case.branches
-        if branch.divergent
-    ]
-    return f"divergent branches: {', '.join(divergent) or 'none'}"
-
-
-def _use(site: Site, names: Names) -> str:
-    """How a line's requests use memory, in a lecture's words."""
-    shared, lanes = site.space == SHARED, site.lanes / site.requests
-    where = f"line {site.line} {'stores to' if site.writes else 'loads from'} {'shared memory' if shared else names[site.space]}"
-    of_lanes = f"a request of {lanes:.3g} lanes" if lanes < WARP else "a warp's request"
-    if shared:
-        ways = site.steps / site.least_steps
-        return f"{where}: {'no bank conflicts' if ways <= 1 else f'{ways:.3g}-way bank conflicts'}, for {of_lanes}"
-    sectors, used = site.sectors / site.requests, site.bytes / (SECTOR_BYTES * site.sectors)
-    if site.addresses * _SHARING <= site.lanes:
-        how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
-    else:
-        how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"
-    return f"{where}: {sectors:.3g} sector{'' if sectors == 1 else 's'} of {SECTOR_BYTES} bytes for {of_lanes}: {how}"
 
 
 def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None) -> dict[str, Any]:

@@ -145,11 +145,10 @@ def _report(options: argparse.Namespace, outcome: Outcome, record: dict[str, obj
 def _write_page(path: str, record: dict[str, object]) -> None:
     from datetime import datetime, timezone
 
-    from hybrid.host.files import atomic_write
+    from hybrid.reporting import html_page
     from hybrid.reporting.acceptance_page import page
 
-    with atomic_write(path) as temporary:
-        temporary.write_text(page(record, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")), encoding="utf-8")
+    html_page.write(path, page(record, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")))
 
 
 def main() -> int:

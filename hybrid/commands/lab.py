@@ -63,6 +63,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
     run.add_argument("--gpu", default="", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
+    run.add_argument("--html", metavar="FILE", help="write a page: the source with counters in its margin, maps, the roofline")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
     exercises.add_argument("name", nargs="?", metavar="NAME")
     exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
@@ -112,10 +113,13 @@ def _let(text: str) -> tuple[str, str]:
 
 def work(options: argparse.Namespace) -> int:
     """What the command says: the exit code."""
-    if getattr(options, "json", None) not in (None, "-"):
-        from hybrid.host.files import refuse_unwritable
+    from hybrid.host.files import refuse_same, refuse_unwritable
 
-        refuse_unwritable(options.json)
+    written = {f"--{name}": getattr(options, name, None) for name in ("html", "json")}
+    paths = {option: path for option, path in written.items() if path and path != "-"}
+    refuse_same(paths, {})
+    for path in paths.values():
+        refuse_unwritable(path)
     if options.command == "run":
         return _run(options)
     from hybrid.commands import lab_exercises
@@ -126,10 +130,13 @@ def work(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from hybrid.classroom.examination import usual_shapes
     from hybrid.classroom.gpu_models import named
+    from hybrid.classroom.lab_page import page_of
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
+    from hybrid.reporting import html_page
 
-    about_a_kernel = any((options.kernel, options.grid, options.block, options.shared, options.let, options.sizes, options.gpu))
+    of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html")
+    about_a_kernel = any(getattr(options, name) for name in of_a_kernel)
     if not about_a_kernel and (file := read(options.file)).is_program:
         return _run_program(file, options)
     if options.arguments:
@@ -146,12 +153,13 @@ def _run(options: argparse.Namespace) -> int:
     print("\n".join(told(trials.file, examination, gpu)), file=stream)
     if not examination.is_right:
         print(f"--seed {trials.seed} gives the same elements again", file=stream)
+    if options.html:
+        html_page.write(options.html, page_of(trials.file, examination, gpu))
     if options.json:
         from hybrid.reporting import jsonl
 
-        jsonl.write(
-            {"command": "lab run", "seed": trials.seed, **as_record(trials.file.path.name, examination, gpu)}, options.json
-        )
+        record = as_record(trials.file.path.name, examination, gpu)
+        jsonl.write({"command": "lab run", "seed": trials.seed, **record}, options.json)
     return 0 if examination.is_right else 1
 
 

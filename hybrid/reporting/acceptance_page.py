@@ -8,28 +8,7 @@ from html import escape
 from typing import Any
 
 from hybrid.core.text import counted
-
-# Should a text ever get past the escaping: the browser runs and fetches nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = """\
-:root { color-scheme: light dark; --ground: #ffffff; --ink: #22262a; --soft: #5a626a; --line: #dcdfe2; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) {
-  :root { --ground: #15181b; --ink: #e4e6e8; --soft: #a2aab2; --line: #383e44; --bad: #ff8a80; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; }
-h2 { font-size: 1.15rem; margin: 1.6rem 0 0.3rem; }
-p, ul { margin: 0.4rem 0; }
-ul { padding-left: 1.2rem; }
-table { border-collapse: collapse; width: 100%; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.2rem 0.5rem 0.2rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th { color: var(--soft); font-weight: 600; }
-.number { text-align: right; white-space: nowrap; }
-.soft { color: var(--soft); }
-.wrong { color: var(--bad); font-weight: 600; }
-"""
+from hybrid.reporting.html_page import document
 
 
 def page(record: Mapping[str, Any], date: str) -> str:
@@ -46,13 +25,7 @@ def page(record: Mapping[str, Any], date: str) -> str:
         *_findings(record["findings"]),
         *(line for rank in range(ranks) for line in _rank(record, rank)),
     ]
-    head = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>hybrid.accept</title>\n<style>\n{_STYLE}</style>\n</head>"
-    )
-    return "\n".join([head, "<body>", "<main>", *body, "</main>", "</body>", "</html>", ""])
+    return document("hybrid.accept", body)
 
 
 def _verdict(ok: bool) -> str:

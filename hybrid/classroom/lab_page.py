@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""An examination as a page: what of it stands where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hybrid.classroom.c_map import kinds, reduced
+from hybrid.classroom.counters import divergence, traffic, use_of_memory
+from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.on_gpu import OnGpu
+from hybrid.classroom.report import findings, heading, lines_named, verdict
+from hybrid.classroom.student_file import StudentFile
+from hybrid.core.problem import Problem
+from hybrid.reporting.lab_page import CaseView, LabPage, Note, Roofline, page
+
+_MOST = 96  # squares of a map, each way
+
+
+def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> str:
+    """The whole page."""
+    kernel, meaning = examination.kernel, examination.meaning
+    names, first = meaning.names(kernel), examination.cases[0]
+    counters = [use_of_memory(site, names) for site in first.sites]
+    texts = [text for case in examination.cases for text in findings(case, names[2])]
+    notes: dict[int, list[Note]] = {}
+    for counter in counters:
+        notes.setdefault(counter.line, []).append(Note(counter.text, counter.dear))
+    for case in examination.cases:
+        for counter in divergence(case):
+            n, _, m = case.sizes
+            notes.setdefault(counter.line, []).append(Note(f"{n}×{m}: divergent {counter.text}", counter.dear))
+    about = [str(kernel), meaning.told(kernel), str(examination.launch), examination.launch.why]
+    return page(
+        LabPage(
+            title=f"{file.path.name}, {kernel.name}",
+            verdict=verdict(examination),
+            right=examination.is_right,
+            about=about,
+            cases=[_view(case, names) for case in examination.cases],
+            source=[*file.lines[:-1], *(line for line in file.lines[-1:] if line)],
+            notes=notes,
+            named=frozenset(line for text in texts for line in lines_named(text)),
+            gpu=[_sentence(line) for line in gpu.told()] if gpu is not None else [],
+            roofline=_roofline(gpu, first) if gpu is not None else None,
+        )
+    )
+
+
+def _view(case: Case, names: tuple[str, str, str]) -> CaseView:
+    n, _, m = case.sizes
+    if case.is_right:
+        divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
+        told = [_sentence(traffic(case, names)), f"Divergent branches: {', '.join(divergent) or 'none'}."]
+        return CaseView(heading(case, names), True, (), told)
+    if not (case.wrong or case.uncertain):
+        return CaseView(heading(case, names), False, findings(case, names[2]), ())
+    height, width = -(-n // _MOST), -(-m // _MOST)
+    codes = reduced(kinds((n, m), case.wrong, case.never, case.uncertain), height, width)
+    scale = f"{height}×{width} elements of {names[2]}" if height * width > 1 else f"an element of {names[2]}"
+    return CaseView(heading(case, names), False, findings(case, names[2]), (), codes.tolist(), scale)
+
+
+def _sentence(line: str) -> str:
+    text = line.strip()
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _roofline(gpu: OnGpu, case: Case) -> Roofline | None:
+    """With the kernel's point, and that of one which moves each element once."""
+    peak = gpu.gpu.rate(gpu.dtype)
+    if gpu.intensity is None or not peak:
+        return None
+    return Roofline(gpu.gpu.name, gpu.gpu.bandwidth, peak, dict(_points(gpu.intensity, Problem(*case.sizes, gpu.dtype))))
+
+
+def _points(intensity: float, problem: Problem) -> Iterator[tuple[str, float]]:
+    yield "this kernel", intensity
+    yield "each element moved once", problem.operations / problem.bytes_of_matrices

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""What HTML pages of results have in common: one file that fetches nothing and runs no script, light or dark as the reader is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from hybrid.host.files import atomic_write
+
+# Should a text ever get past the escaping: the browser runs and fetches nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE = """\
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #22262a; --soft: #5a626a; --line: #dcdfe2; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #15181b; --ink: #e4e6e8; --soft: #a2aab2; --line: #383e44; --bad: #ff8a80; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; }
+h2 { font-size: 1.15rem; margin: 1.6rem 0 0.3rem; }
+p, ul { margin: 0.4rem 0; }
+ul { padding-left: 1.2rem; }
+table { border-collapse: collapse; width: 100%; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.2rem 0.5rem 0.2rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { color: var(--soft); font-weight: 600; }
+.number { text-align: right; white-space: nowrap; }
+.soft { color: var(--soft); }
+.wrong { color: var(--bad); font-weight: 600; }
+"""
+
+
+def document(title: str, body: Sequence[str], style: str = "") -> str:
+    """A whole page. `body`: lines of HTML; `style`: the page's own rules, after those of all pages."""
+    head = (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>"
+    )
+    return "\n".join([head, "<body>", "<main>", *body, "</main>", "</body>", "</html>", ""])
+
+
+def write(path: str, page: str) -> None:
+    """Whole, or not at all."""
+    with atomic_write(path) as beside:
+        beside.write_text(page, encoding="utf-8")

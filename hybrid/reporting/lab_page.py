@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""What the lab found of a student's kernel as one HTML page: the source with counters in its margin, maps of C, the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from hybrid.reporting.html_page import document
+
+_STYLE = """\
+main { max-width: 76rem; }
+.source { font: 0.8rem/1.5 ui-monospace, monospace; border-bottom: 0; }
+.source td { border-bottom: 0; padding: 0 0.6rem 0 0; }
+.source .text { white-space: pre-wrap; }
+.source .named { background: color-mix(in srgb, var(--bad) 14%, transparent); }
+.margin { font: 0.8rem/1.5 system-ui, sans-serif; width: 40%; }
+.margin span { display: block; }
+.dear { color: var(--bad); }
+svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0.5rem 0; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
+svg .soft { fill: var(--soft); }
+svg .axis { stroke: var(--line); }
+svg .roof { stroke: var(--ink); stroke-width: 2; fill: none; }
+.map { max-width: 24rem; border: 1px solid var(--line); }
+.k1 { fill: var(--bad); } .k2 { fill: #c98a00; } .k3 { fill: #3b7dd8; }
+.key { display: inline-block; width: 0.8rem; height: 0.8rem; margin: 0 0.3rem 0 0.8rem; vertical-align: -0.1rem; }
+@media (max-width: 40rem) {
+  .source tr { display: block; }
+  .source td { display: inline; }
+  .source .margin { display: block; width: auto; padding-left: 2.4rem; }
+}
+"""
+KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, as a map numbers them
+_COLOURS = ("", "var(--bad)", "#c98a00", "#3b7dd8")
+_POINTS = ("var(--bad)", "#3b7dd8")  # the roofline's
+
+
+@dataclass(frozen=True)
+class Note:
+    """In the margin of a line. `dear`: it costs more than it had to."""
+
+    text: str
+    dear: bool
+
+
+@dataclass(frozen=True)
+class CaseView:
+    """`elements`: the kinds of C's elements, of several in a row and column the largest; empty where all are right."""
+
+    heading: str
+    right: bool
+    findings: Sequence[str]
+    counters: Sequence[str]
+    elements: Sequence[Sequence[int]] = ()
+    scale: str = ""  # what a square of the map stands for
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Of a GPU: GB/s and GF/s. `points`: one or two, operations a byte by what is said of them."""
+
+    gpu: str
+    bandwidth: float
+    peak: float
+    points: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class LabPage:
+    title: str
+    verdict: str
+    right: bool
+    about: Sequence[str]
+    cases: Sequence[CaseView]
+    source: Sequence[str]
+    notes: Mapping[int, Sequence[Note]]  # by line, from 1 on
+    named: frozenset[int] = frozenset()  # lines that findings name
+    gpu: Sequence[str] = ()
+    roofline: Roofline | None = None
+
+
+def page(of: LabPage) -> str:
+    """The whole page."""
+    body = [
+        f"<h1>{escape(of.title)}: {_coloured(of.verdict, of.right)}</h1>",
+        *(f'<p class="soft">{escape(line)}</p>' for line in of.about),
+        *(line for case in of.cases for line in _case(case)),
+        "<h2>The kernel, line by line</h2>",
+        *_source(of),
+    ]
+    if of.gpu:
+        body += [f"<h2>{escape(of.gpu[0])}</h2>", *(f"<p>{escape(line)}</p>" for line in of.gpu[1:])]
+    if of.roofline is not None:
+        body += list(_drawn(of.roofline))
+    return document(f"{of.title}: {of.verdict}", body, _STYLE)
+
+
+def _coloured(text: str, right: bool) -> str:
+    return escape(text) if right else f'<span class="wrong">{escape(text)}</span>'
+
+
+def _case(case: CaseView) -> Iterator[str]:
+    yield f"<h2>{_coloured(case.heading, case.right)}</h2>"
+    if case.findings:
+        yield "<ul>"
+        yield from (f"<li>{escape(finding)}</li>" for finding in case.findings)
+        yield "</ul>"
+    yield from (f"<p>{escape(line)}</p>" for line in case.counters)
+    if case.elements:
+        yield from _map(case)
+
+
+def _map(case: CaseView) -> Iterator[str]:
+    rows, columns = len(case.elements), max(map(len, case.elements))
+    keys = "".join(_key(colour, kind) for kind, colour in zip(KINDS[1:], _COLOURS[1:], strict=True))
+    yield f"<p>A square of this map is {escape(case.scale)}: {keys}</p>"
+    yield f'<svg class="map" viewBox="0 0 {columns} {rows}" role="img" aria-label="map of C" shape-rendering="crispEdges">'
+    for y, row in enumerate(case.elements):
+        x = 0
+        while x < len(row):
+            end = next((i for i in range(x, len(row)) if row[i] != row[x]), len(row))
+            if row[x]:
+                yield f'<rect class="k{row[x]}" x="{x}" y="{y}" width="{end - x}" height="1"/>'
+            x = end
+    yield "</svg>"
+
+
+def _source(of: LabPage) -> Iterator[str]:
+    yield '<table class="source">'
+    for number, line in enumerate(of.source, 1):
+        notes = "".join(
+            f"<span{' class=dear' if note.dear else ''}>{escape(note.text)}</span>" for note in of.notes.get(number, ())
+        )
+        named = ' class="named"' if number in of.named else ""
+        text = escape(line.expandtabs(4)) or "&nbsp;"
+        yield f'<tr id="line-{number}"{named}><td class="number soft">{number}</td><td class="text">{text}</td>'
+        yield f'<td class="margin">{notes}</td></tr>'
+    yield "</table>"
+
+
+def _drawn(roofline: Roofline) -> Iterator[str]:
+    """Both axes are logarithmic: memory's roof rises, and arithmetic's is flat."""
+    ridge = roofline.peak / roofline.bandwidth
+    values = [ridge, *roofline.points.values()]
+    first, last = math.floor(math.log10(min(values) / 2)), math.ceil(math.log10(max(values) * 2))
+    top = math.ceil(math.log10(roofline.peak * 1.5))
+    bottom = math.floor(math.log10(min(roofline.peak, 10.0**first * roofline.bandwidth)))
+
+    def x(intensity: float) -> float:
+        return 40 + 310 * (math.log10(intensity) - first) / (last - first)
+
+    def y(rate: float) -> float:
+        return 205 - 185 * (math.log10(rate) - bottom) / (top - bottom)
+
+    yield f'<svg viewBox="0 0 360 245" role="img" aria-label="roofline of {escape(roofline.gpu)}">'
+    for power in range(first, last + 1):
+        at = x(10.0**power)
+        yield f'<line class="axis" x1="{at:.1f}" y1="20" x2="{at:.1f}" y2="205"/>'
+        yield f'<text class="soft" x="{at:.1f}" y="219" text-anchor="middle">{10.0**power:g}</text>'
+    for power in range(bottom, top + 1):
+        at = y(10.0**power)
+        yield f'<line class="axis" x1="40" y1="{at:.1f}" x2="350" y2="{at:.1f}"/>'
+        yield f'<text class="soft" x="36" y="{at + 4:.1f}" text-anchor="end">{_short(10.0**power)}</text>'
+    roof = [(10.0**first, 10.0**first * roofline.bandwidth), (ridge, roofline.peak), (10.0**last, roofline.peak)]
+    points = " ".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in roof)
+    yield f'<polyline class="roof" points="{points}"/>'
+    yield '<text class="soft" x="195" y="236" text-anchor="middle">operations a byte of global memory</text>'
+    yield '<text class="soft" x="2" y="12">GF/s</text>'
+    for number, (said, intensity) in enumerate(roofline.points.items()):
+        at, rate = x(intensity), min(roofline.peak, intensity * roofline.bandwidth)
+        yield f'<circle cx="{at:.1f}" cy="{y(rate):.1f}" r="5" fill="{_POINTS[number]}"><title>{escape(said)}</title></circle>'
+    yield "</svg>"
+    yield f"<p>{' '.join(_key(colour, escape(said)) for colour, said in zip(_POINTS, roofline.points, strict=False))}</p>"
+
+
+def _key(colour: str, said: str) -> str:
+    return f'<span class="key" style="background:{colour}"></span>{said}'
+
+
+def _short(number: float) -> str:
+    return f"{number / 1000:g}k" if number >= 1000 else f"{number:g}"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""The page about a student's kernel: counters stand beside their lines, nothing that the file says becomes HTML."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hybrid.commands import lab
+from hybrid.errors import UsageError
+from hybrid.reporting.lab_page import CaseView, LabPage, Note, Roofline, page
+
+TILED = Path(__file__).resolve().parents[2] / "docs" / "examples" / "tiled.cu"
+
+
+class Elements(HTMLParser):
+    """The tags, and the text of each row of the source."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.rows, self._row = [], {}, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "tr":
+            self._row = dict(attributes).get("id")
+
+    def handle_endtag(self, tag):
+        if tag == "tr":
+            self._row = None
+
+    def handle_data(self, data):
+        if self._row:
+            self.rows[self._row] = self.rows.get(self._row, "") + data
+
+
+def written(folder, *arguments):
+    file = folder / "page.html"
+    code = lab.work(lab.parse(["run", *map(str, arguments), "--html", str(file)]))
+    return code, file.read_text(encoding="utf-8")
+
+
+@pytest.mark.needs("compiler")
+def test_counters_stand_beside_their_lines(tmp_path, capsys):
+    code, text = written(tmp_path, TILED, "--sizes", "37", "37", "37", "--gpu", "H200")
+    rows = Elements(text).rows
+    assert code == 0
+    assert "<h1>tiled.cu, MatrixMulKernel: right</h1>" in text
+    assert "loads from M: " in rows["line-11"]
+    assert "37×37: divergent in 66 of 387 executions by a warp" in rows["line-11"]
+    assert "no bank conflicts" in rows["line-14"]
+    assert rows["line-13"].strip() == "13        __syncthreads();"
+    assert "Occupancy: " in text
+    assert 'aria-label="roofline of H200"' in text
+
+
+@pytest.mark.needs("compiler")
+def test_a_wrong_kernel_gets_a_map_and_its_lines_are_marked(tmp_path, capsys):
+    path = tmp_path / "late.cu"
+    path.write_text(
+        TILED.read_text().replace("if (row < Width && column < Width) P[", "if (column % 16 && row < Width && column < Width) P[")
+    )
+    code, text = written(tmp_path, path, "--sizes", "32", "32", "32")
+    assert code == 1
+    assert '<h1>late.cu, MatrixMulKernel: <span class="wrong">wrong</span></h1>' in text
+    marks = re.findall(r'<rect class="k2" x="(\d+)" y="(\d+)" width="1" height="1"/>', text)
+    assert {(int(x), int(y)) for x, y in marks} == {(x, y) for x in (0, 16) for y in range(32)}
+    assert '<rect class="k1"' not in text
+
+
+@pytest.mark.needs("compiler")
+def test_what_the_file_says_stays_text(tmp_path, capsys):
+    path = tmp_path / "<b>&.cu"
+    path.write_text(TILED.read_text() + '\n// </td><script>alert("x")</script><img src="https://example.org/x.png">\n')
+    code, text = written(tmp_path, path, "--sizes", "16", "16", "16")
+    tags = Elements(text).tags
+    assert code == 0
+    assert not {"script", "img", "link", "iframe", "b"} & {tag for tag, _ in tags}
+    assert not [value for _, attributes in tags for name, value in attributes.items() if name in ("src", "href", "onclick")]
+    assert "&lt;script&gt;" in text
+    assert "<title>&lt;b&gt;&amp;.cu, " in text
+
+
+def test_of_hostile_numbers_a_roofline_is_drawn_within_its_frame():
+    for bandwidth, peak, intensity in ((86, 346, 1e-4), (4800, 66900, 1e5), (320, 254, 0.06), (1, 1, 1)):
+        drawn = page(LabPage("t", "right", True, (), (), (), {}, roofline=Roofline("G", bandwidth, peak, {"this": intensity})))
+        places = [(float(x), float(y)) for x, y in re.findall(r'cx="([-\d.]+)" cy="([-\d.]+)"', drawn)]
+        places += [tuple(map(float, pair.split(","))) for pair in re.search(r'points="([^"]*)"', drawn)[1].split()]
+        assert len(places) == 4
+        assert all(40 <= x <= 350.1 and 19.9 <= y <= 205.1 for x, y in places), places
+
+
+def test_neighbours_of_a_kind_are_one_rectangle():
+    view = CaseView("h", False, ["f"], (), [[0, 1, 1, 3], [2, 2, 2, 2]], "an element")
+    text = page(LabPage("t", "wrong", False, (), [view], ["a"], {1: [Note("n", True)]}))
+    assert re.findall(r'<rect class="(k\d)" x="(\d)" y="(\d)" width="(\d)"', text) == [
+        ("k1", "1", "0", "2"),
+        ("k3", "3", "0", "1"),
+        ("k2", "0", "1", "4"),
+    ]
+    assert "<span class=dear>n</span>" in text
+
+
+def test_files_that_cannot_be_written_are_refused_before_the_work(tmp_path):
+    with pytest.raises(UsageError, match="--html and --json name the same file"):
+        lab.work(lab.parse(["run", str(TILED), "--html", str(tmp_path / "x"), "--json", str(tmp_path / "x")]))
+    with pytest.raises(UsageError, match="there is no folder"):
+        lab.work(lab.parse(["run", str(TILED), "--html", str(tmp_path / "none" / "x")]))
