@@ -22,8 +22,10 @@ from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.child import Ended, run_child
+from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
-from hybrid.emulation.requests import Site, static_shared_bytes
+from hybrid.emulation.requests import Site, shared_variables
+from hybrid.emulation.trace import Access
 from hybrid.errors import UsageError
 
 Sizes = tuple[int, int, int]  # n, l, m
@@ -101,21 +103,43 @@ class Trials:
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """EmulationError if it does not compile."""
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-            source = Path(folder, self.file.path.name)
-            source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
+            source = self._source(folder)
             with ThreadPoolExecutor(len(_CHECKS)) as compiling:
-                built = compiling.map(lambda checks: str(build(source, [ENTRY], checks=checks, poison_locals=True)), _CHECKS)
+                built = compiling.map(lambda checks: _built(source, checks), _CHECKS)
                 libraries = dict(zip(_CHECKS, built, strict=True))
         cases = tuple(self._case(libraries, sizes) for sizes in shapes)
-        return Examination(self.kernel, self.meaning, self.launch, cases, static_shared_bytes(Path(libraries["requests"])))
+        variables = shared_variables(Path(libraries["requests"]))
+        static = None if variables is None else sum(size for _, _, size in variables)
+        return Examination(self.kernel, self.meaning, self.launch, cases, static)
 
-    def _case(self, libraries: dict[str, str], sizes: Sizes) -> Case:
+    def traced(self, sizes: Sizes) -> tuple[Case, list[Access]]:
+        """A launch on this shape, and all of its accesses in their order. EmulationError if it does not compile or is stopped."""
+        with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
+            libraries = {"trace": _built(self._source(folder), "trace")}
+            task = self._task(sizes)
+            ended, found = self._run(libraries, task, "trace", ORDERS[:1])
+        outcomes = [Outcome(**_tuples(each)) for each in found]
+        if not outcomes or outcomes[0].stopped:
+            why = outcomes[0].why if outcomes else next(_stopped({}, ended, self.seconds), _cause(ended))
+            raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}")
+        accesses = [Access(**{**each, "block": tuple(each["block"])}) for each in found[0]["accesses"]]
+        return Case(sizes, task.grid, task.block, {}, shared=task.shared), accesses
+
+    def _source(self, folder: str) -> Path:
+        source = Path(folder, self.file.path.name)
+        source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
+        return source
+
+    def _task(self, sizes: Sizes) -> Task:
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
-        task = Task("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, names, self.file.path.name)
+        return Task("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, names, self.file.path.name)
+
+    def _case(self, libraries: dict[str, str], sizes: Sizes) -> Case:
+        task = self._task(sizes)
         ended, found = self._run(libraries, task, "loads", ORDERS)
         outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
-        case = Case(sizes, grid, block, outcomes, shared=shared)
+        case = Case(sizes, task.grid, task.block, outcomes, shared=task.shared)
         if faults := list(_stopped(outcomes, ended, self.seconds)):
             return replace(case, faults=tuple(faults))
         crashed = len(outcomes) < len(ORDERS)
@@ -142,6 +166,10 @@ class Trials:
         ended = run_child(_CHILD, tasks, checks, self.seconds * len(tasks), limited=True)
         lines = (json.loads(line) for line in ended.out.splitlines() if line.startswith('{"outcome"'))
         return ended, [line["outcome"] for line in lines]
+
+
+def _built(source: Path, checks: str) -> str:
+    return str(build(source, [ENTRY], checks=checks, poison_locals=True))
 
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:

@@ -134,7 +134,7 @@ EXERCISES = (
             "What should a tile hold where the matrix has ended, so that the sum does not change?",
             "No thread may leave before the last barrier. How many tiles along k are there, if the last is not whole?",
         ),
-        ((37, 19, 41), (32, 48, 32), (3, 50, 2)),
+        ((37, 19, 41), (32, 48, 32), (3, 7, 2)),
     ),
     Exercise(
         "tiles",

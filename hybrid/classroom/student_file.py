@@ -122,7 +122,11 @@ class StudentFile:
 
 def read(path: str) -> StudentFile:
     """UsageError where there is no such file."""
-    file, text = Path(path), text_of(path)
+    return parsed(Path(path), text_of(path))
+
+
+def parsed(file: Path, text: str) -> StudentFile:
+    """A file of this name with this text."""
     plain = blanked(text)
     comment = re.search(r"//\s*lab:(.*)", text)
     constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}

@@ -22,6 +22,7 @@ from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.emulation.requests import Site
+from hybrid.emulation.trace import Access
 from hybrid.errors import one_line
 
 UNTOUCHED = -7.0  # around C: no sum of products of positive numbers
@@ -66,6 +67,7 @@ class Outcome:
     digest: str = ""  # of C
     sites: tuple[Site, ...] = ()  # how lines of the file use memory
     branches: tuple[Branch, ...] = ()  # and where lanes of its warps part
+    accesses: tuple[Access, ...] = ()  # in their order
 
 
 def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcome:
@@ -96,6 +98,8 @@ def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcom
                 each.guard(off=True)
     if task.checks == "requests":
         return Outcome(sites=kernel.sites(task.file_name), branches=kernel.branches(task.file_name))
+    if task.checks == "trace":
+        return Outcome(accesses=tuple(kernel.accesses(task.file_name)))
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
     outside += [
         (key, int(np.argmax(each.inner != was)))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hybrid.commands import lab_show
 from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser, at_least
 from hybrid.errors import UsageError
@@ -59,6 +60,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     run.add_argument("file", metavar="FILE.cu")
     _add_launch(run)
+    _add_json(run)
     run.add_argument(
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
@@ -75,6 +77,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         judging.add_argument("name", metavar="EXERCISE")
         judging.add_argument("files", nargs=files or 1, metavar="FILE.cu")
         _add_launch(judging)
+        _add_json(judging)
+    lab_show.add_to(commands, _add_launch)
     options = parser.parse_args(own)
     options.arguments = for_program
     if for_program and options.command != "run":
@@ -94,6 +98,9 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
         "--stall", type=at_least(1), metavar="S", help="seconds after which a launch is given up (20), or a whole program (60)"
     )
     parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, which are whole numbers")
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
 
 
@@ -122,6 +129,8 @@ def work(options: argparse.Namespace) -> int:
         refuse_unwritable(path)
     if options.command == "run":
         return _run(options)
+    if options.command == "show":
+        return lab_show.work(options)
     from hybrid.commands import lab_exercises
 
     return lab_exercises.work(options, _trials)

@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 # No strict aliasing: kernels load elements as float4 or double2. No contraction to fused multiply-adds: the kernels say where
 # they want one. No warnings: nvcc gives those.
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
+_LINES = ("-g1", "-gdwarf-4")  # of version 5, addr2line sometimes names the wrong file
 _KERNEL = {
     "": ("-O2",),
     "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
@@ -32,12 +33,13 @@ _KERNEL = {
     # Not -O0, where every use of a variable that a lambda captures is a counted access, and kernels take minutes. At -O1 two
     # loads of the same element may be merged, as nvcc may do, too.
     "loads": ("-O1", "-fsanitize=thread"),
-    "requests": ("-O1", "-g1", "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp"),
+    "requests": ("-O1", *_LINES, "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp"),
+    "trace": ("-O0", *_LINES, "-fsanitize=thread"),  # each turn of a loop by itself
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
 POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
 # Files of our own functions that are linked instead of a sanitizer's runtime.
-_OWN = {"loads": ("loads",), "requests": ("requests", "branches")}
+_OWN = {"loads": ("loads",), "requests": ("requests", "branches"), "trace": ("trace",)}
 _LINK = {
     "undefined": ("-fsanitize=undefined",),
     "address": ("-fsanitize=address,undefined",),

@@ -14,12 +14,7 @@ std::set<unsigned>& told = *new std::set<unsigned>;  // lines
 
 extern "C" {
 
-// Other functions that instrumented code calls: host code's atomic variables among them.
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_read(void**) {}
-void __tsan_vptr_update(void**, void*) {}
+// Host code's atomic variables among them.
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes); }
 void* __tsan_memmove(void* to, const void* from, size_t bytes) { return memmove(to, from, bytes); }
 void* __tsan_memset(void* to, int value, size_t bytes) { return memset(to, value, bytes); }

@@ -15,6 +15,7 @@ from hybrid.emulation.branches import Branch, branches_of
 from hybrid.emulation.build import build
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.requests import Site, sites_of
+from hybrid.emulation.trace import Access, accesses_of
 from hybrid.errors import one_line
 
 ORDERS = ("forward", "reverse", "shuffled")  # in which blocks, a block's warps and a warp's lanes run
@@ -57,8 +58,8 @@ class Loads:
 class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
-    `checks`: "", "loads" (count them), "requests" (tell how they use memory), or a sanitizer ("address", "undefined", "threads"),
-    which must be loaded before Python is: see checked.py.
+    `checks`: "", "loads" (count them), "requests" (tell how they use memory), "trace" (keep the accesses), or a sanitizer
+    ("address", "undefined", "threads"), which must be loaded before Python is: see checked.py.
     """
 
     def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
@@ -83,7 +84,7 @@ class EmulatedKernel:
     def _open(self, library: _Library, number: int, expression: str, checks: str) -> None:
         self.expression = expression
         self.loads: Loads | None = None  # of the last call, with checks="loads"
-        self._requests = checks == "requests"
+        self._requests, self._traced = checks == "requests", checks == "trace"
         self._library = library
         self._counting = checks == "loads"
         self._run = library.code[f"run_{number}"]
@@ -124,6 +125,10 @@ class EmulatedKernel:
         """With checks="requests": how the lines of this file used memory in the last call."""
         return sites_of(self._library.code, self._library.path, file_name)
 
+    def accesses(self, file_name: str) -> list[Access]:
+        """With checks="trace": those of the last call."""
+        return accesses_of(self._library.code, self._library.path, file_name)
+
     def branches(self, file_name: str) -> tuple[Branch, ...]:
         """With checks="requests": at which of its lines the lanes of warps parted in the last call."""
         return branches_of(self._library.code, self._library.path, file_name)
@@ -141,6 +146,8 @@ class EmulatedKernel:
         if self._requests:
             self._library.code.watch_requests(number, ctypes.byref(array))
             self._library.code.watch_branches()
+        if self._traced:
+            self._library.code.watch_trace(number, ctypes.byref(array))
         if self._counting:
             self._library.code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
         return counters

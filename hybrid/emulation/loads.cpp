@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Counts a kernel's accesses to its matrices. With -fsanitize=thread the compiler calls a function at each access; these
-// definitions replace ThreadSanitizer's.
+// Counts a kernel's accesses to its matrices.
 #include "cuda_on_cpu.h"
 
 #include <vector>
@@ -52,6 +51,8 @@ void count(const volatile void* address, long long bytes, double* Watched::* cou
     }
 }
 
+void accessed(void* address, int bytes, bool writes, void*) { count(address, bytes, writes ? &Watched::writes : &Watched::reads); }
+
 }  // namespace
 
 extern "C" {
@@ -64,27 +65,6 @@ __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu:
     std::vector<unsigned long long> nobody(static_cast<size_t>(array->rows * array->columns));
     watched[number] = {*array, reads, writes, writers, std::move(nobody)};
 }
-
-#define ACCESSES(bytes)                                                                            \
-    void __tsan_read##bytes(void* address) { count(address, bytes, &Watched::reads); }             \
-    void __tsan_write##bytes(void* address) { count(address, bytes, &Watched::writes); }           \
-    void __tsan_unaligned_read##bytes(void* address) { count(address, bytes, &Watched::reads); }   \
-    void __tsan_unaligned_write##bytes(void* address) { count(address, bytes, &Watched::writes); } \
-    void __tsan_volatile_read##bytes(void* address) { count(address, bytes, &Watched::reads); }    \
-    void __tsan_volatile_write##bytes(void* address) { count(address, bytes, &Watched::writes); }
-ACCESSES(1)
-ACCESSES(2)
-ACCESSES(4)
-ACCESSES(8)
-ACCESSES(16)
-
-void __tsan_read_range(void* address, unsigned long bytes) { count(address, bytes, &Watched::reads); }
-void __tsan_write_range(void* address, unsigned long bytes) { count(address, bytes, &Watched::writes); }
-
-// Other functions that instrumented code calls.
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_read(void**) {}
-void __tsan_vptr_update(void**, void*) {}
 }
+
+#include "accesses.h"

@@ -301,21 +301,10 @@ void kernels_may_run(bool may) { kernels_run = may; }
 
 }  // namespace cuda_on_cpu
 
-extern "C" {
+namespace {
 
-#define ACCESSES(bytes)                                                                                               \
-    void __tsan_read##bytes(void* at) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); }           \
-    void __tsan_write##bytes(void* at) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); }           \
-    void __tsan_unaligned_read##bytes(void* at) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); } \
-    void __tsan_unaligned_write##bytes(void* at) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); } \
-    void __tsan_volatile_read##bytes(void* at) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); }  \
-    void __tsan_volatile_write##bytes(void* at) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); }
-ACCESSES(1)
-ACCESSES(2)
-ACCESSES(4)
-ACCESSES(8)
-ACCESSES(16)
+void accessed(void* address, int bytes, bool writes, void* instruction) { cuda_on_cpu::note(address, bytes, writes, instruction); }
 
-void __tsan_read_range(void* at, unsigned long bytes) { cuda_on_cpu::note(at, bytes, false, __builtin_return_address(0)); }
-void __tsan_write_range(void* at, unsigned long bytes) { cuda_on_cpu::note(at, bytes, true, __builtin_return_address(0)); }
-}
+}  // namespace
+
+#include "accesses.h"

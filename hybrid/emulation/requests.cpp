@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// How a kernel's instructions use memory. With -fsanitize=thread the compiler calls a function at each access; these definitions
-// replace ThreadSanitizer's. The n-th execution of an instruction by the lanes of a warp in a block counts as one request of the
-// warp, as if the lanes ran in step. A request to global memory is served in sectors of 32 bytes. Shared memory has 32 banks of
-// 4 bytes, which serve a request in as many steps as one bank has different words to give.
+// How a kernel's instructions use memory. The n-th execution of an instruction by the lanes of a warp in a block counts as one
+// request of the warp, as if the lanes ran in step. A request to global memory is served in sectors of 32 bytes. Shared memory has
+// 32 banks of 4 bytes, which serve a request in as many steps as one bank has different words to give.
 #include "cuda_on_cpu.h"
 #include "library.h"
 
@@ -31,9 +30,9 @@ struct Site {  // an instruction; as Python reads it
 };
 
 cuda_on_cpu::Array matrices[MATRICES];
-std::map<std::tuple<uintptr_t, unsigned, unsigned>, Request> requests;      // of this block, by instruction, warp and execution
-std::unordered_map<uintptr_t, std::vector<unsigned>> executions;           // of this block, by instruction, for each thread
-std::map<std::pair<uintptr_t, int>, Site> sites;                           // by instruction and space
+std::map<std::tuple<uintptr_t, unsigned, unsigned>, Request> requests;  // of this block, by instruction, warp and execution
+std::unordered_map<uintptr_t, std::vector<unsigned>> executions;  // of this block, by instruction, for each thread
+std::map<std::pair<uintptr_t, int>, Site> sites;  // by instruction and space
 std::vector<Site> told;
 uint3 block;
 
@@ -101,7 +100,7 @@ void end_block()
     executions.clear();
 }
 
-void note(void* address, int bytes, bool writes, void* instruction)
+void accessed(void* address, int bytes, bool writes, void* instruction)
 {
     uintptr_t at = reinterpret_cast<uintptr_t>(address), where = reinterpret_cast<uintptr_t>(instruction);
     int space = space_of(at);
@@ -149,33 +148,6 @@ __attribute__((visibility("default"))) int sites_of_requests(const Site** first)
     *first = told.data();
     return static_cast<int>(told.size());
 }
-
-#define ACCESSES(bytes)                                                                                            \
-    void __tsan_read##bytes(void* address) { note(address, bytes, false, __builtin_return_address(0)); }           \
-    void __tsan_write##bytes(void* address) { note(address, bytes, true, __builtin_return_address(0)); }           \
-    void __tsan_unaligned_read##bytes(void* address) { note(address, bytes, false, __builtin_return_address(0)); } \
-    void __tsan_unaligned_write##bytes(void* address) { note(address, bytes, true, __builtin_return_address(0)); } \
-    void __tsan_volatile_read##bytes(void* address) { note(address, bytes, false, __builtin_return_address(0)); }  \
-    void __tsan_volatile_write##bytes(void* address) { note(address, bytes, true, __builtin_return_address(0)); }
-ACCESSES(1)
-ACCESSES(2)
-ACCESSES(4)
-ACCESSES(8)
-ACCESSES(16)
-
-void __tsan_read_range(void* address, unsigned long bytes)
-{
-    note(address, static_cast<int>(bytes), false, __builtin_return_address(0));
-}
-void __tsan_write_range(void* address, unsigned long bytes)
-{
-    note(address, static_cast<int>(bytes), true, __builtin_return_address(0));
 }
 
-// Other functions that instrumented code calls.
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_read(void**) {}
-void __tsan_vptr_update(void**, void*) {}
-}
+#include "accesses.h"

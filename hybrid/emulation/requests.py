@@ -55,15 +55,17 @@ def sites_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Site, ..
     return tuple(Site(*key, *numbers[key]) for key in sorted(numbers))
 
 
-def static_shared_bytes(library: Path) -> int | None:
-    """Of the __shared__ variables of a compiled file; None where the machine has no nm."""
+def shared_variables(library: Path) -> list[tuple[str, int, int]] | None:
+    """Of a compiled file's __shared__ variables the name, the offset in the library and the bytes; None without nm."""
     program = shutil.which("nm")
     if program is None:
         return None
-    out = subprocess.run([program, "-S", str(library)], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
-    symbols = {name: (int(at, 16), int(size, 16)) for at, size, name in re.findall(r"^(\w+) (\w+) . (\S+)$", out, re.MULTILINE)}
-    first, last = (symbols[name][0] for name in ("shared_first", "shared_last"))
-    return sum(size for at, size in symbols.values() if first < at < last)
+    out = subprocess.run([program, "-S", "-C", str(library)], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    found = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) . (.+)$", out, re.MULTILINE)
+    symbols = [(name.rpartition("::")[2], int(at, 16), int(size, 16)) for at, size, name in found]
+    offsets = {name: at for name, at, _ in symbols}
+    first, last = offsets["shared_first"], offsets["shared_last"]
+    return [symbol for symbol in symbols if first < symbol[1] < last]
 
 
 def places_of(offsets: Sequence[int], library: Path, names: Collection[str], *, innermost: bool = False) -> list[tuple[str, int]]:

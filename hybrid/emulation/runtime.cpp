@@ -412,7 +412,7 @@ void run_block(unsigned threads)
         Fiber& fiber = fibers[i];
         fiber.state = State::READY;
         fiber.copies.clear();
-        fiber.groups_committed = 0;
+        fiber.groups_committed = fiber.block_barriers = 0;
     }
     for (size_t i = 0; i < warps.size(); ++i) {
         unsigned lanes = std::min<unsigned>(32, threads - 32 * i);

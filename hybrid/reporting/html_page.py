@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""What HTML pages of results have in common: one file that fetches nothing and runs no script, light or dark as the reader is."""
+"""What HTML pages of results have in common: one file that fetches nothing, light or dark as the reader is."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 
 from hybrid.host.files import atomic_write
 
 # Should a text ever get past the escaping: the browser runs and fetches nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # and a page's own script, by its hash
 _STYLE = """\
 :root { color-scheme: light dark; --ground: #ffffff; --ink: #22262a; --soft: #5a626a; --line: #dcdfe2; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) {
@@ -31,11 +33,16 @@ th { color: var(--soft); font-weight: 600; }
 """
 
 
-def document(title: str, body: Sequence[str], style: str = "") -> str:
-    """A whole page. `body`: lines of HTML; `style`: the page's own rules, after those of all pages."""
+def document(title: str, body: Sequence[str], style: str = "", script: str = "") -> str:
+    """A whole page. `body`: lines of HTML; `style`: the page's own rules, after those of all pages; `script`: the only one that
+    the browser runs."""
+    policy = _POLICY
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy, body = f"{_POLICY}; script-src 'sha256-{digest}'", [*body, f"<script>{script}</script>"]
     head = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>"
     )

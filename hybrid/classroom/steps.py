@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""The accesses of a launch as the steps of a lecture's picture: what the threads of a block load and store together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hybrid.classroom.arithmetic import evaluated
+from hybrid.classroom.examination import Case, Trials
+from hybrid.emulation.trace import Access
+from hybrid.errors import UsageError
+
+_TILE = re.compile(
+    r"^([ \t]*(?:#[ \t]*define[ \t]+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)"
+    r"\w*(?:TILE|BLOCK)\w*[ \t]*=?[ \t]*)\d+",
+    re.MULTILINE | re.IGNORECASE,
+)
+MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
+
+
+@dataclass(frozen=True)
+class Array:
+    """A matrix, or a shared variable of a block. Of more than two dimensions the last is its columns."""
+
+    name: str
+    rows: int
+    columns: int
+    is_shared: bool
+
+
+@dataclass(frozen=True)
+class Touch:
+    """A thread's load or store of one element. `array`: its number in the picture."""
+
+    thread: int
+    array: int
+    row: int
+    column: int
+    writes: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """What threads of a block do when they execute a line once, as if they ran in step. `barriers`: that they have passed."""
+
+    barriers: int
+    line: int
+    touches: tuple[Touch, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All blocks' steps. The first three arrays are A, B and C."""
+
+    kernel: str
+    source: tuple[str, ...]
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    arrays: tuple[Array, ...]
+    steps: Mapping[tuple[int, int], tuple[Step, ...]]  # by block
+
+    def thread(self, number: int) -> tuple[int, int]:
+        """threadIdx.x and threadIdx.y"""
+        return number % self.block[0], number // self.block[0]
+
+    def walk(self, array: int, block: tuple[int, int] = (0, 0), thread: int = 0) -> list[int]:
+        """The elements of a matrix that a thread loads, numbered row by row as in memory, in its order."""
+        columns = self.arrays[array].columns
+        return [
+            touch.row * columns + touch.column
+            for step in self.steps.get(block, ())
+            for touch in step.touches
+            if (touch.thread, touch.array, touch.writes) == (thread, array, False)
+        ]
+
+
+def with_tile(text: str, tile: int) -> str:
+    """A file's text with another tile width. UsageError unless one constant of the file is called a tile's or a block's."""
+    changed, count = _TILE.subn(rf"\g<1>{tile}", text)
+    if count != 1:
+        raise UsageError(f"--tile changes the constant that is called TILE or BLOCK: the file has {count} of them")
+    return changed
+
+
+def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
+    """Of a launch on this shape. UsageError if that is too large, EmulationError if the kernel does not compile or is stopped."""
+    n, l, m = sizes
+    if n * l * m > MOST_PRODUCTS:
+        raise UsageError(f"{n}×{l}×{m} are {n * l * m} multiplications: at most {MOST_PRODUCTS} can be shown, such as --width 16")
+    case, accesses = trials.traced(sizes)
+    arrays = _arrays(trials, case, accesses)
+    number = {array.name: index for index, array in enumerate(arrays)}
+    item = {"float32": 4, "float64": 8}[trials.meaning.dtype]
+    by_block: dict[tuple[int, int], list[Access]] = {}
+    for access in accesses:
+        by_block.setdefault(access.block, []).append(access)
+    steps = {}
+    for block, of_block in sorted(by_block.items(), key=lambda each: each[0][::-1]):
+        runs = _runs(of_block)
+        steps[block] = tuple(
+            Step(barriers, line, tuple(touch for access in run for touch in _touches(access, arrays, number, item)))
+            for (barriers, line), run in runs
+        )
+    return Picture(str(trials.kernel), tuple(trials.file.text.rstrip("\n").split("\n")), case.grid, case.block, arrays, steps)
+
+
+def _runs(accesses: Sequence[Access]) -> list[tuple[tuple[int, int], list[Access]]]:
+    """Executions of lines: a thread executes one anew where an instruction comes again, or another line did between.
+
+    The n-th execution of a line by each of the threads is one run; runs come in the order of the first that a thread makes.
+    """
+    now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers and line of its last access, and the instructions since
+    counts: dict[tuple[int, int, int], int] = {}  # by thread, barriers and line
+    position: dict[int, int] = {}  # by thread: how many runs it has begun
+    runs: dict[tuple[int, int, int], tuple[int, list[Access]]] = {}
+    for access in accesses:
+        barriers, line, seen = now.get(access.thread, (-1, 0, set()))
+        key = (access.thread, access.barriers, access.line)
+        if (barriers, line) != key[1:] or access.instruction in seen:
+            seen = set()
+            counts[key] = counts.get(key, 0) + 1
+            position[access.thread] = position.get(access.thread, 0) + 1
+        now[access.thread] = (access.barriers, access.line, seen | {access.instruction})
+        run = (access.barriers, access.line, counts[key])
+        first, of_run = runs.setdefault(run, (position[access.thread], []))
+        of_run.append(access)
+        runs[run] = (min(first, position[access.thread]), of_run)
+    ordered = sorted(runs.items(), key=lambda each: (each[0][0], each[1][0], each[0][1]))
+    return [((barriers, line), of_run) for (barriers, line, _), (_, of_run) in ordered]
+
+
+def _touches(access: Access, arrays: Sequence[Array], number: Mapping[str, int], item: int) -> list[Touch]:
+    """A vector load touches several elements."""
+    array = access.of if isinstance(access.of, int) else number[access.of]
+    columns = arrays[array].columns
+    elements = range(access.byte // item, -(-(access.byte + access.bytes) // item))
+    return [Touch(access.thread, array, element // columns, element % columns, access.writes) for element in elements]
+
+
+def _arrays(trials: Trials, case: Case, accesses: Sequence[Access]) -> tuple[Array, ...]:
+    (n, l, m), names = case.sizes, trials.meaning.names(trials.kernel)
+    shapes = ((n, l), (l, m), (n, m))
+    arrays = [Array(name, *shape, False) for name, shape in zip(names, shapes, strict=True)]
+    item = {"float32": 4, "float64": 8}[trials.meaning.dtype]
+    for name in dict.fromkeys(access.of for access in accesses if isinstance(access.of, str)):
+        elements = 1 + max(access.byte for access in accesses if access.of == name) // item
+        columns = _columns(trials, name) or elements
+        arrays.append(Array(name, -(-elements // columns), columns, True))
+    return tuple(arrays)
+
+
+def _columns(trials: Trials, name: str) -> int:
+    """The last dimension of a shared variable, as the kernel declares it; 0 where that is not told."""
+    declared = re.search(rf"\b{re.escape(name)}\s*((?:\[[^\]]*\])+)", trials.kernel.body)
+    if declared is None:
+        return 0
+    last = re.findall(r"\[([^\]]*)\]", declared[1])[-1]
+    try:
+        return evaluated(last, trials.file.constants)
+    except UsageError:
+        return 0

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""python -m hybrid.lab show: a small product step by step, in words or as a page with buttons."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid.commands.parser import at_least
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.classroom.steps import Picture
+
+_STALL, _WIDTH = 20, 4
+_LECTURES = ("element", "tiled")
+
+_MORE = """\
+NAME is a kernel of the lectures: element (each thread computes an element of P from global memory) or tiled (through tiles in
+shared memory). A file of your own is taken as `run` takes it. Its accesses are traced on the CPU, so the picture shows what the
+kernel does, and not what it should do.
+
+examples:
+  python -m hybrid.lab show tiled --width 4 --tile 2
+  python -m hybrid.lab show element --html steps.html
+  python -m hybrid.lab show mine.cu --sizes 4 6 8 --tile 2 --html steps.html
+"""
+
+
+def add_to(commands: Any, add_launch: Callable[[argparse.ArgumentParser], None]) -> None:
+    """The command's own parser."""
+    parser = commands.add_parser(
+        "show", help="which thread loads what, step by step", description="Which thread loads and stores what?", epilog=_MORE
+    )
+    parser.add_argument("file", metavar="NAME|FILE.cu")
+    add_launch(parser)
+    parser.add_argument("--width", type=at_least(1), default=_WIDTH, metavar="W", help=f"of square matrices ({_WIDTH})")
+    parser.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")
+    parser.add_argument("--tile", type=at_least(1), metavar="T", help="another width of the tiles than the file's (lectures: 2)")
+    parser.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
+    parser.add_argument("--html", metavar="FILE", help="write a page with buttons that shows every block")
+
+
+def _pair(text: str) -> tuple[int, int]:
+    x, comma, y = text.partition(",")
+    if not comma:
+        raise UsageError(f"{text!r} is no X,Y")
+    return at_least(0)(x.strip()), at_least(0)(y.strip())
+
+
+def work(options: argparse.Namespace) -> int:
+    """What the command says: the exit code."""
+    from hybrid.classroom.blackboard import told
+    from hybrid.host.files import refuse_unwritable
+    from hybrid.reporting import html_page
+
+    if options.html:
+        refuse_unwritable(options.html)
+    shown = _picture(options)
+    if options.of not in shown.steps:
+        raise UsageError(f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks")
+    print("\n".join(told(shown, options.of)))
+    if options.html:
+        html_page.write(options.html, _page(shown))
+    return 0
+
+
+def _picture(options: argparse.Namespace) -> Picture:
+    from hybrid import classroom
+    from hybrid.classroom.examination import Trials, chosen
+    from hybrid.classroom.meaning import launch_of, meaning_of
+    from hybrid.classroom.steps import picture, with_tile
+    from hybrid.classroom.student_file import parsed, text_of
+
+    path, tile = Path(options.file), options.tile
+    if options.file in _LECTURES:
+        (folder,) = classroom.__path__
+        path, tile = Path(folder, "lectures", f"{options.file}.cu"), tile or 2
+    text = text_of(str(path))
+    file, kernel, instance = chosen(parsed(path, with_tile(text, tile) if tile else text), options.kernel)
+    meaning = meaning_of(file, kernel, dict(options.let))
+    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+    seed = options.seed if options.seed is not None else secrets.randbits(32)
+    sizes = tuple(options.sizes) if options.sizes else (options.width,) * 3
+    if meaning.square and len(set(sizes)) > 1:
+        raise UsageError(f"{kernel.name} has one size, so its matrices are square: --width gives it")
+    return picture(Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed), sizes)
+
+
+def _page(shown: Picture) -> str:
+    from dataclasses import asdict
+
+    from hybrid.classroom.blackboard import told
+    from hybrid.reporting.steps_page import page
+
+    def step(of: Any) -> dict[str, Any]:
+        touches = [[each.thread, each.array, each.row, each.column, int(each.writes)] for each in of.touches]
+        return {"barriers": of.barriers, "line": of.line, "touches": touches}
+
+    in_words = list(told(shown))
+    data = {
+        "block": shown.block,
+        "arrays": [{**asdict(array), "shared": array.is_shared} for array in shown.arrays],
+        "source": shown.source,
+        "blocks": [{"at": f"{x},{y}", "steps": [step(each) for each in steps]} for (x, y), steps in shown.steps.items()],
+    }
+    return page(shown.kernel.partition("(")[0], in_words[0], data, in_words)
