@@ -4,6 +4,7 @@
 import sys
 
 from hybrid import __version__
+from hybrid.host.streams import open_streams
 
 COMMANDS = {
     "matmul": "multiply two matrices by all ranks of the job",
@@ -16,6 +17,7 @@ COMMANDS = {
 
 
 def main() -> int:
+    open_streams()
     print(f"hybrid-runner {__version__}: python -m hybrid.COMMAND --help tells more\n")
     for name, summary in COMMANDS.items():
         print(f"  hybrid.{name:<8}{summary}")

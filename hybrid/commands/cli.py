@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hybrid.commands.streams import open_streams, print_line, say_warnings_in_a_line
+from hybrid.commands.streams import print_line, say_warnings_in_a_line
 from hybrid.core.record import record
 from hybrid.core.settings import Settings, refuse_misspelt_variables
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
+from hybrid.host.streams import open_streams
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.interrupts import handle, wait_for_turn
 from hybrid.ranks.job_end import let_launcher_read
@@ -183,9 +184,6 @@ def _answer_failed(name: str, error: Exception) -> int:
     """The exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and rank 0 must print before."""
     if rank_by_launcher() != 0:
         return 0
-    if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     _show_traceback()
     code = _print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
     if launched() is not None:

@@ -1,31 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""A command's standard streams: open and able to show any text, and one line for each message."""
+"""What a command says beside its result: one line for each message."""
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from hybrid.core.private_folder import Elsewhere
 from hybrid.ranks.launcher import rank_by_launcher
-
-
-def open_streams() -> None:
-    """Replace closed standard streams by /dev/null, and characters that the user's locale lacks by question marks."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a file opened later would get the number of the closed stream, and what C code prints would go there
-    os.close(descriptor)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def say_warnings_in_a_line(name: str) -> None:

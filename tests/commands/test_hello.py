@@ -210,17 +210,10 @@ def test_a_gpu_that_was_asked_for_and_is_not_there_is_a_failure():
 
 
 @needs_compiler
-def test_closed_streams_and_a_reader_that_leaves():
+def test_closed_streams():
     for closing in (">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"):
         done = subprocess.run(["bash", "-c", f'"$@" {closing}', "bash", *COMMAND], timeout=60, check=False)
         assert done.returncode == 0, closing
-    done = subprocess.run(
-        ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "bash", *COMMAND, "--blocks", "999"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipeError" in done.stderr
 
 
 @launcher
