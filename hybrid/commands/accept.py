@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options
+from hybrid.commands.parser import Parser, add_job_options, file_name
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
@@ -68,8 +68,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     parser.add_argument(
         "--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)"
     )
-    parser.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
-    parser.add_argument("--html", metavar="FILE", help="write the result as a page")
+    parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
+    parser.add_argument("--html", type=file_name, metavar="FILE", help="write the result as a page")
     add_job_options(parser)
     options = parser.parse_args(arguments)
     flags = {name: getattr(options, name) for name in ("device", "threads", "stall", "host_memory", "gpu_memory")}

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hybrid.commands.streams import print_line, say_warnings_in_a_line
+from hybrid.commands.streams import name_foreign_variables, print_line, say_warnings_in_a_line
 from hybrid.core.record import record
-from hybrid.core.settings import Settings, refuse_misspelt_variables
+from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.host.streams import open_streams
@@ -59,7 +59,7 @@ def run(
     usage: UsageError | None = None
     options, settings = None, Settings()
     try:
-        refuse_misspelt_variables()
+        name_foreign_variables(name)
         options, settings = parse()
     except UsageError as error:
         if launched() is None:
@@ -95,6 +95,7 @@ def run_alone(name: str, work: Callable[[], int]) -> int:
         if launch is not None and launch.size > 1:
             raise UsageError("this command runs alone, without mpirun")
         handle(signal.SIGINT, signal.default_int_handler)  # what it has begun, files and processes, is to be ended in order
+        name_foreign_variables(name)
         code = work()
         sys.stdout.flush()
         return code

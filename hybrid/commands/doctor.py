@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options
+from hybrid.commands.parser import Parser, add_job_options, file_name
 from hybrid.core.settings import Settings
 from hybrid.errors import StartError
 from hybrid.ranks.team import Team
@@ -35,6 +35,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     parser = Parser(prog="python -m hybrid.doctor", description="Find what keeps a job from running well.", epilog=_MORE)
     parser.add_argument(
         "--json",
+        type=file_name,
         metavar="FILE",
         help="append the findings, and the machine's numbers for HYBRID_MACHINE, as a JSON line; - for standard output",
     )

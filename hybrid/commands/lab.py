@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.commands import lab_show
 from hybrid.commands.cli import run_alone
-from hybrid.commands.parser import Parser, at_least
+from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     run = commands.add_parser(
         "run", help="is a kernel, or a whole program, right?", description="Is this kernel, or this program, right?", epilog=_MORE
     )
-    run.add_argument("file", metavar="FILE.cu")
+    run.add_argument("file", type=file_name, metavar="FILE.cu")
     _add_launch(run)
     _add_json(run)
     run.add_argument(
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
     run.add_argument("--gpu", default="", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
-    run.add_argument("--html", metavar="FILE", help="write a page: the source with counters in its margin, maps, the roofline")
+    run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: the source with counters in its margin, maps, the roofline")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
     exercises.add_argument("name", nargs="?", metavar="NAME")
     exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     grade = commands.add_parser("grade", help="points for many files", description="Points for each file, a line each.")
     for judging, files in ((check, None), (grade, "+")):
         judging.add_argument("name", metavar="EXERCISE")
-        judging.add_argument("files", nargs=files or 1, metavar="FILE.cu")
+        judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE.cu")
         _add_launch(judging)
         _add_json(judging)
     lab_show.add_to(commands, _add_launch)
@@ -101,7 +101,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="append the result as a JSON line; - for standard output")
+    parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
 
 
 def _size(text: str) -> int:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from hybrid.arrays.fill import FILLS
-from hybrid.commands.parser import Parser, add_job_options, at_least
+from hybrid.commands.parser import Parser, add_job_options, at_least, file_name
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
@@ -58,9 +58,9 @@ def build_parser() -> Parser:
     what.add_argument("--dtype", type=_name_of("dtype", tuple(ITEM_SIZES)), help="float32 or float64 (float64, or the files')")
     what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
     what.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
-    what.add_argument("--a", metavar="A.npy", help="take A from a file; each rank reads its rows")
-    what.add_argument("--b", metavar="B.npy", help="take B from a file")
-    what.add_argument("--out", metavar="C.npy", help="write C to a file, which appears whole or not at all")
+    what.add_argument("--a", type=file_name, metavar="A.npy", help="take A from a file; each rank reads its rows")
+    what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
+    what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
     how = parser.add_argument_group("how")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
@@ -80,8 +80,8 @@ def build_parser() -> Parser:
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K",
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
-    shown.add_argument("--json", metavar="FILE", help="append the run as a JSON line; - for standard output")
-    shown.add_argument("--trace", metavar="FILE", help="write Chrome trace events, for Perfetto")
+    shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
+    shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
     shown.add_argument("--ranks", type=at_least(1), metavar="P", help="with --explain: for P ranks")
     shown.add_argument("--nodes", type=at_least(1), metavar="N", help="with --explain: on N nodes")

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hybrid import __version__
+from hybrid.core.settings import nearest, one_of
 from hybrid.errors import UsageError
 from hybrid.ranks.launcher import rank_by_launcher
 
 _WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
+_RENAMED = {"--road": "--transport"}
 
 
 class _Version(argparse.Action):
@@ -32,14 +35,33 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
 
     def error(self, message: str) -> NoReturn:
-        unknown = [word for word in message.removeprefix("unrecognized arguments: ").split() if word.startswith("--")]
-        if message.startswith("unrecognized arguments") and unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            import difflib
-
-            near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1, 0.5)
-            message = f"unknown option {unknown[0]}" + (f": did you mean {near[0]}?" if near else "; --help lists them")
+        if message.startswith("unrecognized arguments: "):
+            words = message.removeprefix("unrecognized arguments: ").split()
+            if unknown := next((word for word in words if word.startswith("-")), None):
+                message = self._unknown(unknown.split("=")[0])
         raise UsageError(message)
+
+    def _unknown(self, option: str) -> str:
+        """What to say of an option that there is not."""
+        if re.fullmatch(r"--?np?\d*", option):
+            return f"unknown option {option}: the launcher takes the number of ranks, as in mpirun -n 4 {self.prog}"
+        known = [name for name in self._options() if name.startswith("--")]
+        near = _RENAMED.get(option) or nearest(option, known, "--", 0.6)
+        return f"unknown option {option}: " + (f"did you mean {near}?" if near in known else f"one of {', '.join(known)}")
+
+    def _options(self) -> list[str]:
+        """Of this command, and of its own commands."""
+        own = [name for action in self._actions for name in action.option_strings]
+        parts = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        theirs = [name for choices in parts for parser in choices.values() for name in parser._options()]
+        return list(dict.fromkeys([*own, *theirs]))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            try:
+                one_of("choice", str(value), map(str, action.choices))
+            except UsageError as error:
+                raise argparse.ArgumentError(action, str(error)) from None
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         # argparse would replace the text of our error by one that names the conversion function.
@@ -70,9 +92,23 @@ def at_least(least: int) -> Callable[[str], int]:
     return number
 
 
+def file_name(text: str) -> str:
+    """For argparse: the type of a file's name."""
+    if not text:
+        raise UsageError("the name of a file is missing")
+    return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number of seconds") from None
+
+
 def add_job_options(parser: argparse._ActionsContainer) -> None:
     """The options --threads and --stall, which all commands have."""
     threads = "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
     stall = "end the job when a rank shows no progress for S seconds (60; 0: never)"
     parser.add_argument("--threads", type=at_least(0), metavar="T", help=threads)
-    parser.add_argument("--stall", type=float, metavar="S", help=stall)
+    parser.add_argument("--stall", type=_seconds, metavar="S", help=stall)

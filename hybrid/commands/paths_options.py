@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hybrid.commands.parser import Parser, add_job_options, at_least
+from hybrid.commands.parser import Parser, add_job_options, at_least, file_name
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import UsageError
@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     parser = Parser(
         prog="python -m hybrid.paths", epilog=_MORE, description="Count the paths of a length, exactly, by matrix powers."
     )
-    parser.add_argument("graph", metavar="GRAPH", help="a file, or ten, or five")
+    parser.add_argument("graph", type=file_name, metavar="GRAPH", help="a file, or ten, or five")
     parser.add_argument("--length", type=at_least(0), required=True, metavar="L", help="edges of a path")
     parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (everywhere)")
     parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (everywhere)")
@@ -57,8 +57,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K",
                        help=f"at most K rows and columns ({PRINTED})")  # fmt: skip
-    shown.add_argument("--out", metavar="FILE", help="write all rows and columns: .csv, .json, or .npy where int64 holds them")
-    shown.add_argument("--json", metavar="FILE", help="append the run as a JSON line; - for standard output")
+    shown.add_argument(
+        "--out", type=file_name, metavar="FILE", help="write all rows and columns: .csv, .json, or .npy where int64 holds them"
+    )
+    shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     options = parser.parse_args(arguments)
     one_of("dtype", options.dtype, ITEM_SIZES)
     if options.format is not None:

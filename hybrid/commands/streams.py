@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from hybrid.core.private_folder import Elsewhere
+from hybrid.core.settings import foreign_variables
 from hybrid.ranks.launcher import rank_by_launcher
 
 
@@ -24,6 +25,13 @@ def say_warnings_in_a_line(name: str) -> None:
             print_line(name, message)
 
     warnings.showwarning = show
+
+
+def name_foreign_variables(name: str) -> None:
+    """Rank 0 says which variables look like settings and are none. UsageError where a setting was meant."""
+    foreign = foreign_variables()
+    if foreign and rank_by_launcher() == 0:
+        print_line(name, f"no setting, and ignored: {', '.join(foreign)} in the environment")
 
 
 def print_line(name: str, text: object) -> None:

@@ -58,6 +58,8 @@ class Settings:
 
 _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fields(Settings))
 _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts/ and slurm/
+_PREFIX = "HYBRID_"
+_RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
 _OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("DEBUG", "GUARD", *_OF_SCRIPTS))
 _ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
@@ -121,21 +123,27 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
         return value
     if _MEANT.get(value) in allowed:
         raise UsageError(f"unknown {what} {value!r}: did you mean {_MEANT[value]!r}?")
-    import difflib  # only where an error is worded: the start of a command need not wait for it
-
-    near = difflib.get_close_matches(value, allowed, 1, 0.5)
-    suggestion = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(allowed)}"
+    near = nearest(value, allowed)
+    suggestion = f"did you mean {near!r}?" if near else f"one of {', '.join(allowed)}"
     raise UsageError(f"unknown {what} {value!r}: {suggestion}")
 
 
-def refuse_misspelt_variables(environment: Mapping[str, str] = os.environ) -> None:
-    """UsageError where a variable's name is nearly one of ours. Any other may be another program's."""
+def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The variables HYBRID_... that nothing here reads: another program's. UsageError where one of ours was meant."""
     known = {variable for variable, _ in _VARIABLES}.union(_OTHER_VARIABLES)
-    for unknown in (name for name in environment if name.startswith("HYBRID_") and name not in known):
-        import difflib
+    unknown = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
+    for name in unknown:
+        if meant := _RENAMED.get(name) or nearest(name, known, _PREFIX, 0.75):
+            raise UsageError(f"the environment variable {name} is unknown: did you mean {meant}?")
+    return unknown
 
-        if near := difflib.get_close_matches(unknown, known, 1, 0.85):
-            raise UsageError(f"the environment variable {unknown} is unknown: did you mean {near[0]}?")
+
+def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float = 0.5) -> str | None:
+    """The known name that was probably meant. The prefix that all of them have makes no two names alike."""
+    import difflib  # only where an error is worded: the start of a command need not wait for it
+
+    near = difflib.get_close_matches(name.removeprefix(prefix), [each.removeprefix(prefix) for each in known], 1, likeness)
+    return prefix + near[0] if near else None
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -28,6 +28,8 @@ def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, s
     DeviceUnavailable if the transport asked for does not work.
     """
     if not plan.staged:
+        if settings.transport not in ("auto", "host"):
+            raise DeviceUnavailable(f"the transport {settings.transport} cannot be used: a CPU multiplies, and no GPU")
         return TransportChoice("in place", "a CPU multiplies the matrices where they lie")
     if settings.transport == "auto":
         return _fastest(plan, gpus, machine)

@@ -39,6 +39,28 @@ def test_every_command_tells_its_version(name):
     assert said("-m", f"hybrid.{name}", "--version") == f"hybrid-runner {hybrid.__version__}\n"
 
 
+@pytest.mark.parametrize("words", [
+    "matmul 8 8 8 --out", "matmul 8 8 8 --json", "matmul 8 8 8 --trace", "matmul --b", "accept --html", "accept --json",
+    "doctor --json", "lab run", "lab check tiles", "lab run x.cu --json", "paths ten --length 4 --out", "paths --length 4",
+])  # fmt: skip
+def test_an_empty_name_of_a_file_is_refused(words):
+    name, *options = words.split()
+    done = subprocess.run([*module(f"hybrid.{name}"), *options, ""], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(": the name of a file is missing\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("strat tiles", "argument COMMAND: unknown choice 'strat': did you mean 'start'?"),
+    ("dance", "argument COMMAND: unknown choice 'dance': one of run, exercises, start, check, grade"),
+    ("run x.cu --sise 3", "unknown option --sise: did you mean --sizes?"),
+])  # fmt: skip
+def test_what_is_no_command_or_option_of_a_command_s_own_commands(words, said):
+    done = subprocess.run([*module("hybrid.lab"), *words.split()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"hybrid.lab: {said}\n")
+
+
 @pytest.mark.launcher
 def test_of_several_ranks_one_tells_it():
     from hybrid.ranks.launcher import mpirun

@@ -180,10 +180,21 @@ WRONG = [
     (["8", "x", "8"], "'x' is not a whole number"),
     (["8", "-8", "8"], "unknown option|too small"),
     (["8", "8", "8", "--fil", "uniform"], "unknown option --fil: did you mean --fill?"),
+    (["8", "8", "8", "--road", "nccl"], "unknown option --road: did you mean --transport?"),
+    (["8", "8", "8", "--foo"], "unknown option --foo: one of --help, --version, --dtype, --fill,"),
+    (["8", "8", "8", "--versoin"], "unknown option --versoin: did you mean --version?"),
+    (["8", "8", "8", "-n", "4"], "unknown option -n: the launcher takes the number of ranks, as in mpirun -n 4 python -m hybrid"),
+    (["8", "8", "8", "-np4"], "unknown option -np4: the launcher takes"),
+    (["8", "8", "8", "--check", "maybe"], "unknown choice 'maybe': one of on, host, off"),
+    (["8", "8", "8", "--check", "hots"], "unknown choice 'hots': did you mean 'host'?"),
+    (["8", "8", "8", "--stall", "soon"], "'soon' is not a number of seconds"),
+    (["8", "8", "8", "--out", ""], "argument --out: the name of a file is missing"),
+    (["8", "8", "8", "--a="], "argument --a: the name of a file is missing"),
     (["8", "8", "8", "--fill", "unifrom"], "unknown fill 'unifrom': did you mean 'uniform'?"),
     (["8", "8", "8", "--dtype", "float46"], "did you mean 'float64'?"),
     (["8", "8", "8", "--kernel", "blass"], "did you mean 'blas'?"),
-    (["8", "8", "8", "--device", "gpu"], "unknown device 'gpu'"),
+    (["8", "8", "8", "--device", "gpu"], "unknown device 'gpu': did you mean 'cuda'?"),
+    (["8", "8", "8", "--device", "xyz"], "unknown device 'xyz': one of auto, cpu, cuda, emulate"),
     (["8", "8", "8", "--device", "cpu", "--kernel", "cublas"], "kernel cublas runs on cuda"),
     (["8", "8", "8", "--repeat", "0"], "too small"),
     (["8", "8", "8", "--threads", "-1"], "-1 is too small: at least 0"),
@@ -415,7 +426,23 @@ def test_a_size_without_an_index_and_a_misspelt_variable_are_wrong_usage():
     done = run(4, 4, 4, HYBRID_KERNAL="naive")
     assert done.returncode == 2
     assert done.stderr == "hybrid.matmul: the environment variable HYBRID_KERNAL is unknown: did you mean HYBRID_KERNEL?\n"
-    assert run(4, 4, 4, HYBRID_SEARCH="of another program").returncode == 0
+    done = run(4, 4, 4, HYBRID_SEARCH="of another program")
+    assert done.returncode == 0
+    assert done.stderr == "hybrid.matmul: no setting, and ignored: HYBRID_SEARCH in the environment\n"
+
+
+@launcher
+def test_a_variable_of_another_program_is_named_once():
+    done = good(4, 4, 4, ranks=2, HYBRID_SEARCH="of another program")
+    assert done.stderr.count("HYBRID_SEARCH") == 1
+
+
+@pytest.mark.parametrize("transport", ["nccl", "peers"])
+def test_a_transport_between_gpus_is_refused_on_a_cpu(transport):
+    done = run(8, 8, 8, "--device", "cpu", "--transport", transport)
+    assert done.returncode == 1
+    assert done.stderr == f"hybrid.matmul: the transport {transport} cannot be used: a CPU multiplies, and no GPU\n"
+    assert good(8, 8, 8, "--device", "cpu", "--transport", "host")
 
 
 def test_no_file_is_written_over_another(tmp_path):

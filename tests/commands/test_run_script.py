@@ -47,7 +47,9 @@ def test_the_number_of_ranks_may_stand_anywhere(run, arguments, ranks, left):
     assert shlex.split(done.stderr)[:6] == ["echo", "mpirun", "-n", str(ranks), "python", "-m"]
 
 
-@pytest.mark.parametrize(("arguments", "shown"), [("-n", ""), ("8 8 8 -n", ""), ("-n x 8 8 8", "x"), ("-n0", "0"), ("-np4k", "4k")])
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [("-n", ""), ("8 8 8 -n", ""), ("-n x 8 8 8", "x"), ("-n0", "0"), ("-np4k", "4k")]
+)
 def test_what_is_no_number_of_ranks_is_refused(run, arguments, shown):
     done = run(arguments)
     assert (done.returncode, done.stdout) == (2, "")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.core.settings import Settings, one_of, parse_bytes, refuse_misspelt_variables
+from hybrid.core.settings import Settings, foreign_variables, one_of, parse_bytes
 from hybrid.errors import UsageError
 
 
@@ -208,5 +208,21 @@ def test_every_variable_that_a_script_uses_is_known():
     scripts = [*root.glob("slurm/*.s*"), *root.glob("slurm/sites/*.sh"), *root.glob("scripts/*.sh")]
     used = {variable for script in scripts for variable in re.findall(r"HYBRID_[A-Z_]+", script.read_text())}
     assert len(used) > 3
-    for variable in used:
-        refuse_misspelt_variables({variable: "x"})
+    assert foreign_variables(dict.fromkeys(used, "x")) == []
+
+
+@pytest.mark.parametrize(("variable", "meant"), [
+    ("HYBRID_KERNAL", "HYBRID_KERNEL"),
+    ("HYBRID_THREAD", "HYBRID_THREADS"),
+    ("HYBRID_ONFAULT", "HYBRID_ON_FAULT"),
+    ("HYBRID_ROAD", "HYBRID_TRANSPORT"),
+    ("HYBRID_CHUNK_ROWS", "HYBRID_PANEL_ROWS"),
+])  # fmt: skip
+def test_a_misspelt_or_renamed_variable_is_refused(variable, meant):
+    with pytest.raises(UsageError, match=f"^the environment variable {variable} is unknown: did you mean {meant}\\?$"):
+        foreign_variables({variable: "x"})
+
+
+def test_other_variables_that_begin_alike_are_another_programs():
+    environment = {"HYBRID_SEARCH": "1", "HYBRID_FOO": "1", "HYBRID_": "1", "HYBRID_DEVICE": "cpu", "PATH": "/bin"}
+    assert foreign_variables(environment) == ["HYBRID_", "HYBRID_FOO", "HYBRID_SEARCH"]

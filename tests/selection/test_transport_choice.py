@@ -137,4 +137,11 @@ def test_a_transport_asked_for_that_does_not_work_is_refused(transport):
 
 def test_a_cpu_that_works_in_place_needs_no_transport():
     choosing = Choosing(ONE_NODE, device="cpu")
-    assert choosing.choice("nccl").name == "in place"
+    assert choosing.choice().name == "in place"
+    assert choosing.choice("host").name == "in place"
+
+
+@pytest.mark.parametrize("transport", ["peers", "nccl"])
+def test_a_transport_between_gpus_is_refused_where_a_cpu_works_in_place(transport):
+    with pytest.raises(DeviceUnavailable, match=f"the transport {transport} cannot be used: a CPU multiplies, and no GPU"):
+        Choosing(ONE_NODE, device="cpu").choice(transport)

@@ -73,6 +73,8 @@ def command(
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _refuse_ranks()
+        if "" in (getattr(options, name, None) for name in ("json", "source", "picture")):
+            raise UsageError("the name of a file is missing")
         if getattr(options, "json", None):
             files.refuse_unwritable(options.json)
         if getattr(options, "picture", None):
