@@ -8,6 +8,7 @@ import math
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
@@ -87,13 +88,15 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     from hybrid.diagnostics import acceptance
     from hybrid.diagnostics.acceptance_findings import as_record, judge
     from hybrid.diagnostics.acceptance_levels import LEVELS
+    from hybrid.reporting.progress import Progress
 
     with team.phase("agree", timed=False):
         _refuse_unwritable(options)
     level = LEVELS[options.level]
     minutes = level.minutes if options.minutes is None else options.minutes
-    told = _told if team.rank == 0 and sys.stderr.isatty() else (lambda text: None)
-    outcome = acceptance.run(team, level, 60 * minutes, settings, told)
+    doing = [""]
+    with Progress(part=lambda: doing[-1]) if team.rank == 0 else nullcontext():
+        outcome = acceptance.run(team, level, 60 * minutes, settings, doing.append)
     findings = judge(outcome)
     record = as_record(outcome, findings) | {"minutes": minutes, "settings": settings.as_dict()}
     with team.phase("report", timed=False):
@@ -102,10 +105,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     if not record["ok"]:
         return 1
     return 128 + signal.SIGTERM if outcome.asked_to_end else 0
-
-
-def _told(text: str) -> None:
-    print(f"\r\x1b[K{NAME}: {text}", end="", file=sys.stderr, flush=True)
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:
@@ -120,8 +119,6 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace, outcome: Outcome, record: dict[str, object]) -> None:
     from hybrid.reporting import jsonl
 
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     stream = sys.stderr if options.json == "-" else sys.stdout
     findings = record["findings"]
     assert isinstance(findings, list)

@@ -8,8 +8,10 @@ import gc
 import io
 import signal
 import sys
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import run
@@ -26,6 +28,7 @@ from hybrid.selection.inventory import wake_gpus
 if TYPE_CHECKING:
     from hybrid.arrays.sources import FileMatrix, MatrixSource
     from hybrid.execution.outcome import Outcome
+    from hybrid.plan.plan import Plan
     from hybrid.selection.decision import Decision
 
 NAME = "hybrid.matmul"
@@ -48,7 +51,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     from hybrid.execution.npy_output import refuse_unwritable_product, write_product
     from hybrid.execution.outcome import RunOptions
     from hybrid.execution.product import run_product
-    from hybrid.reporting.progress import Progress
     from hybrid.selection.agreement import agree
     from hybrid.selection.decision import ProductRequest
     from hybrid.selection.inventory import take_inventory
@@ -68,15 +70,13 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
-    progress = Progress() if team.rank == 0 else None
-    how = RunOptions(options.repeat, warmup, progress=progress or (lambda *_: None))
-    outcome = run_product(session, decision, a, b, settings, how)
-    if progress is not None:
-        progress.close()
-    good = outcome.check is None or outcome.check.ok
-    wall.enter("write")
-    if options.out and good:  # a product that failed its check is not worth a file
-        write_product(team, decision.plan, outcome.c.array, options.out)
+    with speaker.progress(decision.plan, warmup + options.repeat) as progress:
+        how = RunOptions(options.repeat, warmup, progress=progress)
+        outcome = run_product(session, decision, a, b, settings, how)
+        good = outcome.check is None or outcome.check.ok
+        wall.enter("write")
+        if options.out and good:  # a product that failed its check is not worth a file
+            write_product(team, decision.plan, outcome.c.array, options.out)
     wall.enter("end")
     with team.phase("report", timed=False):
         speaker.end(outcome, a, b, {"warmup": warmup}, settings)
@@ -98,6 +98,15 @@ class _Speaker:
 
         if not self._silent:
             print(heading(decision), file=self._stream, flush=True)
+
+    def progress(self, plan: Plan, products: int) -> AbstractContextManager[Callable[[str, int, int], None]]:
+        """Within this context it is shown how far the products are."""
+        if self._silent:
+            return nullcontext(lambda *told: None)
+        from hybrid.reporting.progress import Progress
+        from hybrid.reporting.run_report import rate
+
+        return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part)
 
     def end(self, outcome: Outcome, a: MatrixSource, b: MatrixSource, extra: dict[str, Any], settings: Settings) -> None:
         if self._silent:
@@ -134,15 +143,15 @@ class _Speaker:
         import numpy as np
 
         from hybrid.core.spans import Span
-        from hybrid.reporting.run_report import top_left
+        from hybrid.reporting.run_report import labelled_corner
 
         count, problem = self._options.printed, outcome.decision.plan.problem
-        for operand in (a, b):  # made again: on several nodes the rows may lie elsewhere
+        for label, operand in (("A", a), ("B", b)):  # made again: on several nodes the rows may lie elsewhere
             rows = Span(0, min(count, operand.shape[0]))
             corner = np.empty((len(rows), operand.shape[1]), problem.dtype)
             operand.rows(rows, corner, 1, lambda done: None)
-            self._stream.write(top_left(corner[:, :count]))
-        self._stream.write(top_left(outcome.c.array[:count, :count]))
+            self._stream.write(labelled_corner(label, corner[:, :count], operand.shape))
+        self._stream.write(labelled_corner("C", outcome.c.array[:count, :count], (problem.n, problem.m)))
 
 
 def _operands(options: argparse.Namespace) -> tuple[Problem, MatrixSource, MatrixSource]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
@@ -140,20 +142,12 @@ def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings)
     def product(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
         return multiply(a, b, comm=comm, check=True, device=device, kernel=kernel, threads=threads)
 
-    bar = Progress() if team.rank == 0 else None
-
-    def progress(done: int, of: int) -> None:
-        if bar is not None:
-            bar("multiply", done, of)
-
     matrix = root.matrix if root is not None else None
-    if isinstance(task.computation, walks.Arithmetic):
-        result = walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress)
-    else:
-        result = markov.carry_out(task.computation, matrix, product, progress)
-    if bar is not None:
-        bar.close()
-    return result
+    with Progress() if team.rank == 0 else nullcontext(lambda *told: None) as told:
+        progress = partial(told, "multiply")
+        if isinstance(task.computation, walks.Arithmetic):
+            return walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress)
+        return markov.carry_out(task.computation, matrix, product, progress)
 
 
 def _report(

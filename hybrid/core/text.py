@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -21,6 +22,27 @@ def rate_in_units(per_second: float, unit: str) -> str:
         if per_second >= factor:
             return f"{per_second / factor:.2f} {prefix}{unit}/s"
     return f"{per_second / 1e6:.2f} M{unit}/s"
+
+
+def percents(parts: Sequence[float]) -> list[int]:
+    """Whole percents of the parts' sum that add up to 100: what rounding down leaves goes where most was cut off. Parts may be
+    negative, their sum not; of a sum of 0 all are 0."""
+    whole = sum(parts)
+    if whole <= 0:
+        return [0 for _ in parts]
+    exact = [100 * part / whole for part in parts]
+    rounded = [math.floor(each) for each in exact]
+    order = sorted(range(len(parts)), key=lambda index: rounded[index] - exact[index])
+    for index in order[: 100 - sum(rounded)]:
+        rounded[index] += 1
+    return rounded
+
+
+def duration(seconds: float) -> str:
+    """In the unit that gives a number of at most two digits: 12 s, 3 min, 1.5 h."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -37,6 +37,11 @@ class WallTime:
         self._part, self._since = part, now
         return before
 
+    @property
+    def part(self) -> str:
+        """The one that runs."""
+        return self._part
+
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
         """The part runs in this context, and afterwards again the one that ran before."""

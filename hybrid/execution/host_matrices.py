@@ -66,11 +66,14 @@ def fill(
     parts = [(source, key, rows) for source, key, rows in ((a, "A", share.rows), (b, "B", share.b_rows)) if not source.at_root]
     if not parts:
         return
+    work = {key: len(rows) * views[key].array.shape[1] for _, key, rows in parts}  # elements
+    before = 0
     with team.phase("fill"):
         for source, key, rows in parts:
 
-            def filled(done: int, rows: Span = rows) -> None:
+            def filled(done: int, key: str = key, rows: Span = rows, before: int = before) -> None:
                 team.enter("fill")
-                progress("fill", done, len(rows))
+                progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
 
             source.rows(rows, views[key][rows], threads, filled)
+            before += work[key]

@@ -70,7 +70,8 @@ def _with_slabs(r: TilingRequest, tiling: Tiling) -> Tiling:
 def _panel_rows(r: TilingRequest) -> int:
     p, model = r.problem, r.model
     if r.device == "cpu":
-        return max(1, model.cpu_tile_work // max(1, p.l * p.m), -(-r.rows // model.most_cpu_row_panels))
+        rows = model.cpu_tile_work // max(1, p.l * _panel_columns(r))
+        return max(rows, model.least_cpu_panel_rows, -(-r.rows // model.most_cpu_row_panels))
     if not r.links:
         return max(1, r.rows)
     return max(1, min(r.rows, _least_lines(r, model.least_panel_rows, p.bytes(1, p.l + p.m))))

@@ -1,42 +1,136 @@
 # SPDX-License-Identifier: MIT
-"""The progress of a long run."""
+"""How far a long run is: percent, rate and the time left."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from typing import Any, TextIO
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
 
-PATIENCE = 2.0  # seconds after which a run is long enough to show its progress
+from hybrid.core.text import duration
+
+PATIENCE = 2.0  # seconds of a run of which nothing is shown
+_TERMINAL_EVERY = 0.5  # seconds
+_FIRST_EVERY, _THEN_EVERY = 5.0, 1 / 8  # between lines elsewhere: seconds, and the part of the time that has passed
+
+Rate = Callable[[str, float], str]  # of a phase that takes so many seconds
 
 
 class Progress:
-    """Shows the phase of a long run: a bar on a terminal, elsewhere one line for each phase."""
+    """Shows a long run: on a terminal a line that changes and goes away, elsewhere lines that come more and more seldom.
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
-        self._began = time.monotonic()
-        self._phase = ""
-        self._printed = False  # a line for this phase
-        self._bar: Any = None
+    A context: within it also a run that tells nothing for a while is shown. `rate` says how fast a phase is. `part` names what
+    runs now: once it is another than when progress was told last, it is shown with its time alone.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, *, repeats: int = 1, rate: Rate | None = None, part: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._terminal = self._stream.isatty()
+        self._rate, self._part, self._repeats = rate, part, repeats
+        self._lock = threading.Lock()  # of all that follows
+        self._began = self._part_began = time.monotonic()
+        self._next = self._began + PATIENCE
+        self._seen = self._told_in = part()
+        self._told: _Told | None = None
+        self._shown = False
+        self._over = threading.Event()
+        self._ticking: threading.Thread | None = None
+
+    def __enter__(self) -> Progress:
+        self._ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
+        self._ticking.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
 
     def __call__(self, phase: str, done: int, of: int) -> None:
-        if phase != self._phase:
-            self.close()
-            self._phase, self._printed = phase, False
-            if self._stream.isatty():
-                from tqdm import tqdm
+        """So much of a phase is done. A phase of which less is done than before begins again."""
+        now = time.monotonic()
+        with self._lock:
+            self._watch_part(now)
+            if self._told is None or self._told.phase != phase:
+                self._told = _Told(phase, now)
+            self._told_in = self._seen
+            self._told.tell(done, of, now)
+        self.tick()
 
-                self._bar = tqdm(total=of, desc=phase, delay=PATIENCE, leave=False, file=self._stream)
-        if self._bar is not None:
-            if done < self._bar.n:  # the same phase of the next repeat
-                self._bar.reset()
-            self._bar.update(done - self._bar.n)
-        elif not self._printed and time.monotonic() - self._began > PATIENCE:
-            self._printed = True
-            print(f"hybrid: {phase} …", file=self._stream, flush=True)
+    def tick(self) -> None:
+        """Show what is to be shown by now."""
+        now = time.monotonic()
+        with self._lock:
+            self._watch_part(now)
+            if now < self._next or self._over.is_set():
+                return
+            text = f"hybrid: {self._text(now)}"
+            if self._terminal:
+                self._next = now + _TERMINAL_EVERY
+                self._stream.write(f"\r\x1b[K{text}")
+            else:
+                self._next = now + max(_FIRST_EVERY, _THEN_EVERY * (now - self._began))
+                self._stream.write(f"{text}\n")
+            self._shown = True
+            self._stream.flush()
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        """Nothing is shown any more."""
+        self._over.set()
+        if self._ticking is not None:
+            self._ticking.join()
+            self._ticking = None
+        with self._lock:
+            if self._shown and self._terminal:
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+            self._shown = False
+
+    def _tick_on(self) -> None:
+        while not self._over.wait(_TERMINAL_EVERY):
+            try:
+                self.tick()
+            except (OSError, ValueError):  # nobody can be shown anything: that is no reason to fail
+                return
+
+    def _watch_part(self, now: float) -> None:
+        if (part := self._part()) != self._seen:
+            self._seen, self._part_began = part, now
+
+    def _text(self, now: float) -> str:
+        if self._told is None or self._told_in != self._seen:
+            return f"{self._seen} … {duration(now - self._part_began)}".lstrip()
+        return self._told.text(now, self._rate, self._repeats)
+
+
+class _Told:
+    """What has been told of a phase."""
+
+    def __init__(self, phase: str, now: float) -> None:
+        self.phase = phase
+        self._began = self._this_began = self._last = now  # the phase; this time; what was told last
+        self._times, self._done, self._of = 0, 0, 1
+
+    def tell(self, done: int, of: int, now: float) -> None:
+        if done < self._done:
+            self._times, self._this_began = self._times + 1, now
+        self._done, self._of, self._last = done, max(1, of), now
+
+    def text(self, now: float, rate: Rate | None, repeats: int) -> str:
+        """All times of the phase count for the percent and the time left, the present one for the rate."""
+        part = min(1.0, self._done / self._of)
+        whole = min(1.0, (self._times + part) / max(repeats, self._times + 1))
+        said = [f"{100 * whole:.0f} %"]
+        spent = self._last - self._this_began
+        if rate is not None and part and spent > 0 and (speed := rate(self.phase, spent / part)):
+            said.append(speed)
+        if whole:
+            left = (self._last - self._began) / whole - (now - self._began)
+            if left >= 0.5:  # what takes longer than it seemed tells nothing until it is done
+                said.append(f"{duration(left)} left")
+        else:
+            said.append(f"{duration(now - self._began)} so far")
+        return f"{self.phase} … {', '.join(said)}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Span
-from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
+from hybrid.core.text import counted, percents, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Spread
 from hybrid.plan.arithmetic import Arithmetic, Computed
 from hybrid.plan.plan import Plan
@@ -72,16 +72,25 @@ def describe(placement: RankPlacement, rows: Span) -> str:
 
 
 def table(plan: Plan, phases: dict[str, Spread], total: Spread) -> str:
-    """For each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate."""
+    """For each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
+
+    The shares add up: in a last line stands what passed between the phases, or by how much they ran beside each other.
+    """
+    inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
+    medians = [phases[phase].median for phase in inside]
+    rest = total.median - sum(medians)
+    *shares, share_of_rest = percents([*medians, rest])
+    share_of = dict(zip(inside, shares, strict=True)) if total.median else {}
     lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
     for phase in PHASES:
         if phase not in phases:
             continue
         spread = phases[phase]
-        outside = phase in OUTSIDE_TOTAL
-        share = "–" if outside or not total.median else f"{100 * spread.median / total.median:.0f} %"
+        share = f"{share_of[phase]} %" if phase in share_of else "–"
         seconds = f"{spread.median:>10.4f}{spread.min:>10.4f}{spread.max:>10.4f}"
         lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plan, phase, spread.median)}".rstrip())
+    if share_of_rest:
+        lines.append(f"  {'between' if rest > 0 else 'overlap':<10}{rest:>10.4f}{'':>20}{share_of_rest:>6} %")
     return "\n".join(lines)
 
 
@@ -144,6 +153,13 @@ def verdict(check: Check | None) -> str:
     result = "ok" if check.ok else "FAILED"
     note = f"; {check.note}" if check.note else ""
     return f"{result} ({check.kind}, error {check.error:.1e}, tolerance {check.tolerance:.1e}{note})"
+
+
+def labelled_corner(label: str, corner: Any, shape: tuple[int, int]) -> str:
+    """The top left of a matrix of this shape, below its name."""
+    rows, columns = len(corner), len(corner[0]) if len(corner) else shape[1]
+    part = "" if (rows, columns) == shape else f", its top left {rows}×{columns}"
+    return f"{label} ({shape[0]}×{shape[1]}){part}\n{top_left(corner)}"
 
 
 def top_left(matrix: Any) -> str:

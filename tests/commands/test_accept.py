@@ -118,7 +118,7 @@ def test_json_and_page(tmp_path):
         (["--minutes", "-1"], "-1 is not a number of minutes: 0 or more"),
         (["--minutes", "nan"], "nan is not a number of minutes"),
         (["--minutes", "soon"], "'soon' is not a number of minutes"),
-        (["--level", "5"], "invalid choice: 5"),
+        (["--level", "5"], "unknown choice '5': one of 1, 2, 3, 4"),
         (["--jsn", "x"], "unknown option --jsn: did you mean --json?"),
         (["--device", "tpu"], "device"),
     ],

@@ -28,6 +28,26 @@ def test_the_package_lists_its_commands():
         assert summary in text
 
 
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+def test_who_asks_for_help_gets_the_list(words):
+    assert said("-m", "hybrid", *words) == said("-m", "hybrid")
+
+
+def test_a_command_may_be_a_word_of_its_own():
+    assert said("-m", "hybrid", "--version") == f"hybrid-runner {hybrid.__version__}\n"
+    assert said("-m", "hybrid", "paths", "ten", "--version") == f"hybrid-runner {hybrid.__version__}\n"
+    assert said("-m", "hybrid", "matmul", "--kernel", "list") == said("-m", "hybrid.matmul", "--kernel", "list")
+
+
+@pytest.mark.parametrize(("word", "suggestion"), [
+    ("matmull", "did you mean 'matmul'?"), ("--quiet", "one of matmul, hello, doctor,"), ("zzz", "one of matmul, hello, doctor,"),
+])  # fmt: skip
+def test_what_is_no_command_is_refused(word, suggestion):
+    done = subprocess.run([*module("hybrid"), word], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"hybrid: unknown command '{word}': {suggestion}")
+
+
 def test_every_command_is_listed():
     entries = {path.stem for path in (ROOT / "hybrid").glob("*.py") if "Entry of `python -m" in path.read_text()}
     assert entries == set(COMMANDS)

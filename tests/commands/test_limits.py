@@ -36,8 +36,8 @@ def in_namespace(mounts: str, *command: object, ranks: int = 0) -> list[str]:
 
 
 def own_lines(text: str) -> list[str]:
-    """Ours, before which Open MPI's launcher may put a blank or a zero byte."""
-    return [line for line in (line.strip("\0 ") for line in text.splitlines()) if line.startswith("hybrid")]
+    """Ours but for progress. Before them Open MPI's launcher may put a blank or a zero byte."""
+    return [line for line in (line.strip("\0 ") for line in text.splitlines()) if line.startswith("hybrid") and "…" not in line]
 
 
 def refusal(command: list[str], ranks: int = 0, **options: object) -> str:

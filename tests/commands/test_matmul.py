@@ -38,7 +38,8 @@ def test_a_product_prints_ranks_phases_and_a_last_line():
     lines = good(60, 50, 40).stdout.splitlines()
     assert lines[0].startswith("C (60×40) = A (60×50) · B (50×40)  float64  1 rank on 1 node  cpu")
     assert re.match(r"  rank 0  \S+  cores [\d,-]+  \d+ threads? \(.+\)  rows 0:60$", lines[1])
-    assert [line.split()[0] for line in lines[3:-2]] == ["fill", "scatter", "multiply", "gather", "check"]
+    phases = [line.split()[0] for line in lines[3:-2] if not line.startswith("  between")]  # which a slow machine may need
+    assert phases == ["fill", "scatter", "multiply", "gather", "check"]
     assert re.fullmatch(r"wall \d+\.\d\d s: start \d+\.\d\d, imports \d+\.\d\d.*", lines[-2])
     assert LAST_LINE.fullmatch(lines[-1])
     assert "check ok (exact" in lines[-1]
@@ -97,12 +98,14 @@ def test_an_existing_file_is_replaced_whole(tmp_path):
 
 def test_print_is_the_lectures_format():
     done = good(3, 2, 2, "--fill", "index", "--print", 2)
-    assert "0.000000 1.000000 \n2.000000 3.000000 \n\n" * 2 + "2.000000 3.000000 \n6.000000 11.000000 \n\n" in done.stdout
+    operand = "0.000000 1.000000 \n2.000000 3.000000 \n\n"
+    shown = f"A (3×2), its top left 2×2\n{operand}B (2×2)\n{operand}C (3×2), its top left 2×2\n2.000000 3.000000 \n6.000000 11"
+    assert shown in done.stdout
 
 
 def test_print_shows_ten_by_default():
     matrices = good(20, 20, 20, "--fill", "uniform", "--print").stdout.split("\n\n")
-    assert [len(line.split()) for line in matrices[1].splitlines()] == [10] * 10
+    assert [len(line.split()) for line in matrices[1].splitlines()[1:]] == [10] * 10
 
 
 def test_json_is_appended_and_read_back(tmp_path):

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import io
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import tqdm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
-from hybrid.core.text import ranges, rate_in_units, rounded_up
+from hybrid.core.text import percents, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.execution.outcome import Outcome
@@ -21,13 +22,12 @@ from hybrid.host.row_view import RowView
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
 from hybrid.plan.arithmetic import BYTES, NATIVE, Arithmetic
-from hybrid.reporting import progress as progress_module
-from hybrid.reporting.progress import Progress
 from hybrid.reporting.run_report import (
     arithmetic_line,
     as_record,
     describe,
     heading,
+    labelled_corner,
     last_line,
     moved_bytes,
     rate,
@@ -87,7 +87,39 @@ def test_the_table_has_a_row_a_phase_in_their_order_with_spread_share_and_rate()
     assert lines[2] == ["scatter", "1.0000", "1.0000", "1.0000", "25", "%"]
     assert lines[3] == ["multiply", "2.0000", "1.5000", "2.5000", "50", "%", "1.00", "GF/s"]
     assert lines[4] == ["check", "0.5000", "0.5000", "0.5000", "–", "48.00", "MB/s"]
-    assert len(lines) == 5
+    assert lines[5] == ["between", "1.0000", "25", "%"]
+    assert len(lines) == 6
+
+
+def test_phases_that_run_beside_each_other_overlap():
+    phases = {"copy in": steady(1.5), "multiply": steady(2.0), "copy out": steady(1.0), "fill": steady(9.0)}
+    lines = [line.split() for line in table(plan_of(), phases, steady(3.0)).splitlines()]
+    shares = {line[0] if line[1][0].isdigit() or line[1][0] == "-" else " ".join(line[:2]): line for line in lines[1:]}
+    assert "50 %" in " ".join(shares["copy in"])
+    assert shares["overlap"] == ["overlap", "-1.5000", "-50", "%"]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.floats(1e-6, 10), min_size=1, max_size=6), st.floats(0.3, 3))
+def test_the_shares_of_any_product_add_up(seconds, stretch):
+    phases = dict(zip(("scatter", "copy in", "exchange", "multiply", "copy out", "gather"), map(steady, seconds), strict=False))
+    text = table(plan_of(), phases, steady(stretch * sum(seconds)))
+    assert sum(int(share) for share in re.findall(r"(-?\d+) %", text)) == 100
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"), [([1, 1, 1], [34, 33, 33]), ([2, -1], [200, -100]), ([0, 0], [0, 0]), ([], []), ([1, 199], [1, 99])]
+)
+def test_percents_add_up(parts, whole):
+    assert percents(parts) == whole
+
+
+def test_a_corner_says_of_which_matrix_it_is():
+    matrix = np.arange(6.0).reshape(2, 3)
+    assert labelled_corner("A", matrix, (2, 3)).splitlines()[0] == "A (2×3)"
+    assert labelled_corner("C", matrix, (200, 3)).splitlines()[0] == "C (200×3), its top left 2×3"
+    assert labelled_corner("B", matrix[:0], (0, 3)) == "B (0×3)\n\n"
+    assert labelled_corner("B", matrix, (2, 3)).splitlines()[1:] == top_left(matrix).splitlines()
 
 
 def test_the_columns_of_the_table_stand_below_one_another():
@@ -197,104 +229,6 @@ def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
     assert [each["rows"] for each in written["placements"]] == ["0:5", "5:10"]
     assert [each["uuid"] for each in written["placements"]] == [None, "GPU-1"]
     assert written["placements"][0]["cores"] == "0-1,4"
-
-
-# Progress
-
-
-class Clock:
-    def __init__(self, monkeypatch):
-        self.now = 100.0
-        monkeypatch.setattr(progress_module.time, "monotonic", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    return Clock(monkeypatch)
-
-
-def test_off_a_terminal_a_long_run_prints_a_line_a_phase(clock):
-    stream = io.StringIO()
-    progress = Progress(stream)
-    for phase in ("fill", "multiply"):
-        for done in range(5):
-            clock.now += 1
-            progress(phase, done, 5)
-    progress.close()
-    assert stream.getvalue() == "hybrid: fill …\nhybrid: multiply …\n"
-
-
-def test_a_short_run_prints_nothing(clock):
-    stream = io.StringIO()
-    progress = Progress(stream)
-    for phase in ("fill", "multiply"):
-        for done in range(5):
-            clock.now += 0.19
-            progress(phase, done, 5)
-    progress.close()
-    assert stream.getvalue() == ""
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def bars(monkeypatch):
-    """The bars that are made, in place of tqdm's."""
-    made = []
-
-    class Bar:
-        def __init__(self, **options):
-            self.options, self.n, self.closed = options, 0, False
-            made.append(self)
-
-        def update(self, by):
-            self.n += by
-
-        def reset(self):
-            self.n = 0
-
-        def close(self):
-            self.closed = True
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
-    return made
-
-
-def test_on_a_terminal_each_phase_has_a_bar_that_goes_away(clock, bars):
-    terminal = Terminal()
-    progress = Progress(terminal)
-    for done in (10, 64, 100):
-        progress("fill", done, 100)
-    for done in (0, 1, 2):
-        clock.now += 10
-        progress("multiply", done, 3)
-    common = {"delay": progress_module.PATIENCE, "leave": False, "file": terminal}
-    assert [bar.options for bar in bars] == [{"desc": "fill", "total": 100, **common}, {"desc": "multiply", "total": 3, **common}]
-    assert [(bar.n, bar.closed) for bar in bars] == [(100, True), (2, False)]
-    progress.close()
-    assert bars[-1].closed
-    assert terminal.getvalue() == ""
-
-
-def test_a_repeated_phase_takes_its_bar_again(bars):
-    progress = Progress(Terminal())
-    for _ in range(2):
-        for done in range(3):
-            progress("multiply", done, 2)
-    assert [(bar.options["desc"], bar.n) for bar in bars] == [("multiply", 2)]
-
-
-def test_the_real_bar_takes_what_it_is_told_and_shows_nothing_of_a_short_run():
-    terminal = Terminal()
-    progress = Progress(terminal)
-    for done in range(4):
-        progress("multiply", done, 3)
-    progress.close()
-    progress.close()
-    assert "multiply" not in terminal.getvalue()
 
 
 @pytest.mark.parametrize(

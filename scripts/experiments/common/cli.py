@@ -15,6 +15,7 @@ from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.reporting.progress import Progress
 
 Item = TypeVar("Item")
 
@@ -113,8 +114,14 @@ def present(options: argparse.Namespace, results: type[Results], measured: Calla
 
 
 def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
-    """With a bar on a terminal."""
-    return iter(tqdm(items, desc=title, leave=False, delay=1, disable=not sys.stderr.isatty()))
+    """With a bar on a terminal, and elsewhere a line now and then."""
+    if sys.stderr.isatty():
+        yield from tqdm(items, desc=title, leave=False, delay=1)
+        return
+    with Progress() as progress:
+        for done, item in enumerate(items):
+            progress(title, done, len(items))
+            yield item
 
 
 def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
