@@ -173,6 +173,7 @@ complete() {
     local interpreter=$PYTHON basis cuda part
     basis=$(basis)
     cuda=$(cuda_extra) || cuda=''
+    refuse_read_only
     if must_be_created; then interpreter=$(find_interpreter) || exit; fi
     refuse_a_second_mpi
     say "setting up ${ENVIRONMENT#"$ROOT/"} (Python $(version_of "$interpreter"), $*${cuda:+ $cuda}): once, about a minute"
@@ -206,6 +207,12 @@ find_interpreter() {
 version_of() { "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null; }
 
 is_supported() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+
+# Installing this package so that changes of its sources take effect (pip install -e) writes beside them.
+refuse_read_only() {
+    [[ -w $ROOT ]] || fail "$ROOT cannot be written to: let its owner run this once, or pip install it into an environment of yours, \
+and start mpirun -n 2 python -m hybrid.matmul there"
+}
 
 refuse_a_second_mpi() {
     is_own "$ENVIRONMENT" || [[ $MPI == system || ! -e ${MPIRUN[0]} || $(pypi_mpi_of_active_environment) == "$MPI" ]] ||

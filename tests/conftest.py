@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     made_by = hashlib.sha256((ROOT / "hybrid/emulation/build.py").read_bytes()).hexdigest()[:12]
     if os.access(ROOT, os.W_OK):
+        os.environ.pop("HYBRID_CACHE", None)
         os.environ["XDG_CACHE_HOME"] = str(ROOT / ".test_cache" / made_by)
 
 

@@ -22,19 +22,32 @@ class NotPrivate(OSError):
 
 
 def cache_folder(name: str) -> Path:
-    """The folder `name` of the user's cache, private; OSError where there is none. XDG_CACHE_HOME says where the cache is.
+    """The folder `name` of the user's cache, private; OSError where there is none. HYBRID_CACHE says where the cache is, else
+    XDG_CACHE_HOME where all caches are.
 
     Where nothing can be kept there, it is in the folder for temporary files, and a warning says so.
     """
     try:
-        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        if not base.is_absolute():  # its specification wants a relative one to be ignored
-            base = home_folder() / ".cache"
-        return private_folder(base / "hybrid-runner", name)
+        return private_folder(named_cache() or _usual_cache(), name)
     except OSError as error:
         folder = temporary_folder(name)
         say_elsewhere(folder, error)
         return folder
+
+
+def named_cache() -> Path | None:
+    """The folder that HYBRID_CACHE names."""
+    named = os.environ.get("HYBRID_CACHE", "")
+    if named and not os.path.isabs(named):
+        raise NotPrivate(0, f"HYBRID_CACHE={named} is no absolute path")
+    return Path(named) if named else None
+
+
+def _usual_cache() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # its specification wants a relative one to be ignored
+        base = home_folder() / ".cache"
+    return base / "hybrid-runner"
 
 
 def temporary_folder(name: str) -> Path:
@@ -46,7 +59,7 @@ def temporary_folder(name: str) -> Path:
 
 def say_elsewhere(folder: Path, why: OSError) -> None:
     """By a warning: why compiled kernels are not kept in the usual folder."""
-    text = f"compiled kernels are kept in {folder}: {reason(why)}; XDG_CACHE_HOME names a better place"
+    text = f"compiled kernels are kept in {folder}: {reason(why)}; HYBRID_CACHE names a better place"
     warnings.warn(text, Elsewhere, stacklevel=3)
 
 

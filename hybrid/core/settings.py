@@ -60,7 +60,7 @@ _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fi
 _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts/ and slurm/
 _PREFIX = "HYBRID_"
 _RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
-_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("DEBUG", "GUARD", *_OF_SCRIPTS))
+_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", *_OF_SCRIPTS))
 _ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "precision": ("auto", "native", "fast"),

@@ -9,7 +9,16 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-from hybrid.core.private_folder import Elsewhere, NotPrivate, cache_folder, home_folder, is_own, reason, refuse_unless_private
+from hybrid.core.private_folder import (
+    Elsewhere,
+    NotPrivate,
+    cache_folder,
+    home_folder,
+    is_own,
+    named_cache,
+    reason,
+    refuse_unless_private,
+)
 
 _ROOM = 1 << 20  # bytes; a compiled kernel takes less
 
@@ -43,6 +52,8 @@ def trust_own_cache_only() -> None:
 
 def _usual_folder() -> Path:
     """CuPy's, made where it is missing. OSError where it cannot be used."""
+    if not os.environ.get("CUPY_CACHE_DIR") and named_cache():
+        return _usable(cache_folder("cupy"))
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or home_folder() / ".cupy/kernel_cache")
     if not folder.is_absolute():
         raise NotPrivate(0, f"{folder} depends on the current folder")

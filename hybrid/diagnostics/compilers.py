@@ -86,7 +86,7 @@ def _try_folder(folder: Path) -> str:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x" * 4096)
     except OSError as error:
-        return f"compiled kernels cannot be written to {folder} ({one_line(error)}): set XDG_CACHE_HOME"
+        return f"compiled kernels cannot be written to {folder} ({one_line(error)}): set HYBRID_CACHE"
     return ""
 
 

@@ -219,7 +219,7 @@ def cache_folder() -> Path:
 def _unusable(where: str, error: OSError) -> DeviceUnavailable:
     why = error.strerror or one_line(error)
     room = "make room there, or " if error.errno in _NO_ROOM else ""
-    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set XDG_CACHE_HOME")
+    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set HYBRID_CACHE")
 
 
 def cache_key(program: str, *parts: object) -> str:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.commands import own_lines
 from support.leftovers import left
 from support.selection import exhaustive, pairwise
 
@@ -60,11 +61,6 @@ def run(ranks: int, command: list[str], limit: float = LIMIT, **environment: str
     )
     assert time.monotonic() - began <= limit, done.stderr
     return done
-
-
-def own_lines(text: str) -> list[str]:
-    """The lines of this project, without its progress, and without what the launchers add."""
-    return [line for line in text.splitlines() if line.startswith("hybrid") and "…" not in line]
 
 
 @pytest.fixture(autouse=True)

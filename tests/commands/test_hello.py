@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 
 import pytest
-from support.commands import ROOT, module, start, under_a_launcher
+from support.commands import ROOT, module, own_lines, start, under_a_launcher
 from support.selection import exhaustive
 
 from hybrid.commands import hello
@@ -44,10 +44,6 @@ def expected(ranks, threads, blocks=3, block=4):
         for t in range(block)
     ]
     return Counter(lines)
-
-
-def own_lines(text):
-    return [line for line in text.splitlines() if line.startswith("hybrid")]
 
 
 @needs_compiler
@@ -199,7 +195,7 @@ def test_a_cache_of_another_user_is_not_used_and_named(tmp_path):
     done = run("--threads", 1, XDG_CACHE_HOME=str(tmp_path), TMPDIR=str(tmp_path))
     assert done.returncode == 1
     assert Counter(done.stdout.splitlines()[:-1]) == expected(1, 1, 0)
-    assert re.search("is a link.*set XDG_CACHE_HOME", done.stderr)
+    assert re.search("is a link.*set HYBRID_CACHE", done.stderr)
     assert not list((tmp_path / "mine").iterdir())
 
 

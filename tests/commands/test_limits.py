@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import module, start
+from support.commands import module, own_lines, start
 from support.selection import exhaustive
 
 from hybrid.ranks.launcher import family_of, mpirun
@@ -33,11 +33,6 @@ def limited(limits: str, *command: object, ranks: int = 0) -> list[str]:
 
 def in_namespace(mounts: str, *command: object, ranks: int = 0) -> list[str]:
     return ["unshare", "--mount", *limited(mounts, *command, ranks=ranks)]
-
-
-def own_lines(text: str) -> list[str]:
-    """Ours but for progress. Before them Open MPI's launcher may put a blank or a zero byte."""
-    return [line for line in (line.strip("\0 ") for line in text.splitlines()) if line.startswith("hybrid") and "…" not in line]
 
 
 def refusal(command: list[str], ranks: int = 0, **options: object) -> str:
@@ -128,7 +123,7 @@ def test_kernels_that_the_caches_disk_has_no_room_for_are_kept_among_the_tempora
     assert done.returncode == 0, done.stderr
     why = f"{cache}/hybrid-runner/emulation cannot be used (No space left on device)"
     kept = temporary / f"hybrid-runner-{os.geteuid()}" / "emulation"
-    said = f"hybrid.matmul: compiled kernels are kept in {kept}: {why}; XDG_CACHE_HOME names a better place"
+    said = f"hybrid.matmul: compiled kernels are kept in {kept}: {why}; HYBRID_CACHE names a better place"
     assert own_lines(done.stderr) == [said]
     assert list(kept.glob("*.so"))
     shutil.rmtree(kept)
@@ -136,7 +131,7 @@ def test_kernels_that_the_caches_disk_has_no_room_for_are_kept_among_the_tempora
     line = refusal(in_namespace(nowhere, *command), **environment)
     assert line.endswith(
         f"compiled kernels cannot be kept in {cache}/hybrid-runner/emulation, nor in {kept} (No space left on device): "
-        "make room there, or set XDG_CACHE_HOME"
+        "make room there, or set HYBRID_CACHE"
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import ROOT, module, start, successful
+from support.commands import ROOT, module, own_lines, start, successful
 from support.selection import examples, exhaustive
 
 from hybrid.errors import DoesNotFit, UsageError
@@ -83,10 +83,6 @@ def run(*arguments, **options):
 
 def good(*arguments, **options):
     return successful(run(*arguments, **options))
-
-
-def own_lines(text):
-    return [line for line in text.splitlines() if line.startswith("hybrid") and "…" not in line]
 
 
 def shown(done):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.commands import own_lines
 from support.processes import catches
 from support.selection import exhaustive
 
@@ -41,7 +42,7 @@ def ended(job: Job) -> tuple[int | None, str, list[str]]:
     code, (out, err) = job.exit_code, job.said()
     assert in_time, err
     assert remains == [], err
-    return code, out, [line for line in err.splitlines() if line.startswith("hybrid") and "…" not in line]
+    return code, out, own_lines(err)
 
 
 def of_open_mpi() -> bool:

@@ -20,6 +20,7 @@ def mode(path):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
+    monkeypatch.delenv("HYBRID_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     return tmp_path / "cache" / "hybrid-runner"
@@ -87,7 +88,7 @@ def test_what_is_not_the_users_folder_is_not_used(home, tmp_path, planted, monke
             folders.private_folder(home, "emulation")
         return
     said = {"link": f"{home} is a link", "file": rf"{home} cannot be used \(Not a directory\)"}[planted]
-    with pytest.warns(folders.Elsewhere, match=rf"kept in \S+hybrid-runner-\d+/emulation: {said}; XDG_CACHE_HOME"):
+    with pytest.warns(folders.Elsewhere, match=rf"kept in \S+hybrid-runner-\d+/emulation: {said}; HYBRID_CACHE"):
         folder = folders.cache_folder("emulation")
     assert folder == tmp_path / f"hybrid-runner-{os.geteuid()}" / "emulation"
     assert mode(folder) == mode(folder.parent) == 0o700
@@ -119,7 +120,7 @@ def test_without_home_the_list_of_users_is_asked(tmp_path, home_variable, listed
     if listed:
         assert folders.cache_folder("emulation").is_relative_to(tmp_path / "listed")
     else:
-        with pytest.warns(folders.Elsewhere, match=r"kept in \S+/emulation: this user has no home folder \(HOME\); XDG"):
+        with pytest.warns(folders.Elsewhere, match=r"kept in \S+/emulation: this user has no home folder \(HOME\); HYBRID"):
             assert folders.cache_folder("emulation").parent == tmp_path / f"hybrid-runner-{os.geteuid()}"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -127,7 +128,7 @@ def test_without_home_the_list_of_users_is_asked(tmp_path, home_variable, listed
 def test_a_cache_that_is_no_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    with pytest.warns(folders.Elsewhere, match=r"kept in \S+: /dev/null cannot be used \(Not a directory\); XDG_CACHE_HOME"):
+    with pytest.warns(folders.Elsewhere, match=r"kept in \S+: /dev/null cannot be used \(Not a directory\); HYBRID_CACHE"):
         folders.cache_folder("emulation")
 
 
@@ -166,3 +167,22 @@ def test_a_group_of_one_s_own_may_write(monkeypatch, tmp_path, name, members, pr
     else:
         with pytest.raises(folders.NotPrivate, match="others may write"):
             folders.refuse_unless_private(tmp_path)
+
+
+def test_the_folder_that_is_named_is_taken_itself(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HYBRID_CACHE", str(tmp_path / "deep" / "named"))
+    assert folders.cache_folder("emulation") == tmp_path / "deep" / "named" / "emulation"
+    assert mode(tmp_path / "deep" / "named") == 0o700
+    assert not home.exists()
+    monkeypatch.setenv("HYBRID_CACHE", "")
+    assert folders.cache_folder("emulation") == home / "emulation"
+
+
+@pytest.mark.parametrize(("named", "why"), [
+    ("cache", "HYBRID_CACHE=cache is no absolute path"), ("/dev/null", r"/dev/null cannot be used \(Not a directory\)"),
+])  # fmt: skip
+def test_where_the_named_folder_cannot_be_one_temporary_files_have_it_and_a_line_says_so(home, monkeypatch, named, why):
+    monkeypatch.setenv("HYBRID_CACHE", named)
+    with pytest.warns(folders.Elsewhere, match=f"kept in .*: {why}; HYBRID_CACHE names a better place"):
+        folder = folders.cache_folder("emulation")
+    assert folder.parent.name == f"hybrid-runner-{os.geteuid()}"

@@ -122,3 +122,13 @@ def test_one_of_another_user_is_not_read(folder, own):
     with pytest.warns(Elsewhere, match=f"{folder} belongs to another user; CUPY_CACHE_DIR names a better place"):
         trust_own_cache_only()
     assert chosen() == (str(own), "0")
+
+
+def test_hybrid_cache_is_for_cupy_too_unless_its_own_is_named(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HYBRID_CACHE", str(tmp_path / "named"))
+    trust_own_cache_only()
+    assert chosen() == (str(folder), "0")
+    monkeypatch.delenv("CUPY_CACHE_DIR")
+    trust_own_cache_only.cache_clear()
+    trust_own_cache_only()
+    assert chosen() == (str(tmp_path / "named" / "cupy"), "0")

@@ -159,7 +159,7 @@ def test_a_cache_that_cannot_be_written_to_is_noted(tmp_path):
     verdict, text = found(done.stdout)["kernel cache"]
     assert verdict == "note"
     assert text.startswith(f"compiled kernels are kept in {tmp_path}/hybrid-runner-")
-    assert "XDG_CACHE_HOME names a better place" in text
+    assert "HYBRID_CACHE names a better place" in text
 
 
 DRIVER = """\

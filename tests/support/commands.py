@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 from hybrid.ranks.launcher import mpirun
 
+_PROGRESS = re.compile(r"hybrid: [\w ]*… ")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,6 +42,12 @@ def start(
         env={**clean, **environment},
         check=False,
     )
+
+
+def own_lines(text: str) -> list[str]:
+    """The lines of this project but for its progress. Open MPI's launcher may put a blank or a zero byte before them."""
+    lines = [line.strip("\0 ") for line in text.splitlines()]
+    return [line for line in lines if line.startswith("hybrid") and not _PROGRESS.match(line)]
 
 
 def under_a_launcher(folder: Path, name: str = "mpirun") -> list[str]:

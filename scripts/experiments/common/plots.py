@@ -2,11 +2,13 @@
 """How all pictures are drawn: one style; the same lines and the same matplotlib make the same file."""
 
 import importlib.util
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.private_folder import temporary_folder
 from hybrid.errors import UsageError
 from hybrid.host import files
 
@@ -36,9 +38,18 @@ def refuse_without_matplotlib() -> None:
         raise UsageError("the picture needs matplotlib: pip install '.[plot]'")
 
 
+def give_matplotlib_a_folder() -> None:
+    """Before it is imported: among the temporary files, where it could not write to its own and would complain in many lines."""
+    usual = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "matplotlib"
+    there = next(folder for folder in (usual, *usual.parents) if folder.exists())
+    if "MPLCONFIGDIR" not in os.environ and not os.access(there, os.W_OK):
+        os.environ["MPLCONFIGDIR"] = str(temporary_folder("matplotlib"))
+
+
 @contextmanager
 def figure(path: str, size: tuple[float, float], title: str = "", caption: str = "") -> Iterator[Any]:
     """A matplotlib figure, written to `path` at the end. `caption`: machine and date, below."""
+    give_matplotlib_a_folder()
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -26,6 +26,7 @@ _REFERENCE = re.compile(r"(url\(#|^#)")
 
 def drawn(draw: Callable[[str], None], name: str, title: str) -> str:
     """The SVG element of a picture that `draw` writes to a path. Names inside of it begin with `name`."""
+    plots.give_matplotlib_a_folder()
     import matplotlib
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""A checkout that nobody may write to, as one that many share, and a home that cannot be written to either."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import ROOT
+
+pytestmark = pytest.mark.needs("namespaces")
+
+
+def read_only(folders: list[Path], command: list[object], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, with these folders mounted read-only."""
+    mounts = "".join(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder} && " for folder in folders)
+    words = ["unshare", "--mount", "sh", "-c", f"{mounts}cd {cwd} && exec {shlex.join(map(str, command))}"]
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HYBRID_", "XDG_", "VIRTUAL_ENV", "CONDA_"))
+    }
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, env=clean | environment, check=False)
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tmp").mkdir()
+    return {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+
+
+@pytest.mark.needs("c compiler")
+def test_commands_work_and_say_where_compiled_kernels_are_kept(tmp_path, home):
+    command = [sys.executable, "-m", "hybrid.matmul", 20, 20, 20, "--kernel", "loops"]
+    folders = [ROOT, tmp_path / "home"]
+    done = read_only(folders, command, tmp_path / "tmp", PYTHONPATH=str(ROOT), **home)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    where = tmp_path / "tmp" / f"hybrid-runner-{os.geteuid()}" / "emulation"
+    assert line.startswith(f"hybrid.matmul: compiled kernels are kept in {where}: {tmp_path}/home/.cache cannot be used")
+    assert line.endswith("(Read-only file system); HYBRID_CACHE names a better place")
+    done = read_only(folders, command, tmp_path / "tmp", PYTHONPATH=str(ROOT), HYBRID_CACHE=str(tmp_path / "kept"), **home)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list((tmp_path / "kept" / "emulation").glob("loops-*.so"))
+
+
+@pytest.mark.needs("matplotlib")
+def test_a_picture_is_drawn_without_matplotlib_s_complaints(tmp_path, home):
+    draw = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]; from experiments.common.plots import figure"
+    program = f"{draw}\nwith figure('x.svg', (2, 2)): pass"
+    done = read_only([tmp_path / "home"], [sys.executable, "-c", program], tmp_path / "tmp", **home)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "tmp" / "x.svg").exists()
+
+
+@pytest.mark.parametrize("script", ["run.sh 8 8 8", "test.sh"])
+def test_scripts_say_that_they_cannot_make_their_environment(tmp_path, home, script):
+    checkout = tmp_path / "checkout"
+    (checkout / "scripts").mkdir(parents=True)
+    for name in ("scripts/run.sh", "scripts/test.sh", "scripts/setup.sh", "setup.cfg", "constraints.txt"):
+        shutil.copy(ROOT / name, checkout / name)
+    name, *arguments = script.split()
+    command = ["bash", checkout / "scripts" / name, *arguments]
+    done = read_only([checkout], command, tmp_path / "tmp", HYBRID_MPI="mpich", **home)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"setup: {checkout} cannot be written to: let its owner run this once")
