@@ -38,4 +38,6 @@ def __getattr__(name: str) -> Any:
         from hybrid.arrays.row_block import RowBlock
 
         return RowBlock
-    raise AttributeError(f"module 'hybrid' has no attribute {name!r}")
+    from hybrid.core.installation import missing
+
+    raise missing(__name__, name)

@@ -15,6 +15,7 @@ COMMANDS = {
     "doctor": "find what keeps a job from running well",
     "accept": "test that all devices of a job are right and equally fast",
     "lab": "run a CUDA kernel of your own without a GPU, and find its errors",
+    "lectures": "the lectures' figures and programs",
     "paths": "count the paths of a length, exactly, by matrix powers",
 }
 

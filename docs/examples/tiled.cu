@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// As the lectures write it; run it with python -m hybrid.lab run docs/examples/tiled.cu
+// The tiled kernel as the lectures write it, for python -m hybrid.lab run tiled.cu
 #define TILE_WIDTH 16
 __global__ void MatrixMulKernel(float* M, float* N, float* P, int Width)
 {

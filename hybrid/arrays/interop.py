@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.core.installation import install
 from hybrid.errors import UsageError
 
 
@@ -36,7 +37,7 @@ def as_gpu_matrix(value: Any, name: str) -> Any:
     try:
         import cupy
     except ImportError:
-        raise UsageError(f"{name} lies on a GPU, which needs CuPy: pip install 'hybrid-runner[cuda13]' (or cuda12)") from None
+        raise UsageError(f"{name} lies on a GPU, which needs CuPy: {install('cuda13')} (or cuda12)") from None
     array = cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
     if array.ndim != 2:
         raise UsageError(f"{name} must have two dimensions, not {array.ndim}")

@@ -21,7 +21,7 @@ is the number of its edges.
 GRAPH is a file, or one of the lecture's graphs: ten (Figure 1.1) and five (question 1). The ending of its name gives the
 format, unless --format does:
   .csv .tsv   the adjacency matrix, with or without the vertices' names above and before it
-  .mtx        Matrix Market, read by SciPy: pip install 'hybrid-runner[graphs]'
+  .mtx        Matrix Market, read by SciPy (the extra graphs)
   .npy        the adjacency matrix
   others      an edge list: FROM TO or FROM TO NUMBER a line, both ways unless --directed; a name alone is a vertex
 Vertices without names are numbered from 1. A loop counts once. With --stochastic the numbers are probabilities.

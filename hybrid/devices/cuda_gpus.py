@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from threading import Thread
 
+from hybrid.core.installation import install
 from hybrid.errors import DeviceUnavailable, one_line
 
 _PEER_ACCESS_ALREADY_ENABLED = 704  # of cudaError_t
@@ -41,9 +42,7 @@ def usable_gpus() -> list[Gpu]:
     try:
         import cupy
     except ImportError as error:
-        raise DeviceUnavailable(
-            f"CuPy cannot be used ({one_line(error)}): pip install 'hybrid-runner[cuda13]' (or cuda12)"
-        ) from None
+        raise DeviceUnavailable(f"CuPy cannot be used ({one_line(error)}): {install('cuda13')} (or cuda12)") from None
     runtime = cupy.cuda.runtime
     try:
         gpus = [_gpu(index) for index in range(runtime.getDeviceCount())]

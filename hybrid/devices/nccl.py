@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.installation import install
 from hybrid.core.spans import Span
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -57,7 +58,7 @@ def _installed_by_pip() -> list[Path]:
 
 
 def _unavailable(reason: str) -> DeviceUnavailable:
-    return DeviceUnavailable(f"NCCL cannot be used ({reason}): pip install 'hybrid-runner[nccl13]' (or nccl12)")
+    return DeviceUnavailable(f"NCCL cannot be used ({reason}): {install('nccl13')} (or nccl12)")
 
 
 def unique_id() -> Any:

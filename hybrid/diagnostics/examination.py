@@ -9,7 +9,19 @@ from typing import Any, TypeVar
 
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.diagnostics import bandwidth, compilers, cuda_aware_mpi, gpu_peers, gpus, host_links, limits, mpi, placement, slurm
+from hybrid.diagnostics import (
+    bandwidth,
+    compilers,
+    cuda_aware_mpi,
+    gpu_peers,
+    gpus,
+    host_links,
+    limits,
+    mpi,
+    package,
+    placement,
+    slurm,
+)
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.errors import StartError
 from hybrid.host.threads import Threads
@@ -38,6 +50,7 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     placements = _of_all(team, "placement", lambda: placement.inspect(team.host, threads[team.rank]))
     mpi_of_ranks = _of_all(team, "mpi", lambda: mpi.inspect(started=unstarted is None))
     tools = _of_all(team, "tools", lambda: compilers.inspect() if team.leads_node else None)
+    packages = _of_all(team, "package", lambda: package.inspect() if team.leads_node else None)
     limits_of_ranks = _of_all(team, "limits", lambda: limits.inspect(team.host))
     slurm_variables = _of_all(team, "slurm", slurm.inspect)
     found = _examine_gpus(team)
@@ -56,6 +69,7 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         cuda_aware_mpi.judge(found.cuda_aware),
         limits.judge_shared(limits_of_ranks),
         *compilers.judge(tools, hosts, gpus=any(working)),
+        *package.judge(packages),
     ]
     return Examination(tuple(findings), tuple(placements), tuple(found.chosen), found.measured)
 

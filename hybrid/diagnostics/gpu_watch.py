@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
+from hybrid.core.installation import install
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.errors import one_line
 
@@ -49,7 +50,7 @@ def load_nvml() -> Any:
     try:
         import pynvml as nvml
     except ImportError:
-        return Unknown("nvidia-ml-py is not installed: pip install 'hybrid-runner[watch]'")
+        return Unknown(f"nvidia-ml-py is not installed: {install('watch')}")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

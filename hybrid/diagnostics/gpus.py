@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.installation import install
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
@@ -86,23 +87,23 @@ def _cupy_trouble(report: Mapping[str, Any], ended: str) -> VisibleGpus | None:
     """What keeps CuPy from using the GPUs that the driver shows; None where it sees them."""
     count = f"{report['visible']} visible"
     packages = report.get("packages", ())
-    install = f"pip install 'hybrid-runner[{'cuda13' if report['driver'] >= 13000 else 'cuda12'}]'"
+    complete = install("cuda13" if report["driver"] >= 13000 else "cuda12")
     driver_is_enough = report["driver"] >= _LEAST_DRIVER
     if len(packages) > 1:
         text = f"{count}, {_driver(report)}, but {', '.join(packages)} are installed together, each over the other's files"
-        return _unusable(text, f"pip uninstall {' '.join(packages)}, then {install}")
+        return _unusable(text, f"pip uninstall {' '.join(packages)}, then {complete}")
     if "cupy" not in report:
         why = report.get("cupy_error") or f"importing it {ended}"
-        remedy = install if driver_is_enough else f"{_NEWER_DRIVER}; then {install}"
+        remedy = complete if driver_is_enough else f"{_NEWER_DRIVER}; then {complete}"
         return _unusable(f"{count}, {_driver(report)}, but CuPy cannot be used: {why}", remedy)
     about = f"{_driver(report)}, {_cupy(report)}"
     if report["runtime"] // 1000 > report["driver"] // 1000:
         uninstall = f"pip uninstall {' '.join(packages) or 'the cupy-cuda package'}"
-        remedy = f"{uninstall}, then {install}; or a newer driver" if driver_is_enough else _NEWER_DRIVER
+        remedy = f"{uninstall}, then {complete}; or a newer driver" if driver_is_enough else _NEWER_DRIVER
         return _unusable(f"{count}, but the {about}: too old for it", remedy)
     if "gpus" not in report:
         why = report.get("missing") or f"the process that looks at them {ended}"
-        remedy = f"{install}, or see whether nvidia-smi answers"
+        remedy = f"{complete}, or see whether nvidia-smi answers"
         if any(error in why for error in _OLD_DRIVER):
             remedy = f"a driver for CUDA {_dotted(report['runtime'])} or newer, or a CuPy for an older CUDA"
         return _unusable(f"{count}, {about}: {why}", remedy)
@@ -120,7 +121,7 @@ def _usable(report: Mapping[str, Any], about: str) -> VisibleGpus:
         return _unusable(
             f"{has}, less than any kernel here supports", "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"
         )
-    remedy = "pip uninstall the cupy-cuda package, then pip install 'hybrid-runner[cuda12]'"
+    remedy = f"pip uninstall the cupy-cuda package, then {install('cuda12')}"
     return _unusable(f"{has}, which this CUDA no longer supports ({about})", remedy)
 
 
@@ -173,7 +174,7 @@ def judge(
     for trial, ranks in ranks_by_value(trials).items():
         who = _who(ranks, len(visible))
         if trial is not None and not trial.works:
-            remedy = "pip install 'hybrid-runner[cuda13]' (or cuda12) completes CuPy with its compiler; else see nvidia-smi -q"
+            remedy = f"{install('cuda13')} (or cuda12) completes CuPy with its compiler; else see nvidia-smi -q"
             findings.append(Finding("gpus", "wrong", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy))
     if any(chosen):
         findings.append(_used(visible, chosen, hosts))

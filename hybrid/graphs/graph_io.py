@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.core.installation import install
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError, one_line
@@ -183,7 +184,7 @@ def from_matrix_market(path: Path, memory: int) -> Read:
     try:
         from scipy.io import mminfo, mmread
     except ImportError:
-        raise UsageError("Matrix Market files are read by SciPy: pip install 'hybrid-runner[graphs]'") from None
+        raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}") from None
     try:
         rows, columns, entries, _, field, _ = mminfo(path)
         if rows != columns:

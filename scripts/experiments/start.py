@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Starts what a public script does, from a checkout, also where the package is not installed."""
+"""Starts what a public script does, from a checkout, also where the package is not installed, or from an installed package."""
 
 import os
 import sys
@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-ROOT = SCRIPTS.parent
+INSTALLED = SCRIPTS.parent.name == "hybrid"  # as a part of the package, and not beside it
+ROOT = SCRIPTS.parents[1] if INSTALLED else SCRIPTS.parent  # the folder of the package
 
 
 def use_checkout() -> None:
@@ -27,5 +28,5 @@ def run(module: str) -> None:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in ("experiments", "hybrid"):
             raise
-        sys.exit(f"{missing.name} is not installed: pip install -e {ROOT}")
+        sys.exit(f"{missing.name} is not installed: pip install {missing.name if INSTALLED else f'-e {ROOT}'}")
     sys.exit(main())

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 
+from hybrid.core.installation import install
 from hybrid.core.spans import Span
 from hybrid.devices import nccl
 from hybrid.devices.nccl import load_nccl
@@ -113,8 +114,7 @@ def test_where_there_is_none_one_line_tells_what_to_install(installed, opened, c
         with pytest.raises(DeviceUnavailable) as refused:
             load_nccl()
     assert str(refused.value) == (
-        "NCCL cannot be used (ImportError: libnccl.so.2: cannot open shared object file): "
-        "pip install 'hybrid-runner[nccl13]' (or nccl12)"
+        f"NCCL cannot be used (ImportError: libnccl.so.2: cannot open shared object file): {install('nccl13')} (or nccl12)"
     )
     assert opened == []
 

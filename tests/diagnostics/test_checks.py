@@ -211,7 +211,7 @@ def interpreted(said, ended="", loaded=True, **environment):
         ({**GOOD, "driver": 12080}, "driver for CUDA 12.8, CuPy 14.2.0 for CUDA 13.2: too old for it", "[cuda12]"),
         ({**GOOD, "driver": 12080, "packages": ["cupy-cuda13x"]}, "too old for it", "pip uninstall cupy-cuda13x, then"),
         ({**GOOD, "packages": ["cupy-cuda12x", "cupy-cuda13x"]}, "cupy-cuda12x, cupy-cuda13x are installed together",
-         "pip uninstall cupy-cuda12x cupy-cuda13x, then pip install 'hybrid-runner[cuda13]'"),
+         "pip uninstall cupy-cuda12x cupy-cuda13x, then pip install -e"),
         ({"driver": 11040, "status": 0, "visible": 2, "cupy_error": "no cupy"}, "no cupy", "install a newer driver"),
         ({name: GOOD[name] for name in GOOD if name != "gpus"} | {"missing": "x cudaErrorCallRequiresNewerDriver: y"}, "x cuda",
          "a driver for CUDA 13.2 or newer"),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hybrid.core.installation import install
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.gpu_watch import GpuWatch, judge
 
@@ -127,7 +128,7 @@ def test_samples_are_taken_meanwhile(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        (None, "nvidia-ml-py is not installed: pip install 'hybrid-runner[watch]'"),
+        (None, f"nvidia-ml-py is not installed: {install('watch')}"),
         (nvml(nvmlInit=[NVMLError("Driver Not Loaded")]), "NVML does not start (NVMLError: Driver Not Loaded)"),
         (nvml(nvmlDeviceGetHandleByUUID=[NVMLError("Not Found")]), "NVML does not tell about GPU-1 (NVMLError: Not Found)"),
     ],

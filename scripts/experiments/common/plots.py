@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.installation import install
 from hybrid.core.private_folder import temporary_folder
 from hybrid.errors import UsageError
 from hybrid.host import files
@@ -35,7 +36,7 @@ def refuse(path: str) -> None:
 
 def refuse_without_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("the picture needs matplotlib: pip install '.[plot]'")
+        raise UsageError(f"the picture needs matplotlib: {install('plot')}")
 
 
 def give_matplotlib_a_folder() -> None:

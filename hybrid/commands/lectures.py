@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""The command python -m hybrid.lectures: the lectures' scripts and example programs, wherever this package is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import hybrid
+from hybrid.commands.cli import run_alone
+from hybrid.commands.parser import Parser
+from hybrid.core.settings import one_of
+from hybrid.errors import HybridError
+
+NAME = "hybrid.lectures"
+SCRIPTS = {  # what to type: the module of scripts/experiments, and what it shows
+    "pmpp": ("lectures.pmpp", "one thread per row, column and element; matrix × vector; sizes of launches"),
+    "2d": ("lectures.two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory; the roofline"),
+    "hochberg": ("lectures.hochberg", "with and without shared memory, against the matrices' size"),
+    "siegel": ("lectures.siegel", "matrix multiplication in three programs, at 8000 on several devices"),
+    "largest": ("lectures.largest", "how large may matrices be, in core and out of core?"),
+    "pascal": ("lectures.pascal", "how large may Pascal's triangle be?"),
+    "ladder": ("ladder.cli", "every kernel of the catalogue, beside cuBLAS where there is a GPU"),
+    "bugs": ("kernel_checks.bugs", "the errors in teaching documents' CUDA programs, found without a GPU"),
+    "report": ("page.cli", "all figures on one page"),
+}
+_MORE = """\
+examples:
+  python -m hybrid.lectures siegel --quick
+  python -m hybrid.lectures pmpp --help
+  python -m hybrid.lectures tiled.cu > tiled.cu && python -m hybrid.lab run tiled.cu
+"""
+
+
+def scripts_folder() -> Path:
+    """In an installed package scripts/ of hybrid/, in a checkout the one beside it. HybridError where there is none."""
+    return _folder("scripts", "scripts", "experiments")
+
+
+def _examples() -> dict[str, Path]:
+    return {path.name: path for path in sorted(_folder("classroom/examples", "docs/examples", "tiled.cu").glob("*.cu"))}
+
+
+def _folder(installed: str, checkout: str, within: str) -> Path:
+    package = Path(hybrid.__file__).resolve().parent
+    for folder in (package / installed, package.parent / checkout):
+        if (folder / within).exists():
+            return folder
+    raise HybridError(f"{package / installed} is missing: install this package again")
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
+    """What is to be shown, empty for the list, and the words that follow: its own options."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = Parser(
+        prog="python -m hybrid.lectures",
+        usage="%(prog)s [NAME [ARGUMENT...]]",
+        description="The lectures' scripts and example programs. Without a name they are listed.",
+        epilog=_MORE,
+    )
+    if not given or given[0].startswith("-"):
+        parser.parse_args(given)
+        return "", []
+    return one_of("lecture", given[0], [*SCRIPTS, *_examples()]), given[1:]
+
+
+def work(name: str, words: list[str]) -> int:
+    """The exit code."""
+    if not name:
+        _list()
+        return 0
+    if name in _examples():
+        print(_examples()[name].read_text(encoding="utf-8"), end="")
+        return 0
+    # The scripts' modules are no part of this package: a checkout starts them from scripts/.
+    sys.path.insert(0, str(scripts_folder()))
+    sys.argv = [f"python -m {NAME} {name}", *words]
+    try:
+        import_module("experiments.start").run(SCRIPTS[name][0])
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            raise HybridError(ended.code) from None
+        return int(ended.code or 0)
+    raise AssertionError("a script ends by itself")
+
+
+def _list() -> None:
+    for name, (_, summary) in SCRIPTS.items():
+        print(f"  {name:<12}{summary}")
+    print("\nprograms, to be shown, changed and given to python -m hybrid.lab run:")
+    for name, path in _examples().items():
+        (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
+        print(f"  {name:<12}{summary.removeprefix('// ').rstrip()}")
+
+
+def main() -> int:
+    """The command's exit code."""
+    return run_alone(NAME, lambda: work(*parse()))
