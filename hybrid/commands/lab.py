@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
     run.add_argument("--gpu", default="", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
-    run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: the source with counters in its margin, maps, the roofline")
+    run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, roofline")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
     exercises.add_argument("name", nargs="?", metavar="NAME")
     exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid.commands.parser import at_least
+from hybrid.commands.parser import at_least, file_name
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ def add_to(commands: Any, add_launch: Callable[[argparse.ArgumentParser], None])
     parser = commands.add_parser(
         "show", help="which thread loads what, step by step", description="Which thread loads and stores what?", epilog=_MORE
     )
-    parser.add_argument("file", metavar="NAME|FILE.cu")
+    parser.add_argument("file", type=file_name, metavar="NAME|FILE.cu")
     add_launch(parser)
     parser.add_argument("--width", type=at_least(1), default=_WIDTH, metavar="W", help=f"of square matrices ({_WIDTH})")
     parser.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")
     parser.add_argument("--tile", type=at_least(1), metavar="T", help="another width of the tiles than the file's (lectures: 2)")
     parser.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
-    parser.add_argument("--html", metavar="FILE", help="write a page with buttons that shows every block")
+    parser.add_argument("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -69,16 +69,15 @@ def work(options: argparse.Namespace) -> int:
 
 
 def _picture(options: argparse.Namespace) -> Picture:
-    from hybrid import classroom
     from hybrid.classroom.examination import Trials, chosen
     from hybrid.classroom.meaning import launch_of, meaning_of
     from hybrid.classroom.steps import picture, with_tile
     from hybrid.classroom.student_file import parsed, text_of
+    from hybrid.commands.lectures import examples
 
     path, tile = Path(options.file), options.tile
     if options.file in _LECTURES:
-        (folder,) = classroom.__path__
-        path, tile = Path(folder, "lectures", f"{options.file}.cu"), tile or 2
+        path, tile = examples()[f"{options.file}.cu"], tile or 2
     text = text_of(str(path))
     file, kernel, instance = chosen(parsed(path, with_tile(text, tile) if tile else text), options.kernel)
     meaning = meaning_of(file, kernel, dict(options.let))

@@ -39,7 +39,8 @@ def scripts_folder() -> Path:
     return _folder("scripts", "scripts", "experiments")
 
 
-def _examples() -> dict[str, Path]:
+def examples() -> dict[str, Path]:
+    """The programs, by the names of their files."""
     return {path.name: path for path in sorted(_folder("classroom/examples", "docs/examples", "tiled.cu").glob("*.cu"))}
 
 
@@ -63,7 +64,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
     if not given or given[0].startswith("-"):
         parser.parse_args(given)
         return "", []
-    return one_of("lecture", given[0], [*SCRIPTS, *_examples()]), given[1:]
+    return one_of("lecture", given[0], [*SCRIPTS, *examples()]), given[1:]
 
 
 def work(name: str, words: list[str]) -> int:
@@ -71,8 +72,8 @@ def work(name: str, words: list[str]) -> int:
     if not name:
         _list()
         return 0
-    if name in _examples():
-        print(_examples()[name].read_text(encoding="utf-8"), end="")
+    if name in examples():
+        print(examples()[name].read_text(encoding="utf-8"), end="")
         return 0
     # The scripts' modules are no part of this package: a checkout starts them from scripts/.
     sys.path.insert(0, str(scripts_folder()))
@@ -90,7 +91,7 @@ def _list() -> None:
     for name, (_, summary) in SCRIPTS.items():
         print(f"  {name:<12}{summary}")
     print("\nprograms, to be shown, changed and given to python -m hybrid.lab run:")
-    for name, path in _examples().items():
+    for name, path in examples().items():
         (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
         print(f"  {name:<12}{summary.removeprefix('// ').rstrip()}")
 

@@ -89,7 +89,7 @@ class MachineModel:
         "multiply-adds of a tile on a CPU: progress is shown after each tile, and BLAS packs B anew for it; estimated: seconds",
     )
     least_cpu_panel_rows: int = _of_h200(
-        1000, "rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC"
+        2000, "rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC"
     )
     most_cpu_row_panels: int = _of_h200(512, "row panels on a CPU; estimated")
 

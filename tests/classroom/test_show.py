@@ -143,13 +143,13 @@ def test_the_page_shows_each_step_in_a_browser(tmp_path, capsys):
         for width in (360, 1280):
             seen.open(page, width)
             assert seen.value("document.documentElement.scrollWidth") <= width
-            assert seen.value(said) == "Block (0,0), step 1 of 9, 0 barriers passed, line 10"
+            assert seen.value(said) == "Block (0,0), step 1 of 9, 0 barriers passed, line 11"
             assert seen.value("[...document.querySelectorAll('.cell.now')].map((each) => each.id).join()") == (
                 "cell-0-0,cell-0-1,cell-0-4,cell-0-5,cell-3-0,cell-3-1,cell-3-2,cell-3-3"
             )
             seen.value("document.getElementById('phase-after').click()")
             seen.value(after)
-            assert seen.value(said) == "Block (0,0), step 4 of 9, 1 barrier passed, line 13"
+            assert seen.value(said) == "Block (0,0), step 4 of 9, 1 barrier passed, line 14"
             assert (
                 seen.value("[...document.querySelectorAll('.grown')].map((each) => each.style.height).join()")
                 == "50%,50%,50%,50%"
@@ -159,6 +159,6 @@ def test_the_page_shows_each_step_in_a_browser(tmp_path, capsys):
             )
             seen.value("document.querySelectorAll('#blocks button')[3].click()")
             seen.value(f"for (let i = 0; i < 20; ++i) {after}")
-            assert seen.value(said) == "Block (1,1), step 9 of 9, 4 barriers passed, line 16"
+            assert seen.value(said) == "Block (1,1), step 9 of 9, 4 barriers passed, line 17"
             assert seen.requested() == [page.as_uri()]
             assert seen.complaints() == []

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// A thread for each element, all from global memory; see it with python -m hybrid.lab show element
 #define TILE_WIDTH 16
 __global__ void MatrixMulKernel(float* M, float* N, float* P, int Width)
 {
