@@ -6,7 +6,7 @@ from importlib import import_module
 
 from hybrid import __version__
 from hybrid.core.settings import one_of
-from hybrid.errors import UsageError
+from hybrid.errors import HybridError, UsageError
 from hybrid.host.streams import open_streams
 
 COMMANDS = {
@@ -18,27 +18,52 @@ COMMANDS = {
     "lectures": "the lectures' figures and programs",
     "paths": "count the paths of a length, exactly, by matrix powers",
 }
+FOR_SHELLS = {
+    "completion": "print completion of the commands hybrid-... for bash",
+    "man": "write their manual pages to a folder",
+}
 
 
 def main() -> int:
     """Without a word, or with one that asks for help, the list; `python -m hybrid matmul` is `python -m hybrid.matmul`."""
     open_streams()
     word = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if word == "--version":
-        print(f"hybrid-runner {__version__}")
-        return 0
-    if word in ("-h", "--help", "help"):
-        print(f"hybrid-runner {__version__}: python -m hybrid.COMMAND --help tells more\n")
-        for name, summary in COMMANDS.items():
-            print(f"  hybrid.{name:<10}{summary}")
-        return 0
     try:
-        command = one_of("command", word.removeprefix("hybrid."), COMMANDS)
-    except UsageError as error:
+        if word in ("-h", "--help", "help"):
+            _list()
+        elif word == "--version":
+            print(f"hybrid-runner {__version__}")
+        elif word in FOR_SHELLS:
+            _serve_shell(word, sys.argv[2:])
+        else:
+            command = one_of("command", word.removeprefix("hybrid."), [*COMMANDS, *FOR_SHELLS])
+            del sys.argv[1]
+            return import_module(f"hybrid.{command}").main()
+    except HybridError as error:
         print(f"hybrid: {error}", file=sys.stderr)
         return error.exit_code
-    del sys.argv[1]
-    return import_module(f"hybrid.{command}").main()
+    return 0
+
+
+def _list() -> None:
+    print(f"hybrid-runner {__version__}: python -m hybrid.COMMAND --help tells more\n")
+    for name, summary in COMMANDS.items():
+        print(f"  hybrid.{name:<12}{summary}")
+    print()
+    for word, summary in FOR_SHELLS.items():
+        print(f"  hybrid {word:<12}{summary}")
+
+
+def _serve_shell(word: str, given: list[str]) -> None:
+    from hybrid.commands import shell
+
+    if len(given) != (word == "man"):
+        raise UsageError(f"python -m hybrid {word} takes {'the name of a folder' if word == 'man' else 'nothing more'}")
+    if word == "completion":
+        print(shell.completion(list(COMMANDS)), end="")
+    else:
+        for page in shell.write_manual(given[0], list(COMMANDS)):
+            print(page)
 
 
 if __name__ == "__main__":

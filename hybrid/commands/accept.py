@@ -57,8 +57,7 @@ def _minutes(text: str) -> float:
     return value
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings. Whatever the environment says, products are checked where they are multiplied."""
+def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.accept", description="Test that all devices of a job are right and equally fast.", epilog=_MORE
     )
@@ -72,7 +71,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
     parser.add_argument("--html", type=file_name, metavar="FILE", help="write the result as a page")
     add_job_options(parser)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings. Whatever the environment says, products are checked where they are multiplied."""
+    options = build_parser().parse_args(arguments)
     flags = {name: getattr(options, name) for name in ("device", "threads", "stall", "host_memory", "gpu_memory")}
     return options, Settings.gather({**flags, "check": "on", "on_fault": "raise"})
 

@@ -30,8 +30,7 @@ exit codes: 0 nothing is wrong, 1 something is, or a failure, 2 wrong usage
 """
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings."""
+def build_parser() -> Parser:
     parser = Parser(prog="python -m hybrid.doctor", description="Find what keeps a job from running well.", epilog=_MORE)
     parser.add_argument(
         "--json",
@@ -43,7 +42,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         "--clean", action="store_true", help="only name and remove what killed jobs of yours left on this machine"
     )
     add_job_options(parser)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings."""
+    options = build_parser().parse_args(arguments)
     return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
 
 

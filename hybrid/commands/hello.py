@@ -52,8 +52,7 @@ class RankLocation:
     runs_kernel: bool  # False: neither a GPU nor an emulated one can be used
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings; UsageError for what no GPU can do."""
+def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.hello", description="Every rank greets, from its CPU threads and its GPU.", epilog=_MORE
     )
@@ -62,7 +61,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     parser.add_argument("--device", help="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
     add_job_options(parser)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings; UsageError for what no GPU can do."""
+    options = build_parser().parse_args(arguments)
     if options.threads_per_block > MOST_BLOCK:
         raise UsageError(f"--threads-per-block {options.threads_per_block}: a block has at most {MOST_BLOCK} threads")
     if options.blocks * options.threads_per_block > MOST_LINES:

@@ -47,10 +47,7 @@ exit codes: 0 the kernel is right, or the program ends with 0 and no error was f
 """
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options. What follows -- is for the program that is run."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    own, for_program = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.lab", description="Run a CUDA kernel or program of your own without a GPU, and find its errors."
     )
@@ -79,7 +76,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         _add_launch(judging)
         _add_json(judging)
     lab_show.add_to(commands, _add_launch)
-    options = parser.parse_args(own)
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options. What follows -- is for the program that is run."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own, for_program = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    options = build_parser().parse_args(own)
     options.arguments = for_program
     if for_program and options.command != "run":
         raise UsageError(f"{options.command} takes nothing after --")

@@ -52,19 +52,29 @@ def _folder(installed: str, checkout: str, within: str) -> Path:
     raise HybridError(f"{package / installed} is missing: install this package again")
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
-    """What is to be shown, empty for the list, and the words that follow: its own options."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.lectures",
         usage="%(prog)s [NAME [ARGUMENT...]]",
         description="The lectures' scripts and example programs. Without a name they are listed.",
         epilog=_MORE,
     )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a lecture, with its own options, or a program")
+    return parser
+
+
+def what_there_is() -> list[str]:
+    """Names of lectures and programs."""
+    return [*SCRIPTS, *examples()]
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
+    """What is to be shown, empty for the list, and the words that follow: its own options."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0].startswith("-"):
-        parser.parse_args(given)
+        build_parser().parse_args(given)
         return "", []
-    return one_of("lecture", given[0], [*SCRIPTS, *examples()]), given[1:]
+    return one_of("lecture", given[0], what_there_is()), given[1:]
 
 
 def work(name: str, words: list[str]) -> int:

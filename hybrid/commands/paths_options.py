@@ -37,8 +37,7 @@ exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 a product or the result fa
 """
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings; UsageError for what makes no sense whatever the graph."""
+def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.paths", epilog=_MORE, description="Count the paths of a length, exactly, by matrix powers."
     )
@@ -61,7 +60,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         "--out", type=file_name, metavar="FILE", help="write all rows and columns: .csv, .json, or .npy where int64 holds them"
     )
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings; UsageError for what makes no sense whatever the graph."""
+    options = build_parser().parse_args(arguments)
     one_of("dtype", options.dtype, ITEM_SIZES)
     if options.format is not None:
         one_of("format", options.format, FORMATS)

@@ -61,7 +61,7 @@ _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts
 _PREFIX = "HYBRID_"
 _RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
 _OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", *_OF_SCRIPTS))
-_ALLOWED = {
+ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "precision": ("auto", "native", "fast"),
     "transport": ("auto", "host", "peers", "nccl"),
@@ -109,8 +109,8 @@ def _validated(setting: Field[Any], value: Any) -> Any:
         raise UsageError(f"{setting.name} must not be negative, not {value}")
     if kind is float and not math.isfinite(value):
         raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never")
-    if setting.name in _ALLOWED:
-        one_of(setting.name, value, _ALLOWED[setting.name])
+    if setting.name in ALLOWED:
+        one_of(setting.name, value, ALLOWED[setting.name])
     if setting.name == "message_bytes" and value == 0:
         raise UsageError("message_bytes must be at least 1")
     return value

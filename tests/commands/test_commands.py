@@ -73,7 +73,7 @@ def test_an_empty_name_of_a_file_is_refused(words):
 
 @pytest.mark.parametrize(("words", "said"), [
     ("strat tiles", "argument COMMAND: unknown choice 'strat': did you mean 'start'?"),
-    ("dance", "argument COMMAND: unknown choice 'dance': one of run, exercises, start, check, grade"),
+    ("dance", "argument COMMAND: unknown choice 'dance': one of run, exercises, start, check, grade, show"),
     ("run x.cu --sise 3", "unknown option --sise: did you mean --sizes?"),
 ])  # fmt: skip
 def test_what_is_no_command_or_option_of_a_command_s_own_commands(words, said):

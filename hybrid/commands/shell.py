@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""What a shell and man(1) know of the commands, made from their parsers: completion of words, and manual pages."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+
+from hybrid import __version__
+from hybrid.arrays.fill import FILLS
+from hybrid.commands.parser import Parser, file_name
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.settings import ALLOWED
+from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import CATALOGUE
+
+_PARSERS = {"matmul": "matmul_options", "paths": "paths_options"}  # modules; the others have their command's name
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    **ALLOWED,
+    "kernel": ("auto", "list", *(kernel.name for kernel in CATALOGUE)),
+    "dtype": tuple(ITEM_SIZES),
+    "fill": FILLS,
+    "graph": ("ten", "five"),
+}
+_OWN_VALUES = {"lab": {"kernel": ()}}  # where an option of the same name takes something else
+_COMPLETION = """\
+# For bash: source <(python -m hybrid completion)
+_hybrid() {
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
+    if [ "$word" = = ]; then word=; elif [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
+    case ${COMP_WORDS[0]##*/}:$before in
+%s
+    esac
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+}
+complete -o default -F _hybrid %s
+"""
+
+
+def parser_of(name: str) -> Parser:
+    """A command's."""
+    module = import_module(f"hybrid.commands.{_PARSERS.get(name, name)}")
+    parser = module.build_parser()
+    assert isinstance(parser, Parser)
+    return parser
+
+
+def completion(names: list[str]) -> str:
+    """A script for bash that completes options, their values, and names of files."""
+    cases = [line for name in names for line in _cases(name)]
+    return _COMPLETION % ("\n".join(f"        {line}" for line in cases), " ".join(f"hybrid-{name}" for name in names))
+
+
+def _cases(name: str) -> Iterator[str]:
+    """For each option that takes a value what it may be (nothing for files and numbers, which the shell completes as files);
+    then the words that may stand anywhere."""
+    words: list[str] = []
+    values_of: dict[str, tuple[str, ...]] = {}  # by a pattern of the options
+    for parser in _with_parts(parser_of(name)):
+        for action in parser._actions:
+            values = _values(name, action)
+            words += [option for option in action.option_strings if option.startswith("--")]
+            if not action.option_strings:
+                words += values
+            elif action.nargs != 0:
+                values_of["|".join(f"hybrid-{name}:{option}" for option in action.option_strings)] = values
+    for pattern, values in values_of.items():
+        yield f'{pattern}) words="{" ".join(values)}" ;;'
+    yield f'hybrid-{name}:*) words="{" ".join(dict.fromkeys(words))}" ;;'
+
+
+def _values(name: str, action: argparse.Action) -> tuple[str, ...]:
+    if action.choices is not None:
+        return tuple(map(str, action.choices))
+    if name == "lectures" and not action.option_strings:
+        from hybrid.commands.lectures import what_there_is
+
+        return tuple(what_there_is())
+    return _OWN_VALUES.get(name, {}).get(action.dest, _VALUES.get(action.dest, ()))
+
+
+def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The command's, and those of its own commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for part in action.choices.values():
+                yield from _with_parts(part)
+
+
+def write_manual(folder: str, names: list[str]) -> list[Path]:
+    """A page for each command, hybrid-NAME.1, in this folder, which is there."""
+    from hybrid.host.files import atomic_write
+
+    if not Path(folder).is_dir():
+        raise UsageError(f"{folder} is no folder")
+    pages = []
+    for name in names:
+        pages.append(Path(folder) / f"hybrid-{name}.1")
+        with atomic_write(str(pages[-1])) as beside:
+            beside.write_text(manual_page(name, [other for other in names if other != name]), encoding="utf-8")
+    return pages
+
+
+def manual_page(name: str, others: list[str]) -> str:
+    """In the language of man(7)."""
+    parser = parser_of(name)
+    summary = (parser.description or "").splitlines()[0].rstrip(".")
+    lines = [
+        f'.TH HYBRID\\-{name.upper()} 1 "" "hybrid\\-runner {__version__}" "User Commands"',
+        ".SH NAME",
+        f"hybrid\\-{name} \\- {_text(summary)}",
+        ".SH SYNOPSIS",
+        *_synopsis(parser),
+        ".SH DESCRIPTION",
+        _text(parser.description or ""),
+        ".PP",
+        f'.B hybrid\\-{name}\nis the same as\n.BR "{_text(parser.prog)}" .',
+    ]
+    for part in _with_parts(parser):
+        title = "" if part is parser else part.prog.removeprefix(parser.prog).strip()
+        for group in part._action_groups:
+            entries = [line for action in group._group_actions for line in _entry(part, action)]
+            heading = (group.title or "").replace("positional arguments", "arguments")
+            if entries:
+                lines += [f".SH {_text(f'{title} {heading}'.strip().upper())}", *entries]
+        if part.epilog:
+            lines += [".SH NOTES" if part is parser else f".SH {_text(title.upper())} NOTES", ".nf", _text(part.epilog), ".fi"]
+    seen = ", ".join(f"\\fBhybrid\\-{other}\\fR(1)" for other in others)
+    return "\n".join([*lines, ".SH SEE ALSO", seen]) + "\n"
+
+
+def _synopsis(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield f".B {_text(parser.prog)}"
+    given = [action for action in parser._actions if not action.option_strings]
+    yield _text(" ".join(["[OPTION...]", *(_placeholder(action) for action in given)]))
+
+
+def _entry(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
+    """An option or argument with its help; nothing for what has none."""
+    if isinstance(action, argparse._SubParsersAction):
+        for choice in action._choices_actions:
+            yield f".TP\n.B {_text(choice.dest)}\n{_text(choice.help or '')}"
+        return
+    if not action.help:
+        return
+    takes = "" if action.nargs == 0 else f" \\fI{_text(_placeholder(action))}\\fR"
+    names = ", ".join(f"\\fB{_text(option)}\\fR" for option in action.option_strings)
+    yield f".TP\n{names + takes if names else takes.strip()}\n{_text(parser._get_formatter()._expand_help(action))}"
+
+
+def _placeholder(action: argparse.Action) -> str:
+    """What stands for its value: as the metavar says, or its choices, or its name."""
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
+    if action.metavar is None and action.choices is not None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    name = action.metavar or (action.dest.upper() if action.option_strings else action.dest)
+    files = action.type is file_name and action.nargs in ("+", "*")
+    return f"{name}..." if files else f"[{name}]" if action.nargs == "?" else name
+
+
+def _text(text: str) -> str:
+    """With what troff would take for its own marked as text."""
+    marked = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"^([.'])", r"\\&\1", marked, flags=re.MULTILINE)
