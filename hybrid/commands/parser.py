@@ -14,6 +14,7 @@ from hybrid.errors import UsageError
 from hybrid.ranks.launcher import rank_by_launcher
 
 _WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _RENAMED = {"--road": "--transport"}
 
 
@@ -96,6 +97,8 @@ def file_name(text: str) -> str:
     """For argparse: the type of a file's name."""
     if not text:
         raise UsageError("the name of a file is missing")
+    if _URL.match(text):
+        raise UsageError(f"{text} is a URL: files that this machine sees are read and written, so fetch it first")
     return text
 
 

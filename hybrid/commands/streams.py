@@ -38,4 +38,4 @@ def print_line(name: str, text: object) -> None:
     with suppress(OSError):  # output that cannot be written must not hide the error itself
         sys.stdout.flush()
     with suppress(OSError):
-        os.write(2, f"{name}: {text}\n".encode())
+        os.write(2, f"{name}: {text}\n".encode(errors="backslashreplace"))  # names of files may be any bytes

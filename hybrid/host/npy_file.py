@@ -16,6 +16,7 @@ from hybrid.errors import HybridError, UsageError, one_line
 from hybrid.host.thread_map import rows_of_about
 
 _BYTES_AT_ONCE = 32 << 20
+_MAGIC = b"\x93NUMPY"
 
 
 class NpyFile:
@@ -25,11 +26,7 @@ class NpyFile:
         """UsageError for anything else, without the file's name."""
         if os.path.exists(path) and not os.path.isfile(path):
             raise UsageError("is not a regular file")
-        try:
-            with np.errstate(over="ignore"):  # refuses a header that promises more than there is
-                array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # it raises many kinds for a malformed header
-            raise UsageError(f"cannot be read as a .npy matrix: {one_line(error)}") from None
+        array = _mapped(path)
         if not isinstance(array, np.memmap) or array.ndim != 2:
             raise UsageError(f"does not hold a matrix: its shape is {getattr(array, 'shape', 'unknown')}")
         if array.dtype.kind not in "biuf":
@@ -79,3 +76,24 @@ class NpyFile:
             if not count:
                 raise HybridError(f"{self.path} has become shorter while it was read: it ends before byte {at + len(left)}")
             at, left = at + count, left[count:]
+
+
+def _mapped(path: str) -> np.ndarray:
+    """What NumPy makes of the file. UsageError, without the file's name, where that is nothing."""
+    try:
+        with open(path, "rb") as file:
+            begins = file.read(len(_MAGIC))
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}") from None
+    if begins != _MAGIC:
+        raise UsageError("is no .npy file: it does not begin like one")
+    try:
+        with np.errstate(over="ignore"):  # refuses a header that promises more than there is
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # it raises many kinds for a malformed header
+        text = str(error)
+        if "Python objects" in text:
+            raise UsageError("holds Python objects: matrices of numbers are read, and pickles are not") from None
+        if isinstance(error, OverflowError) or "greater than file size" in text:
+            raise UsageError("is cut short, or malformed: its header promises more elements than the file holds") from None
+        raise UsageError(f"has a malformed header: {one_line(error)}") from None

@@ -209,6 +209,7 @@ WRONG = [
     (["8", "8", "8", "--grid", "2x2"], "a grid 2x2 has 4 nodes, and this job 1"),
     (["8", "8", "8", "--a", "missing.npy"], "missing.npy cannot be read"),
     (["--a", "missing.npy"], "three sizes"),
+    (["8", "8", "8", "--a", "https://example.org/a.npy"], "https://example.org/a.npy is a URL"),
 ]
 
 
@@ -247,8 +248,9 @@ def test_files_that_are_no_matrices(tmp_path):
     (tmp_path / "text.npy").write_text("hello")
     for name, said in [
         ("line", "shape is (3,)"),
-        ("objects", "cannot be read"),
-        ("text", "cannot be read"),
+        ("objects", "holds Python objects"),
+        ("text", "is no .npy file"),
+        (os.fsdecode(b"\xff"), r"\udcff.npy cannot be read: No such file"),
         ("complex", "complex128"),
     ]:
         done = run("--a", f"{name}.npy", "--b", f"{name}.npy", cwd=tmp_path)

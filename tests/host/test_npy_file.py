@@ -59,5 +59,29 @@ def test_a_header_that_promises_more_than_the_file_holds(tmp_path, shape):
     with open(tmp_path / "m.npy", "wb") as file:
         np.lib.format.write_array_header_2_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
         file.write(MATRIX.tobytes())
-    with pytest.raises(UsageError, match=r"cannot be read as a \.npy matrix"):
+    with pytest.raises(UsageError, match="promises more elements than the file holds|malformed header"):
         NpyFile(str(tmp_path / "m.npy"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no .npy file"),
+        (b"PK\x03\x04 and so on", "is no .npy file"),
+        (b"\x93NUMPY", "malformed header"),
+        (b"\x93NUMPY\x09\x00\x10\x00{}", "malformed header"),
+        (b"\x93NUMPY\x01\x00\x05\x00{'a':", "malformed header"),
+    ],
+)
+def test_what_is_no_such_file_is_said_in_plain_words(tmp_path, content, said):
+    path = tmp_path / "m.npy"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=said) as refusal:
+        NpyFile(str(path))
+    assert "\n" not in str(refusal.value)
+    assert "allow_pickle" not in str(refusal.value)
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        NpyFile(str(tmp_path / "none.npy"))
+    np.save(path, np.array([[{}]]), allow_pickle=True)
+    with pytest.raises(UsageError, match="holds Python objects"):
+        NpyFile(str(path))
