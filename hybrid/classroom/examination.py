@@ -121,7 +121,7 @@ class Trials:
         outcomes = [Outcome(**_tuples(each)) for each in found]
         if not outcomes or outcomes[0].stopped:
             why = outcomes[0].why if outcomes else next(_stopped({}, ended, self.seconds), _cause(ended))
-            raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}")
+            raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}; lab run says where")
         accesses = [Access(**{**each, "block": tuple(each["block"])}) for each in found[0]["accesses"]]
         return Case(sizes, task.grid, task.block, {}, shared=task.shared), accesses
 

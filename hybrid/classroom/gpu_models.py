@@ -91,4 +91,4 @@ def named(name: str) -> GpuModel:
     for model in _MODELS:
         if model.name.lower() == wanted:
             return model
-    raise UsageError(f"--gpu {name}: the lab knows {', '.join(NAMES)}")
+    raise UsageError(f"no GPU {name!r} here: one of {', '.join(NAMES)}")

@@ -61,7 +61,7 @@ def build_parser() -> Parser:
     run.add_argument(
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
-    run.add_argument("--gpu", default="", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
+    run.add_argument("--gpu", type=_gpu, metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
     run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, roofline")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
     exercises.add_argument("name", nargs="?", metavar="NAME")
@@ -122,6 +122,12 @@ def _let(text: str) -> tuple[str, str]:
     return name.strip(), size.strip()
 
 
+def _gpu(name: str) -> GpuModel:
+    from hybrid.classroom.gpu_models import named
+
+    return named(name)
+
+
 def work(options: argparse.Namespace) -> int:
     """What the command says: the exit code."""
     from hybrid.host.files import refuse_same, refuse_unwritable
@@ -142,7 +148,6 @@ def work(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from hybrid.classroom.examination import usual_shapes
-    from hybrid.classroom.gpu_models import named
     from hybrid.classroom.lab_page import page_of
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
@@ -159,9 +164,8 @@ def _run(options: argparse.Namespace) -> int:
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
     if meaning.square and len(set(shapes[0])) > 1:
         raise UsageError(f"{kernel.name} has one size, so its matrices are square: --sizes takes three equal numbers")
-    model = named(options.gpu) if options.gpu else None
     examination = trials.examined(shapes)
-    gpu = _on_gpu(model, trials, examination) if model else None
+    gpu = _on_gpu(options.gpu, trials, examination) if options.gpu else None
     stream = sys.stderr if options.json == "-" else sys.stdout
     print("\n".join(told(trials.file, examination, gpu)), file=stream)
     if not examination.is_right:

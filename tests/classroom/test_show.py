@@ -103,6 +103,7 @@ def test_dynamic_shared_memory_and_a_template(tmp_path, capsys):
         (["tiled", "--of", "2,0"], UsageError, "--of 2,0: the grid has 2×2 blocks"),
         (["tiled", "--of", "2"], UsageError, "'2' is no X,Y"),
         (["element", "--sizes", "1", "2", "3"], UsageError, "MatrixMulKernel has one size"),
+        (["far.cu"], EmulationError, "cannot be shown: SIGSEGV ended it; lab run says where"),
         (["row.cu", "--tile", "2"], UsageError, "--tile changes the constant that is called TILE or BLOCK: the file has 0"),
         (["none.cu"], UsageError, "none.cu cannot be read"),
         (["endless.cu", "--stall", "3"], EmulationError, "cannot be shown: it had not ended after 3 s"),
@@ -112,6 +113,7 @@ def test_what_cannot_be_shown(tmp_path, monkeypatch, arguments, error, said):
     monkeypatch.chdir(tmp_path)
     text = (SOLUTIONS / "row.cu").read_text()
     Path("row.cu").write_text(text)
+    Path("far.cu").write_text(text.replace("sum += a[", "sum += a[1000000000000 + "))
     Path("endless.cu").write_text(text.replace("k < l; ++k", "k < l; k += 0").replace("sum += a", "sum = a"))
     with pytest.raises(error, match=re.escape(said)):
         lab.work(lab.parse(["show", *arguments]))

@@ -447,7 +447,7 @@ def checked(folder, capsys, exercise, text, replaced):
         text = text.replace(old, new)
     path = folder / "mine.cu"
     path.write_text(text)
-    code = lab.work(lab.parse(["check", exercise, str(path), "--stall", "8"]))
+    code = lab.work(lab.parse(["check", exercise, str(path), "--stall", "60"]))
     return code, capsys.readouterr().out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,10 +81,10 @@ def test_what_the_reader_took_before_it_left_is_whole(unbuffered):
 
 @pytest.mark.launcher
 def test_ranks_end_quietly_whatever_the_launcher_does_then():
-    """MPICH's mpirun is killed by its next write, Open MPI's goes on."""
+    """MPICH's mpirun is killed by its next write; Open MPI's goes on, or says in a line of its own that it aborts."""
     done = without_a_reader(*mpirun(2), *module("hybrid.matmul"), "300", "300", "300", "--print", "300")
-    assert done.stderr == ""
-    assert done.returncode in (0, 141, -13)
+    assert [line for line in done.stderr.splitlines() if not re.search(r"prterun: SIGPIPE detected", line)] == []
+    assert done.returncode in (0, 1, 141, -13)
 
 
 @pytest.mark.parametrize("words", ["scripts/run.sh --help", ".ci/run --list"])

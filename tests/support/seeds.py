@@ -15,15 +15,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="the seed of everything random: repeats the run that printed it")
 
 
-@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its seed, and pytest-xdist copies the options for its workers
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its seed
 def pytest_configure(config: pytest.Config) -> None:
     from hypothesis import settings
 
     if config.option.seed is None:
-        config.option.seed = secrets.randbelow(1 << 32)
+        config.option.seed = getattr(config, "workerinput", {}).get("seed", secrets.randbelow(1 << 32))
     config.option.hypothesis_seed = str(config.option.seed)
     settings.register_profile("tests", print_blob=True, deadline=None)
     settings.load_profile("tests")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist's workers get the seed of the process that started them."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
