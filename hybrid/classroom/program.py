@@ -13,15 +13,20 @@ from pathlib import Path
 
 from hybrid.classroom.launches import rewritten
 from hybrid.classroom.program_findings import Account, account_of
-from hybrid.classroom.student_file import INCLUDE, StudentFile, kernels_of, text_of, with_dynamic_shared
+from hybrid.classroom.program_ranks import of_all_ranks
+from hybrid.classroom.student_file import INCLUDE, StudentFile, blanked, kernels_of, text_of, with_dynamic_shared
 from hybrid.classroom.unsupported import refuse_unsupported
 from hybrid.emulation import whole_program
+from hybrid.errors import HybridError, UsageError
+from hybrid.ranks.launcher import compiler_flags, mpirun, variable_of_rank
 
 _OF_CUDA = {  # whose contents the CPU runtime has
     *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
     *("device_functions.h", "math_functions.h", "builtin_types.h"),
 }
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
+_MPI = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]mpi\.h[>\"]", re.MULTILINE)
+_USUAL_RANKS = 2
 
 
 @dataclass
@@ -43,6 +48,10 @@ class _Texts:
             if quoted and (path.parent / quoted).is_file():
                 self.collect(path.parent / quoted, text_of(str(path.parent / quoted)))
 
+    def have(self, pattern: re.Pattern[str]) -> bool:
+        """Also in a comment: it does no harm to compile with OpenMP or MPI what does not use it."""
+        return any(pattern.search(text) for _, text in self.found.values())
+
     def for_cpu(self) -> Iterator[tuple[str, str]]:
         """Each file's name and text. UsageError where one has what is not supported."""
         for path, (name, text) in self.found.items():
@@ -56,14 +65,42 @@ class _Texts:
         return f'{found[1]}"{own[0]}"' if own else "" if name in _OF_CUDA else found[0]
 
 
-def ran(file: StudentFile, arguments: Sequence[str], seconds: int, show: Callable[[str], None]) -> Account:
-    """Run it; `show` is given its output. UsageError for what is not supported, EmulationError if it does not compile."""
+def is_program(file: StudentFile) -> bool:
+    """Whether it has a main function and, itself or in its own headers, launches kernels."""
+    return file.has_main and any("<<<" in blanked(text) for _, text in _texts(file).found.values())
+
+
+def _texts(file: StudentFile) -> _Texts:
     texts = _Texts()
     texts.collect(file.path, file.text)
+    return texts
+
+
+def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
+    try:
+        return whole_program.Ranks(ranks, mpirun(ranks), variable_of_rank(), compiler_flags())
+    except FileNotFoundError as missing:
+        raise HybridError(f"{file.path} is a program of MPI (mpi.h): {missing}") from None
+
+
+def ran(
+    file: StudentFile, arguments: Sequence[str], seconds: int, show: Callable[[str], None], ranks: int | None = None
+) -> Account:
+    """Run it; `show` is given its output. UsageError for what is not supported, EmulationError if it does not compile.
+
+    `ranks`: of a program of MPI, which runs on two without it.
+    """
+    texts = _texts(file)
     (name, text), *others = texts.for_cpu()
+    flags = ["-fopenmp"] if texts.have(_OPENMP) else []
+    started = None
+    if texts.have(_MPI):
+        started = _started(file, ranks or _USUAL_RANKS)
+        flags += started.flags
+    elif ranks:
+        raise UsageError(f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI")
     sources = {path.name: text.split("\n") for path, (_, text) in texts.found.items()}
     with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-        openmp = _OPENMP.search(file.text) is not None
-        program, warnings = whole_program.built(Path(folder, name), text, dict(others), openmp=openmp)
-        outcome = whole_program.run(program, str(file.path), arguments, seconds, show)
-        return account_of(outcome, program, warnings, sources, seconds)
+        program, warnings = whole_program.built(Path(folder, name), text, dict(others), flags)
+        outcomes = whole_program.run(program, str(file.path), arguments, seconds, show, started)
+        return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])

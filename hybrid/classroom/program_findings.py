@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.allocations import Allocations
+from hybrid.classroom.compiler_warnings import dropped_results, used_without_value
 from hybrid.classroom.sanitizers import race_told
 from hybrid.classroom.symbols import symbols_of
 from hybrid.core.text import counted
@@ -27,12 +28,6 @@ _NOTES = {
     "unflushed": "what kernels printed last was not shown: it is shown when the host waits for them, as in "
     "cudaDeviceSynchronize(), and not at the program's end",
 }
-_DROPPED = re.compile(r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: ignoring return", re.MULTILINE)
-_NO_VALUE = re.compile(
-    r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: (?:variable )?'([^'\n]+)' is (?:used uninitialized|uninitialized when used)",
-    re.MULTILINE,
-)
-
 _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
 
 Place = tuple[str, int]  # a file's name and a line
@@ -64,17 +59,13 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
     """`program`: the executable, which still exists; `warnings`: the compiler's."""
     telling = _Telling(ran, program, sources, seconds)
     found = [
-        Finding(f"line {line} uses {name}, which has no value yet", ((file, int(line)),))
-        for file, line, name in _values(warnings)
+        Finding(f"line {line} uses {name}, which has no value yet", ((file, line),))
+        for file, line, name in used_without_value(warnings)
     ]
     found += telling.findings()
     launches = next((each["launches"] for each in ran.findings if each["event"] == "end"), None)
-    dropped = {(file, int(line)) for file, line in _DROPPED.findall(warnings)}
-    return Account(ran.status, launches, tuple(found), tuple(telling.notes()), telling.first_failed(dropped), sources)
-
-
-def _values(warnings: str) -> list[tuple[str, str, str]]:
-    return list(dict.fromkeys(_NO_VALUE.findall(re.sub("[‘’]", "'", warnings))))
+    failed = telling.first_failed(dropped_results(warnings))
+    return Account(ran.status, launches, tuple(found), tuple(telling.notes()), failed, sources)
 
 
 class _Telling:
@@ -82,7 +73,7 @@ class _Telling:
 
     def __init__(self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int) -> None:
         self._events, self._seconds = ran.findings, seconds
-        self._own = next(iter(sources))
+        self._sources, self._own = sources, next(iter(sources))
         self._allocations = Allocations(ran.findings, sources)
         self._symbols = symbols_of(program)
         offsets = sorted({offset for each in ran.findings for key in _PLACES for offset in _listed(each.get(key, 0)) if offset})
@@ -200,7 +191,8 @@ class _Telling:
         at = f"{where}{self._by(event)}"
         name = signal.Signals(event["signal"])
         if name == signal.SIGALRM:
-            why = "an endless loop, or much work for a CPU"
+            source = self._sources[place[0]][place[1] - 1] if place[1] else ""
+            why = "a message or a rank that never came" if "MPI_" in source else "an endless loop, or much work for a CPU"
             text = f"{who} had not ended after {self._seconds} s, which --stall sets; it was in {at}: {why}"
         elif name == signal.SIGSEGV and event["number"]:
             array = self._allocations.name(event["number"])

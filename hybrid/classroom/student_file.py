@@ -114,11 +114,6 @@ class StudentFile:
     def lines(self) -> Sequence[str]:
         return self.text.split("\n")
 
-    @property
-    def is_program(self) -> bool:
-        """Whether it has a main function and launches kernels."""
-        return self.has_main and "<<<" in blanked(self.text)
-
 
 def read(path: str) -> StudentFile:
     """UsageError where there is no such file."""

@@ -11,12 +11,7 @@ from hybrid.emulation.build import HERE
 from hybrid.errors import UsageError
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
-_MPI = (
-    "an MPI program (mpi.h). The lab runs one process: compile it with nvcc and mpicxx and start it with mpirun where there "
-    "are GPUs, or take out what is of MPI; the hybrid lecture's program runs without a GPU as mpirun -n 2 python -m hybrid.hello"
-)
 _HEADERS = {
-    r"mpi\.h$": _MPI,
     r"cublas": "cuBLAS",
     r"cusparse|cusolver|cufft|cudnn|nccl": "a library of CUDA's",
     r"curand": "cuRAND",
@@ -41,8 +36,7 @@ def refuse_unsupported(text: str, name: str) -> None:
     launches = [launch.opening for launch in launches_in(text, name)]
 
     def refuse(place: int, what: str) -> None:
-        of_runtime = "" if what is _MPI else ": the CPU runtime does not have that"
-        raise UsageError(f"{name}, line {text.count(chr(10), 0, place) + 1}: {what}{of_runtime}")
+        raise UsageError(f"{name}, line {text.count(chr(10), 0, place) + 1}: {what}: the CPU runtime does not have that")
 
     for found in _INCLUDE.finditer(text):
         what = next((what for pattern, what in _HEADERS.items() if re.match(pattern, found[1])), "")

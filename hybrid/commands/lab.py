@@ -61,6 +61,7 @@ def build_parser() -> Parser:
     run.add_argument(
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
     )
+    run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
     run.add_argument("--gpu", type=_gpu, metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
     run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, roofline")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
@@ -149,16 +150,19 @@ def work(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from hybrid.classroom.examination import usual_shapes
     from hybrid.classroom.lab_page import page_of
+    from hybrid.classroom.program import is_program
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
     from hybrid.reporting import html_page
 
     of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html")
     about_a_kernel = any(getattr(options, name) for name in of_a_kernel)
-    if not about_a_kernel and (file := read(options.file)).is_program:
+    if not about_a_kernel and is_program(file := read(options.file)):
         return _run_program(file, options)
-    if options.arguments:
-        raise UsageError(f"{options.file} is not run as a whole program, which has main() and launches: nothing can follow --")
+    if options.arguments or options.ranks:
+        raise UsageError(
+            f"{options.file} is not run as a whole program, which has main() and launches: nothing can follow --, and no --ranks"
+        )
     trials = _trials(options.file, options)
     kernel, meaning = trials.kernel, trials.meaning
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
@@ -192,9 +196,8 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
     from hybrid.classroom.program_report import as_record, told
 
     stream = sys.stderr if options.json == "-" else sys.stdout
-    account = ran(
-        file, options.arguments, options.stall or _PROGRAM_STALL, lambda line: print(line, end="", file=stream, flush=True)
-    )
+    seconds = options.stall or _PROGRAM_STALL
+    account = ran(file, options.arguments, seconds, lambda line: print(line, end="", file=stream, flush=True), options.ranks)
     print("\n".join(told(account)), file=stream)
     if options.json:
         from hybrid.reporting import jsonl

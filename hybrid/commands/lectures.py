@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +14,10 @@ import hybrid
 from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser
 from hybrid.core.settings import one_of
-from hybrid.errors import HybridError
+from hybrid.errors import HybridError, UsageError
 
 NAME = "hybrid.lectures"
+PROGRAMS = "programs"
 SCRIPTS = {  # what to type: the module of scripts/experiments, and what it shows
     "pmpp": ("lectures.pmpp", "one thread per row, column and element; matrix × vector; sizes of launches"),
     "2d": ("lectures.two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory; the roofline"),
@@ -30,6 +33,7 @@ _MORE = """\
 examples:
   python -m hybrid.lectures siegel --quick
   python -m hybrid.lectures pmpp --help
+  python -m hybrid.lectures programs && make -C programs lab
   python -m hybrid.lectures tiled.cu > tiled.cu && python -m hybrid.lab run tiled.cu
 """
 
@@ -42,6 +46,11 @@ def scripts_folder() -> Path:
 def examples() -> dict[str, Path]:
     """The programs, by the names of their files."""
     return {path.name: path for path in sorted(_folder("classroom/examples", "docs/examples", "tiled.cu").glob("*.cu"))}
+
+
+def programs_folder() -> Path:
+    """The lectures' programs with their Makefile."""
+    return _folder("classroom/programs", "docs/programs", "Makefile")
 
 
 def _folder(installed: str, checkout: str, within: str) -> Path:
@@ -59,13 +68,15 @@ def build_parser() -> Parser:
         description="The lectures' scripts and example programs. Without a name they are listed.",
         epilog=_MORE,
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a lecture, with its own options, or a program")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a lecture, with its own options, a program, or programs [FOLDER]"
+    )
     return parser
 
 
 def what_there_is() -> list[str]:
     """Names of lectures and programs."""
-    return [*SCRIPTS, *examples()]
+    return [*SCRIPTS, *examples(), PROGRAMS]
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
@@ -85,6 +96,9 @@ def work(name: str, words: list[str]) -> int:
     if name in examples():
         print(examples()[name].read_text(encoding="utf-8"), end="")
         return 0
+    if name == PROGRAMS:
+        _write_programs(Path(words[0] if words else PROGRAMS))
+        return 0
     # The scripts' modules are no part of this package: a checkout starts them from scripts/.
     sys.path.insert(0, str(scripts_folder()))
     sys.argv = [f"python -m {NAME} {name}", *words]
@@ -97,6 +111,16 @@ def work(name: str, words: list[str]) -> int:
     raise AssertionError("a script ends by itself")
 
 
+def _write_programs(folder: Path) -> None:
+    """Whole or not at all."""
+    if folder.exists():
+        raise UsageError(f"{folder} is there already: python -m {NAME} {PROGRAMS} FOLDER writes another one")
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.absolute().parent) as beside:
+        shutil.copytree(programs_folder(), Path(beside, "whole"), ignore=shutil.ignore_patterns("__pycache__", "__init__.py"))
+        Path(beside, "whole").rename(folder)
+    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
 def _list() -> None:
     for name, (_, summary) in SCRIPTS.items():
         print(f"  {name:<12}{summary}")
@@ -104,6 +128,7 @@ def _list() -> None:
     for name, path in examples().items():
         (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
         print(f"  {name:<12}{summary.removeprefix('// ').rstrip()}")
+    print(f"\n  {PROGRAMS:<12}writes a folder with the documents' whole programs, corrected, in C++ and CUDA, and their Makefile")
 
 
 def main() -> int:

@@ -28,6 +28,7 @@ _OPTIONS = {
 }
 # Bytes, of one that is limited. ThreadSanitizer begins with a file of half a megabyte, which it deletes.
 _MEMORY, _FILE = 4 << 30, 1 << 20
+_SHARED_BY_RANKS = 256 << 20  # of the memory that MPI's ranks share, which is a file in /dev/shm
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000  # CLONE_NEWUSER, CLONE_NEWNET of unshare(2)
 
@@ -68,20 +69,22 @@ def run_child(module: str, tasks: Sequence[dict[str, Any]], checks: str, seconds
     return Ended(_text(done.stdout), _text(done.stderr), done.returncode)
 
 
-def limits(seconds: float, *, sanitized: bool = False) -> Callable[[], None]:
-    """What a child that runs somebody's code does first."""
-    return partial(_limit, ctypes.CDLL(None), seconds, sanitized=sanitized)
+def limits(seconds: float, *, sanitized: bool = False, ranks: bool = False) -> Callable[[], None]:
+    """What a child that runs somebody's code does first. `ranks`: it is MPI's launcher, whose ranks have to find each other."""
+    return partial(_limit, ctypes.CDLL(None), seconds, sanitized=sanitized, ranks=ranks)
 
 
-def _limit(c: ctypes.CDLL, seconds: float, *, sanitized: bool) -> None:
+def _limit(c: ctypes.CDLL, seconds: float, *, sanitized: bool, ranks: bool) -> None:
     """In the child, before it becomes Python. Sanitizers reserve terabytes of addresses, and have a limit of their own."""
-    limits = {resource.RLIMIT_FSIZE: _FILE, resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: math.ceil(seconds) + 1}
+    largest = _SHARED_BY_RANKS if ranks else _FILE
+    limits = {resource.RLIMIT_FSIZE: largest, resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: math.ceil(seconds) + 1}
     if not sanitized:
         limits[resource.RLIMIT_AS] = _MEMORY
     for which, most in limits.items():
         resource.setrlimit(which, (most, most))
     c.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    c.unshare(_NEW_USER_AND_NETWORK)
+    if not ranks:
+        c.unshare(_NEW_USER_AND_NETWORK)
 
 
 def _text(output: bytes | None) -> str:

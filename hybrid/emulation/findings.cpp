@@ -57,7 +57,9 @@ __attribute__((constructor)) void begin()
     setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines come in the order of time, and before a crash
     const char *path = getenv("HYBRID_LAB_FINDINGS"), *seconds = getenv("HYBRID_LAB_SECONDS");
     if (!path || !seconds) return;
-    findings_file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    // Of several ranks each has a file of its own. The launcher says in a variable which rank this is.
+    const char *variable = getenv("HYBRID_LAB_RANK"), *rank = variable ? getenv(variable) : nullptr;
+    findings_file = open((std::string(path) + "." + (rank ? rank : "0")).c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     static char stack[SIGNAL_STACK];
     stack_t own = {};
     own.ss_sp = stack;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a whole program tells the process that has started it: a line of JSON for each finding, in the file that the environment
-// variable HYBRID_LAB_FINDINGS names.
+// variable HYBRID_LAB_FINDINGS names, followed by a dot and the rank.
 #pragma once
 #include "cuda_on_cpu.h"
 

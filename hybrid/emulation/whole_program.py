@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -31,29 +31,43 @@ _MOST_OUTPUT = 1 << 20  # bytes that are shown
 
 @dataclass(frozen=True)
 class Ran:
-    """`status` as of a process that was waited for; `findings`: what the runtime told (see findings.h)."""
+    """A process: `status` as of one that was waited for; `findings`: what the runtime told (see findings.h)."""
 
     status: int
     findings: tuple[dict[str, Any], ...]
 
 
-def built(source: Path, text: str, others: Mapping[str, str], *, openmp: bool = False) -> tuple[Path, str]:
+@dataclass(frozen=True)
+class Ranks:
+    """Of a program of MPI: how many processes, the command that starts them, and the variable that tells each its rank.
+
+    `flags`: what the compiler and the linker need for it.
+    """
+
+    number: int
+    launcher: Sequence[str]
+    variable: str
+    flags: Sequence[str]
+
+
+def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequence[str] = ()) -> tuple[Path, str]:
     """An executable beside `source`, whose text (already rewritten) is given, and the compiler's warnings.
 
-    `others`: own headers by the name by which the text includes them. EmulationError of kind "build" if it does not compile.
+    `others`: own headers by the name by which the text includes them; `more_flags`: the compiler's and the linker's, for OpenMP
+    and MPI. EmulationError of kind "build" if it does not compile.
     """
     program, folder = compiler(), source.parent
     for name, content in {source.name: text, **others}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
-    flags = [*_FLAGS, *_CHECKED, *native(), *(["-fopenmp"] if openmp else []), *([POISON] if takes(program, POISON) else [])]
+    flags = [*_FLAGS, *_CHECKED, *native(), *more_flags, *([POISON] if takes(program, POISON) else [])]
     include = ["-include", str(HERE / "host_api.h"), "-iquote", str(folder), f"-ffile-prefix-map={folder}/=", "-x", "c++"]
     log, compiled = folder / "compiler.log", folder / "program.o"
     with ThreadPoolExecutor(1) as others_compile:
         runtime = others_compile.submit(_runtime, program)
         warnings = compile_file(program, source.name, [*flags, *include, "-c", str(source), "-o", str(compiled)], log)
         objects = [*map(str, runtime.result()), str(compiled)]
-    link = [*(["-fopenmp"] if openmp else []), *objects, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
+    link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
     return folder / "program", warnings
 
@@ -71,19 +85,27 @@ def _runtime(program: str) -> list[Path]:
         return list(compiling.map(lambda name: cached(f"program-{name}-{key}.o", partial(compile_in, name=name)), _RUNTIME))
 
 
-def run(program: Path, name: str, arguments: Sequence[str], seconds: int, show: Callable[[str], None]) -> Ran:
-    """Run it in the caller's folder, as `name`; `show` is given what it writes to standard output and standard error."""
-    told = program.parent / "findings.jsonl"
-    told.touch()
-    environment = {**os.environ, "HYBRID_LAB_FINDINGS": str(told), "HYBRID_LAB_SECONDS": str(seconds)}
+def run(
+    program: Path, name: str, arguments: Sequence[str], seconds: int, show: Callable[[str], None], ranks: Ranks | None
+) -> list[Ran]:
+    """Run it in the caller's folder, as `name`, and tell of each rank what was found. All have the launcher's status.
+
+    `show` is given what it writes to standard output and standard error.
+    """
+    told = [program.parent / f"findings.{rank}" for rank in range(ranks.number if ranks else 1)]
+    for each in told:
+        each.touch()
+    environment = {**os.environ, "HYBRID_LAB_FINDINGS": str(program.parent / "findings"), "HYBRID_LAB_SECONDS": str(seconds)}
+    if ranks:
+        environment["HYBRID_LAB_RANK"] = ranks.variable
     with subprocess.Popen(  # noqa: S603
-        [name, *arguments],
-        executable=program,
+        [*ranks.launcher, str(program), *arguments] if ranks else [name, *arguments],
+        executable=None if ranks else program,
         stdin=sys.stdin if sys.stdin is not None and _is_file(sys.stdin) else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environment,
-        preexec_fn=limits(seconds + _LATER),
+        preexec_fn=limits(seconds + _LATER, ranks=ranks is not None),
     ) as process:
         overdue = threading.Timer(seconds + _LATER, process.kill)
         overdue.start()
@@ -93,9 +115,13 @@ def run(program: Path, name: str, arguments: Sequence[str], seconds: int, show: 
         finally:
             overdue.cancel()
             process.kill()
-    lines = told.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = [json.loads(line) for line in lines]
-    return Ran(status, tuple({**each, "file": Path(each["file"]).name} if "file" in each else each for each in found))
+    return [Ran(status, tuple(_findings(each))) for each in told]
+
+
+def _findings(told: Path) -> Iterator[dict[str, Any]]:
+    for line in told.read_text(encoding="utf-8", errors="replace").splitlines():
+        each = json.loads(line)
+        yield {**each, "file": Path(each["file"]).name} if "file" in each else each
 
 
 def _is_file(stream: Any) -> bool:

@@ -44,6 +44,26 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     return None
 
 
+def variable_of_rank() -> str:
+    """The environment variable in which the processes that `mpirun` starts find their rank."""
+    return next(rank for name, rank, *_ in _VARIABLES if (name == OPEN_MPI) == (family_of(_find_mpirun()[0]) == "Open MPI"))
+
+
+def compiler_flags() -> list[str]:
+    """What a C++ compiler must be told for a program that calls MPI, by the mpicc beside mpirun.
+
+    FileNotFoundError where there is none.
+    """
+    import shlex
+    import subprocess
+
+    mpicc = Path(_find_mpirun()[0]).with_name("mpicc")
+    if not mpicc.exists():
+        raise FileNotFoundError(f"no mpicc beside {_find_mpirun()[0]}: install your MPI's files for developers")
+    shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
+    return shlex.split(shown)[1:]
+
+
 def rank_by_launcher() -> int:
     """This process's rank by the launcher's variables; 0 when started without a launcher."""
     launch = launched()

@@ -114,7 +114,6 @@ def test_a_kernel_of_a_program_can_be_judged_alone(capsys):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("#include <mpi.h>\n", r"mine.cu, line 1: an MPI program \(mpi.h\).*mpirun"),
         ("// no cuBLAS: #include <mpi.h>\n#include <cublas_v2.h>\n", "line 2: cuBLAS: the CPU runtime does not have that"),
         ("texture<float> t;\n", "line 1: textures"),
         ("\nint main() { float* p; size_t pitch; cudaMallocPitch(&p, &pitch, 1, 1); }", "line 2: cudaMallocPitch"),

@@ -54,6 +54,20 @@ def test_what_a_lecture_says_and_how_it_ends_is_the_command_s(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_the_documents_programs_are_written_once(tmp_path):
+    done = successful(start(LECTURES, "programs", cwd=tmp_path))
+    files = {path.name: path.read_bytes() for path in (ROOT / "docs/programs").iterdir() if path.is_file()}
+    assert done.stdout == f"programs: {', '.join(sorted(files))}\n"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "programs").iterdir()} == files
+    (tmp_path / "programs" / "Makefile").write_text("mine")
+    again = start(LECTURES, "programs", cwd=tmp_path)
+    assert (again.returncode, again.stderr.count("\n"), "programs is there already" in again.stderr) == (2, 1, True)
+    assert (tmp_path / "programs" / "Makefile").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
+    successful(start(LECTURES, "programs", "others", cwd=tmp_path))
+    assert (tmp_path / "others" / "Makefile").read_bytes() == files["Makefile"]
+
+
 def test_a_program_is_printed_as_it_stands():
     assert successful(start(LECTURES, "tiled.cu")).stdout == (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8")
 
@@ -70,7 +84,12 @@ def installed(tmp_path_factory):
     site = tmp_path_factory.mktemp("site")
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "hybrid", site / "hybrid", ignore=ignore)
-    for source, part in (("kernels", "kernels/cuda"), ("scripts", "scripts"), ("docs/examples", "classroom/examples")):
+    for source, part in (
+        ("kernels", "kernels/cuda"),
+        ("scripts", "scripts"),
+        ("docs/examples", "classroom/examples"),
+        ("docs/programs", "classroom/programs"),
+    ):
         shutil.copytree(ROOT / source, site / "hybrid" / part, ignore=ignore)
     return site
 

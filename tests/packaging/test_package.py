@@ -20,7 +20,12 @@ from support.commands import ROOT
 SETUP = ConfigParser()
 SETUP.read(ROOT / "setup.cfg", encoding="utf-8")
 PACKAGES = SETUP["options"]["packages"].split()
-FOLDERS = {"hybrid.kernels.cuda": "kernels", "hybrid.classroom.examples": "docs/examples", "hybrid.scripts": "scripts"}
+FOLDERS = {
+    "hybrid.kernels.cuda": "kernels",
+    "hybrid.classroom.examples": "docs/examples",
+    "hybrid.classroom.programs": "docs/programs",
+    "hybrid.scripts": "scripts",
+}
 
 
 def folder_of(package):
