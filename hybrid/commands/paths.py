@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +38,7 @@ class Task:
     computation: Arithmetic | Chain
     rows: list[int]
     columns: list[int]
+    before: Arithmetic | None  # for --terms: of the power before, whose column is the sum's second factor
 
 
 @dataclass
@@ -68,28 +70,22 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
             print(f"{NAME}: {remark}", file=sys.stderr, flush=True)
     began = time.perf_counter()
     team.enter("multiply")
-    result = _multiply(team, task, root, settings)
+    found = _multiply(team, task, root, settings)
     with team.phase("report", timed=False), busy():
         if root is not None:
-            assert result is not None
-            _report(options, task, root, result, {"ranks": team.size, "settings": settings.as_dict()}, began)
+            _report(options, task, root, found, {"ranks": team.size, "settings": settings.as_dict()}, began)
     return 0
 
 
 def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData, Task]:
-    from hybrid.graphs.count_output import refuse_ending
-    from hybrid.graphs.graph import EXAMPLES, read_graph
+    from hybrid.graphs import picture
+    from hybrid.graphs.graph import read_graph
     from hybrid.graphs.markov import choose_chain
+    from hybrid.graphs.walk_list import refuse_many_terms
     from hybrid.graphs.walks import choose_arithmetic
-    from hybrid.host.files import refuse_same, refuse_unwritable
+    from hybrid.host.files import refuse_unwritable
 
-    json = None if options.json == "-" else options.json
-    if options.out:
-        refuse_ending(options.out)
-    for path in filter(None, (options.out, json)):
-        refuse_unwritable(path, 0 if path == options.out else None)  # its size is not known yet
-    files = {"GRAPH": None if options.graph in EXAMPLES else options.graph, "--out": options.out, "--json": json}
-    refuse_same(files, may_replace={})
+    _refuse_files(options)
     graph = read_graph(
         options.graph,
         options.format,
@@ -99,6 +95,8 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData,
     )
     if options.out:  # other formats take 2 bytes a number at least
         refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * len(graph.names) ** 2)
+    if options.picture:
+        picture.refuse(options.picture, len(graph.names))
     root = RootData(graph, graph.adjacency, [f"{options.graph}: {graph}"])
     rows, columns = (_vertices_asked_for(graph, name, options) for name in (options.tail, options.head))
     computation: Arithmetic | Chain
@@ -110,7 +108,30 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData,
         computation = choose_arithmetic(graph.adjacency, options.length, options.dtype)
         _refuse_too_much(computation, len(rows) * len(columns), settings)
     root.remarks.append(f"{computation}; {counted(computation.products, 'matrix product')}")
-    return root, Task(computation, rows, columns)
+    before = None
+    if options.terms:
+        refuse_many_terms(len(graph.names))
+        before = choose_arithmetic(graph.adjacency, options.length - 1, options.dtype)
+    return root, Task(computation, rows, columns, before)
+
+
+def _refuse_files(options: argparse.Namespace) -> None:
+    """UsageError for what could not be written, before anything is read."""
+    from hybrid.graphs.count_output import refuse_ending
+    from hybrid.graphs.graph import EXAMPLES
+    from hybrid.graphs.picture import refuse
+    from hybrid.host.files import refuse_same, refuse_unwritable
+
+    json = None if options.json == "-" else options.json
+    if options.out:
+        refuse_ending(options.out)
+    if options.picture:
+        refuse(options.picture)
+    for path in filter(None, (options.out, options.picture, json)):
+        refuse_unwritable(path, None if path == json else 0)  # its size is not known yet
+    graph = None if options.graph in EXAMPLES else options.graph
+    files = {"GRAPH": graph, "--out": options.out, "--picture": options.picture, "--json": json}
+    refuse_same(files, may_replace={})
 
 
 def _vertices_asked_for(graph: Graph, name: str | None, options: argparse.Namespace) -> list[int]:
@@ -130,8 +151,9 @@ def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -
         )
 
 
-def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings) -> np.ndarray | None:
-    """The rows and columns asked for at rank 0, None on the others. Every rank calls it."""
+def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The rows and columns asked for at rank 0, and for --terms a column of the power before; None on the others. Every rank
+    calls it."""
     from hybrid.api import multiply
     from hybrid.graphs import markov, walks
     from hybrid.reporting.progress import Progress
@@ -145,58 +167,35 @@ def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings)
     matrix = root.matrix if root is not None else None
     with Progress() if team.rank == 0 else nullcontext(lambda *told: None) as told:
         progress = partial(told, "multiply")
-        if isinstance(task.computation, walks.Arithmetic):
-            return walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress)
-        return markov.carry_out(task.computation, matrix, product, progress)
+        if not isinstance(task.computation, walks.Arithmetic):
+            return markov.carry_out(task.computation, matrix, product, progress), None
+        result = walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress)
+        if task.before is None:
+            return result, None
+        everywhere = list(range(task.before.vertices))
+        return result, walks.carry_out(task.before, matrix, everywhere, task.columns, product, partial(told, "terms"))
 
 
 def _report(
-    options: argparse.Namespace, task: Task, root: RootData, result: np.ndarray, job: dict[str, Any], began: float
+    options: argparse.Namespace, task: Task, root: RootData, found: Sequence[np.ndarray | None], job: dict[str, Any], began: float
 ) -> None:
     import numpy as np
 
-    from hybrid.graphs import count_output, markov, walks
-    from hybrid.reporting import jsonl
+    from hybrid.commands.paths_report import Counted, report
+    from hybrid.graphs import markov, walks
 
+    result, column = found
+    assert result is not None
     if isinstance(task.computation, walks.Arithmetic):
         numbers = walks.as_integers(task.computation, result)
     else:
         markov.confirm(task.computation, result)
         numbers = result[np.ix_(task.rows, task.columns)]
+    if column is not None and task.before is not None:
+        column = walks.as_integers(task.before, column)[:, 0]
     seconds = time.perf_counter() - began
-    names = root.graph.names
-    rows, columns = ([names[index] for index in indices] for indices in (task.rows, task.columns))
-    if options.out:
-        count_output.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
-        rows, columns = rows[: options.printed], columns[: options.printed]
-    shown = numbers[: len(rows), : len(columns)]
-    single = count_output.text(numbers[0, 0]) if options.tail is not None and options.head is not None else None
-    stream = sys.stderr if options.json == "-" else sys.stdout
-    print(count_output.table(shown, rows, columns) if single is None else single, file=stream)
-    if len(names) > options.printed and single is None:
-        more = options.out or "--out FILE writes all, --print K shows more"
-        print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)
-    if options.json:
-        record = {
-            "command": "paths",
-            "graph": options.graph,
-            "length": options.length,
-            "from": options.tail,
-            "to": options.head,
-            "vertices": len(names),
-            "stochastic": options.stochastic,
-            "dtype": options.dtype,
-            "arithmetic": str(task.computation),
-            "products": task.computation.products,
-            "seconds": seconds,
-            "result": single,
-            "arguments": sys.argv[1:],
-            "rows": rows,
-            "columns": columns,
-            "numbers": [list(map(count_output.shortened, line)) for line in shown],
-        }
-        jsonl.write({**record, **job}, options.json)
-    sys.stdout.flush()
+    counted = Counted(root.graph, task.computation, task.rows, task.columns, numbers, column, seconds)
+    report(options, counted, job)
 
 
 def main() -> int:

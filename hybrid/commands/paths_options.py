@@ -10,6 +10,7 @@ from hybrid.commands.parser import Parser, add_job_options, at_least, file_name
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import UsageError
+from hybrid.graphs.limits import MOST_LISTED, MOST_STEPS
 
 PRINTED = 10  # rows and columns of the matrix that are shown
 FORMATS = ("edges", "csv", "mtx", "npy")
@@ -28,11 +29,13 @@ Vertices without names are numbered from 1. A loop counts once. With --stochasti
 
 examples:
   python -m hybrid.paths ten --length 4
-  python -m hybrid.paths ten --length 4 --from C --to J
+  python -m hybrid.paths ten --length 4 --from C --to J --terms
+  python -m hybrid.paths ten --length 4 --from C --to J --list --picture walks.svg
   mpirun -n 2 python -m hybrid.paths five --length 10000 --from A --to B
   python -m hybrid.paths chain.csv --stochastic --length 50 --out after50.csv
 
-Standard output holds the number, or the matrix; standard error tells the arithmetic that made it exact.
+Standard output holds the number, or the matrix, and below it what --list and --terms show; standard error tells the arithmetic
+that made it exact.
 exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 a product or the result failed its check
 """
 
@@ -59,6 +62,12 @@ def build_parser() -> Parser:
     shown.add_argument(
         "--out", type=file_name, metavar="FILE", help="write all rows and columns: .csv, .json, or .npy where int64 holds them"
     )
+    shown.add_argument("--list", dest="listed", action="store_true",
+                       help=f"also every path between --from and --to, vertex by vertex: at most {MOST_LISTED}")  # fmt: skip
+    shown.add_argument("--terms", action="store_true",
+                       help="also the sum that the number is: row of length 1 times column of length L-1")  # fmt: skip
+    shown.add_argument("--picture", type=file_name, metavar="FILE.svg",
+                       help="draw the graph; with --list the paths in it, a panel each")  # fmt: skip
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     return parser
 
@@ -73,5 +82,18 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError("--directed is not for --stochastic: probabilities always go one way")
     if options.out and (options.tail is not None or options.head is not None):
         raise UsageError("--out writes the whole matrix: not with --from or --to")
+    _refuse_without_ends(options)
     flags = ("device", "kernel", "threads", "stall")
     return options, Settings.gather({name: getattr(options, name) for name in flags})
+
+
+def _refuse_without_ends(options: argparse.Namespace) -> None:
+    for name, asked in (("--list", options.listed), ("--terms", options.terms)):
+        if asked and (options.tail is None or options.head is None):
+            raise UsageError(f"{name} is for one number: name both ends, --from and --to")
+        if asked and options.stochastic:
+            raise UsageError(f"{name} is for paths, not for the probabilities of --stochastic")
+    if options.listed and options.length > MOST_STEPS:
+        raise UsageError(f"--list: paths of at most {MOST_STEPS} edges are listed: a smaller --length")
+    if options.terms and options.length == 0:
+        raise UsageError("--terms begins with an edge: --length 1 or more")
