@@ -32,12 +32,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links that lead to a page or a file of the site are made relative to it; those to other files become plain text."""
     folder = posixpath.dirname(_AT_HOME.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 
+    def from_here(of_the_site: str) -> str:
+        return posixpath.relpath(of_the_site, posixpath.dirname(page.file.src_uri) or ".")
+
     def on_the_site(link: re.Match[str]) -> str:
         text, target, anchor = link[1], posixpath.normpath(posixpath.join(folder, link[2])), link[3] or ""
         if target in ELSEWHERE:
-            return f"{text}({ELSEWHERE[target]}{anchor})"
+            return f"{text}({from_here(ELSEWHERE[target])}{anchor})"
         if target.startswith("docs/") and (ROOT / target).is_file():
-            return f"{text}({target.removeprefix('docs/')}{anchor})"
+            return f"{text}({from_here(target.removeprefix('docs/'))}{anchor})"
         # What exists nowhere stays a link, on which a strict build fails.
         return text.strip("[]") if (ROOT / target).exists() else link[0]
 

@@ -2,6 +2,7 @@
 """Entry of `python -m hybrid.lab run FILE.cu`: is a CUDA kernel that multiplies matrices right, and if not, why?"""
 
 import sys
+from typing import Any
 
 from hybrid.ranks.interrupts import end_when_interrupted
 
@@ -12,6 +13,13 @@ def main() -> int:
     from hybrid.commands.lab import main as command
 
     return command()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """%load_ext hybrid.lab: notebooks get the magic %%cuda_lab."""
+    from hybrid.commands.lab_magic import cuda_lab
+
+    shell.register_magic_function(cuda_lab, "cell")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def build_parser() -> Parser:
     run = commands.add_parser(
         "run", help="is a kernel, or a whole program, right?", description="Is this kernel, or this program, right?", epilog=_MORE
     )
-    run.add_argument("file", type=file_name, metavar="FILE.cu")
+    run.add_argument("file", type=file_name, metavar="FILE.cu", help="or element, tiled or multiply, the lectures' own")
     _add_launch(run)
     _add_json(run)
     run.add_argument(
@@ -153,8 +153,10 @@ def _run(options: argparse.Namespace) -> int:
     from hybrid.classroom.program import is_program
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
+    from hybrid.commands.lectures import example_or_file
     from hybrid.reporting import html_page
 
+    options.file = str(example_or_file(options.file))
     of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html")
     about_a_kernel = any(getattr(options, name) for name in of_a_kernel)
     if not about_a_kernel and is_program(file := read(options.file)):

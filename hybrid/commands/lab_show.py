@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.parser import at_least, file_name
@@ -73,11 +72,11 @@ def _picture(options: argparse.Namespace) -> Picture:
     from hybrid.classroom.meaning import launch_of, meaning_of
     from hybrid.classroom.steps import picture, with_tile
     from hybrid.classroom.student_file import parsed, text_of
-    from hybrid.commands.lectures import examples
+    from hybrid.commands.lectures import example_or_file
 
-    path, tile = Path(options.file), options.tile
+    path, tile = example_or_file(options.file), options.tile
     if options.file in _LECTURES:
-        path, tile = examples()[f"{options.file}.cu"], tile or 2
+        tile = tile or 2
     text = text_of(str(path))
     file, kernel, instance = chosen(parsed(path, with_tile(text, tile) if tile else text), options.kernel)
     meaning = meaning_of(file, kernel, dict(options.let))

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from hybrid.core.settings import one_of
 from hybrid.errors import HybridError, UsageError
 
 NAME = "hybrid.lectures"
-PROGRAMS = "programs"
+PROGRAMS, NOTEBOOKS = "programs", "notebooks"
 SCRIPTS = {  # what to type: the module of scripts/experiments, and what it shows
     "pmpp": ("lectures.pmpp", "one thread per row, column and element; matrix × vector; sizes of launches"),
     "2d": ("lectures.two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory; the roofline"),
@@ -34,6 +33,7 @@ examples:
   python -m hybrid.lectures siegel --quick
   python -m hybrid.lectures pmpp --help
   python -m hybrid.lectures programs && make -C programs lab
+  python -m hybrid.lectures notebooks course
   python -m hybrid.lectures tiled.cu > tiled.cu && python -m hybrid.lab run tiled.cu
 """
 
@@ -48,9 +48,9 @@ def examples() -> dict[str, Path]:
     return {path.name: path for path in sorted(_folder("classroom/examples", "docs/examples", "tiled.cu").glob("*.cu"))}
 
 
-def programs_folder() -> Path:
-    """The lectures' programs with their Makefile."""
-    return _folder("classroom/programs", "docs/programs", "Makefile")
+def example_or_file(name: str) -> Path:
+    """A program of this package by its name without .cu, as in `hybrid.lab run tiled`, else the file that is named."""
+    return examples().get(f"{name}.cu", Path(name))
 
 
 def _folder(installed: str, checkout: str, within: str) -> Path:
@@ -69,14 +69,17 @@ def build_parser() -> Parser:
         epilog=_MORE,
     )
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="a lecture, with its own options, a program, or programs [FOLDER]"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="a lecture, with its own options, a program, or programs [FOLDER], notebooks [FOLDER]",
     )
     return parser
 
 
 def what_there_is() -> list[str]:
     """Names of lectures and programs."""
-    return [*SCRIPTS, *examples(), PROGRAMS]
+    return [*SCRIPTS, *examples(), PROGRAMS, NOTEBOOKS]
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
@@ -96,8 +99,8 @@ def work(name: str, words: list[str]) -> int:
     if name in examples():
         print(examples()[name].read_text(encoding="utf-8"), end="")
         return 0
-    if name == PROGRAMS:
-        _write_programs(Path(words[0] if words else PROGRAMS))
+    if name in (PROGRAMS, NOTEBOOKS):
+        _write_folder(Path(words[0] if words else name), _programs if name == PROGRAMS else _notebooks)
         return 0
     # The scripts' modules are no part of this package: a checkout starts them from scripts/.
     sys.path.insert(0, str(scripts_folder()))
@@ -111,13 +114,35 @@ def work(name: str, words: list[str]) -> int:
     raise AssertionError("a script ends by itself")
 
 
-def _write_programs(folder: Path) -> None:
+def _programs() -> dict[str, str]:
+    """Names and contents."""
+    folder = _folder("classroom/programs", "docs/programs", "Makefile")
+    files = [folder / "Makefile", *folder.glob("*.cu"), *folder.glob("*.h")]
+    return {path.name: path.read_text(encoding="utf-8") for path in files}
+
+
+def _notebooks() -> dict[str, str]:
+    """Names and contents, of each page of the course but the first."""
+    from hybrid.classroom.notebooks import notebook
+
+    pages = _folder("classroom/course", "docs/course", "index.md").glob("*.md")
+    chapters = [path for path in pages if path.name != "index.md"]
+    return {f"{path.stem}.ipynb": notebook(path.read_text(encoding="utf-8")) for path in chapters}
+
+
+def _write_folder(folder: Path, contents: Callable[[], dict[str, str]]) -> None:
     """Whole or not at all."""
     if folder.exists():
-        raise UsageError(f"{folder} is there already: python -m {NAME} {PROGRAMS} FOLDER writes another one")
-    with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.absolute().parent) as beside:
-        shutil.copytree(programs_folder(), Path(beside, "whole"), ignore=shutil.ignore_patterns("__pycache__", "__init__.py"))
-        Path(beside, "whole").rename(folder)
+        raise UsageError(f"{folder} is there already: name another folder to be written")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.absolute().parent) as beside:
+            whole = Path(beside, "whole")
+            whole.mkdir()
+            for name, text in sorted(contents().items()):
+                (whole / name).write_text(text, encoding="utf-8")
+            whole.rename(folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}") from None
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 
@@ -128,7 +153,9 @@ def _list() -> None:
     for name, path in examples().items():
         (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
         print(f"  {name:<12}{summary.removeprefix('// ').rstrip()}")
-    print(f"\n  {PROGRAMS:<12}writes a folder with the documents' whole programs, corrected, in C++ and CUDA, and their Makefile")
+    print("\nfolders that are written:")
+    print(f"  {PROGRAMS:<12}the documents' whole programs, corrected, in C++ and CUDA, with a Makefile")
+    print(f"  {NOTEBOOKS:<12}the pages of the course as Jupyter notebooks")
 
 
 def main() -> int:

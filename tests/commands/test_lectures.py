@@ -89,6 +89,7 @@ def installed(tmp_path_factory):
         ("scripts", "scripts"),
         ("docs/examples", "classroom/examples"),
         ("docs/programs", "classroom/programs"),
+        ("docs/course", "classroom/course"),
     ):
         shutil.copytree(ROOT / source, site / "hybrid" / part, ignore=ignore)
     return site

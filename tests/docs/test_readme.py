@@ -28,7 +28,7 @@ from hybrid.ranks.launcher import mpirun
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "kernels/README.md", "slurm/README.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
+LINKED = [*PAGES, *sorted((ROOT / "docs/course").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 ENVIRONMENT_MAKERS = ("bash scripts/run.sh", "bash scripts/test.sh", "bash .ci/run")  # CI runs them
 NOT_RUN = {
     "CONTRIBUTING.md": 1,

@@ -22,6 +22,7 @@ SETUP.read(ROOT / "setup.cfg", encoding="utf-8")
 PACKAGES = SETUP["options"]["packages"].split()
 FOLDERS = {
     "hybrid.kernels.cuda": "kernels",
+    "hybrid.classroom.course": "docs/course",
     "hybrid.classroom.examples": "docs/examples",
     "hybrid.classroom.programs": "docs/programs",
     "hybrid.scripts": "scripts",

@@ -75,6 +75,9 @@ _LACKING = {
     "git": lambda: _program("git", "git"),
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
     "namespaces": _namespaces,
+    "notebooks": lambda: (
+        "" if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel") else "Jupyter's nbclient"
+    ),
     "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
     "root": lambda: "" if os.geteuid() == 0 else "root",
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""The course's pages as Jupyter notebooks: a page's commands become cells, and what they should print lies folded below."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_BLOCK = re.compile(r"^```(bash|text)\n((?:.*\n)*?)```\n", re.MULTILINE)
+_RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)[^)]*\)")
+_BEGINNING = """\
+import os, sys
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]  # python is this notebook's
+%load_ext hybrid.lab
+"""
+
+
+def notebook(page: str) -> str:
+    """The notebook's JSON, the same for the same page."""
+    cells, end = [_code(_BEGINNING)], 0
+    for block in _BLOCK.finditer(page):
+        cells += _markdown(page[end : block.start()])
+        if block[1] == "bash":
+            cells.append(_code("\n".join(f"!{line}" for line in block[2].splitlines())))
+        else:
+            cells += _markdown(f"<details><summary>What it should print</summary>\n\n```text\n{block[2]}```\n\n</details>")
+        end = block.end()
+    cells += _markdown(page[end:])
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _code(text: str) -> dict[str, Any]:
+    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": _lines(text.rstrip("\n"))}
+
+
+def _markdown(text: str) -> list[dict[str, Any]]:
+    """No cell where there is no text. Links to other pages of the documentation lead nowhere from a notebook."""
+    text = _RELATIVE_LINK.sub(r"\1", text).replace("<details markdown>", "<details>").strip()
+    return [{"cell_type": "markdown", "metadata": {}, "source": _lines(text)}] if text else []
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)

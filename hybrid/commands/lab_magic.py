@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""%%cuda_lab: a notebook's cell as a file of python -m hybrid.lab."""
+
+from __future__ import annotations
+
+import html
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hybrid.errors import HybridError
+
+_HEIGHT = 900  # of the steps' page, in a frame
+
+
+def cuda_lab(line: str, cell: str) -> Any:
+    """Run the cell's kernel or program, as `hybrid.lab run` does; the line has its options.
+
+    `%%cuda_lab show` draws the steps, `%%cuda_lab check EXERCISE` grades.
+    """
+    from hybrid.commands import lab
+
+    words = shlex.split(line)
+    command = words.pop(0) if words and words[0] in ("run", "show", "check") else "run"
+    exercise = [words.pop(0)] if command == "check" and words else []
+    with tempfile.TemporaryDirectory(prefix="hybrid-lab-cell-") as folder:
+        file, page = Path(folder, "cell.cu"), Path(folder, "steps.html")
+        file.write_text(cell, encoding="utf-8")
+        drawn = ["--html", str(page)] if command == "show" else []
+        try:
+            lab.work(lab.parse([command, *exercise, str(file), *drawn, *words]))
+        except HybridError as error:
+            print(f"cuda_lab: {str(error).replace(str(file), 'the cell')}", file=sys.stderr)
+        return _framed(page.read_text(encoding="utf-8")) if page.exists() else None
+
+
+def _framed(page: str) -> Any:
+    """In a frame, since the page's style and script are its own."""
+    from IPython.display import HTML
+
+    return HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>')
