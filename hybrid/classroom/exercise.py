@@ -13,6 +13,7 @@ from hybrid.errors import UsageError
 
 HERE = Path(__file__).resolve().parent
 
+Part = tuple[str, int, int]  # of a judgement: what it is, the points it got, and those there are
 _RIGHT_POINTS = 6  # shared by the shapes; each demand has _DEMAND_POINTS
 _DEMAND_POINTS = 4
 
@@ -33,12 +34,17 @@ class Exercise:
     hints: tuple[str, ...]
     shapes: tuple[Sizes, ...]
     demands: tuple[Demand, ...] = ()
+    of_ranks: bool = False  # a Python program of MPI, judged by rank_exercise, and not a kernel
 
     @property
     def points(self) -> int:
-        return _RIGHT_POINTS + _DEMAND_POINTS * len(self.demands)
+        return _RIGHT_POINTS + _DEMAND_POINTS * (1 if self.of_ranks else len(self.demands))
 
-    def judged(self, cases: tuple[Case, ...]) -> list[tuple[str, int, int]]:
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}{'.py' if self.of_ranks else '.cu'}"
+
+    def judged(self, cases: tuple[Case, ...]) -> list[Part]:
         """Of each part what it is, the points it got, and those there are."""
         right = sum(case.is_right for case in cases)
         parts = [(f"right on {right} of {len(cases)} shapes", _RIGHT_POINTS * right // len(cases), _RIGHT_POINTS)]
@@ -49,7 +55,7 @@ class Exercise:
 
     def text(self) -> str:
         """The file to begin with."""
-        return (HERE / "exercises" / f"{self.name}.cu").read_text(encoding="utf-8")
+        return (HERE / "exercises" / self.file_name).read_text(encoding="utf-8")
 
 
 def named(name: str) -> Exercise:
@@ -149,6 +155,18 @@ EXERCISES = (
         (_loads_at_most(2 / 16), _SHARED),
     ),
     Exercise(
+        "stride",
+        "A tile as a matrix of its own",
+        "The kernel of Hochberg's module takes each tile as a matrix: where it begins, how large it is, and how far apart its "
+        "rows lie. The function that says so is wrong. At the edges tiles are smaller.",
+        (
+            "The rows of a tile lie as far apart as those of the matrix that it is a part of.",
+            "The tile begins BLOCK_SIZE rows and columns further for each tile before it.",
+        ),
+        ((32, 64, 48), (37, 19, 41)),
+        (_loads_at_most(2 / 16),),
+    ),
+    Exercise(
         "coalesce",
         "Neighbours in a warp",
         "This kernel is right, but the threads of a warp go down a column of C. Let them go along a row.",
@@ -179,5 +197,18 @@ EXERCISES = (
         ),
         ((64, 64, 64), (37, 19, 41)),
         (_loads_at_most(2 / 32), _SHARED),
+    ),
+    Exercise(
+        "ranks",
+        "Rows over ranks",
+        "In Python, with mpi4py: rank 0 has A and B as NumPy arrays, the others have None. Give every rank rows of A and all of "
+        "B, let it multiply them with product(rows, b), which stands for its GPU, and return C at rank 0. n need not be a "
+        "multiple of the number of ranks.",
+        (
+            "comm.bcast gives everybody what rank 0 has; comm.scatter gives each rank one part of a list; comm.gather collects.",
+            "numpy.array_split cuts rows into as equal parts as can be, also where there are fewer rows than ranks.",
+        ),
+        ((24, 16, 8), (7, 5, 9), (2, 3, 4)),
+        of_ranks=True,
     ),
 )

@@ -73,7 +73,7 @@ def build_parser() -> Parser:
     grade = commands.add_parser("grade", help="points for many files", description="Points for each file, a line each.")
     for judging, files in ((check, None), (grade, "+")):
         judging.add_argument("name", metavar="EXERCISE")
-        judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE.cu")
+        judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE")
         _add_launch(judging)
         _add_json(judging)
     lab_show.add_to(commands, _add_launch)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hybrid.classroom.exercise import EXERCISES, Exercise, named
+from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
 from hybrid.core.text import counted
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hybrid.classroom.examination import Trials
 
 _WIDTH = 110
+_STALL_OF_RANKS = 20  # seconds
 TrialsOf = Callable[[str, argparse.Namespace], "Trials"]
 
 
@@ -46,24 +48,35 @@ def _show(options: argparse.Namespace) -> int:
     hidden = len(exercise.hints) - options.hint
     if hidden > 0:
         print(f"{counted(hidden, 'hint')} more: --hint {options.hint + 1}")
-    print(f"\nBegin with: python -m hybrid.lab start {exercise.name} > {exercise.name}.cu")
+    print(f"\nBegin with: python -m hybrid.lab start {exercise.name} > {exercise.file_name}")
     return 0
 
 
 def _check(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf) -> int:
-    from hybrid.classroom.report import told
-
-    trials = trials_of(options.files[0], options)
-    examination = trials.examined(exercise.shapes)
-    parts = exercise.judged(examination.cases)
+    lines, parts = _judged(exercise, options.files[0], options, trials_of)
     got = sum(points for _, points, _ in parts)
     stream = sys.stderr if options.json == "-" else sys.stdout
-    print("\n".join(told(trials.file, examination)), file=stream)
+    print("\n".join(lines), file=stream)
     for text, points, of in parts:
         print(f"{points} of {of} points: {text}", file=stream)
     print(f"{exercise.name}: {got} of {exercise.points} points", file=stream)
     _keep(options, _record(exercise, options.files[0], got))
     return 0 if got == exercise.points else 1
+
+
+def _judged(exercise: Exercise, path: str, options: argparse.Namespace, trials_of: TrialsOf) -> tuple[list[str], list[Part]]:
+    """What is to be said of the file, and its points."""
+    if exercise.of_ranks:
+        from hybrid.classroom import rank_exercise
+
+        seed = options.seed if options.seed is not None else secrets.randbits(32)
+        tries = rank_exercise.tried(exercise, path, options.stall or _STALL_OF_RANKS, seed)
+        return rank_exercise.told(tries), rank_exercise.judged(tries)
+    from hybrid.classroom.report import told
+
+    trials = trials_of(path, options)
+    examination = trials.examined(exercise.shapes)
+    return list(told(trials.file, examination)), exercise.judged(examination.cases)
 
 
 def _grade(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf) -> int:
@@ -72,7 +85,7 @@ def _grade(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf)
     for path in options.files:
         got, why = 0, ""
         try:
-            parts = exercise.judged(trials_of(path, options).examined(exercise.shapes).cases)
+            _, parts = _judged(exercise, path, options, trials_of)
             got = sum(points for _, points, _ in parts)
             why = "; ".join(f"{text} ({points} of {of})" for text, points, of in parts)
         except DeviceUnavailable:

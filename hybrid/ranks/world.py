@@ -127,6 +127,13 @@ def world_communicator(team: Team) -> MPI.Comm | None:
     return MPI.COMM_WORLD
 
 
+def all_processes() -> MPI.Comm:
+    """The communicator of everything that the launcher has started, for programs that watch over themselves."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
 def abort(code: int) -> None:
     """End all ranks of the job with this exit code, whatever they are doing."""
     from mpi4py import MPI

@@ -27,14 +27,14 @@ def ran(capsys, *arguments):
 
 @pytest.mark.parametrize("name", exhaustive(["conflicts"], NAMES))
 def test_a_solution_gets_all_points(capsys, name):
-    code, out = ran(capsys, "check", name, str(SOLUTIONS / f"{THE_SAME.get(name, name)}.cu"))
+    code, out = ran(capsys, "check", name, str(SOLUTIONS / named(THE_SAME.get(name, name)).file_name))
     assert (code, out.splitlines()[-1]) == (0, f"{name}: {named(name).points} of {named(name).points} points")
 
 
 @pytest.mark.parametrize("name", exhaustive(["coalesce"], NAMES))
 def test_the_file_to_begin_with_is_no_solution(tmp_path, capsys, name):
     _, text = ran(capsys, "start", name)
-    path = tmp_path / f"{name}.cu"
+    path = tmp_path / named(name).file_name
     path.write_text(text)
     code, out = ran(capsys, "check", name, str(path))
     assert code == 1
@@ -76,3 +76,29 @@ def test_all_are_listed_and_an_unknown_one_is_refused(capsys):
     assert [line.split()[0] for line in out.splitlines()] == NAMES
     with pytest.raises(UsageError, match=r"there is no exercise tile:.*tiles"):
         ran(capsys, "start", "tile")
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(
+    ("old", "new", "said", "points"),
+    [
+        ("comm.bcast(b)", "b if comm.rank == 0 else None", "ranks", 1),
+        ("np.array_split(a, comm.size)", "[a] + [a[:0]] * (comm.size - 1)", "rows 24, 0", 6),
+        ("np.concatenate(parts)", "np.concatenate(parts[::-1])", "elements are wrong, the first is C[", 1),
+        ("np.concatenate(parts)", "parts[0]", "C is 12×8, and should be 24×8", 1),
+        ("np.concatenate(parts)", "None", "rank 0 returns None", 0),
+        ("comm.gather(product(rows, b))", "comm.gather(product(rows, b)) if comm.rank else [product(rows, b)]", "should be", 1),
+        ("def multiply", "def product", "has no function multiply", 0),
+        ("np.array_split(a, comm.size)", "np.split(a, comm.size)", "ValueError: array split does not result in an equal", 1),
+        ("b = comm.bcast(b)", "b = comm.bcast(b) if comm.rank < 2 else comm.recv()", "does every rank take part", 3),
+    ],
+)
+def test_errors_of_a_program_of_ranks_are_told(tmp_path, capsys, old, new, said, points):
+    text = (SOLUTIONS / "ranks.py").read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "mine.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    code, out = ran(capsys, "check", "ranks", str(path), "--stall", "10")
+    assert code == 1
+    assert said in out
+    assert out.splitlines()[-1] == f"ranks: {points} of 10 points", out

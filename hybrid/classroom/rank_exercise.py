@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""The exercise whose solution is a Python program of MPI: tried on one to four ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybrid.classroom.exercise import Exercise, Part
+from hybrid.core.text import counted
+from hybrid.emulation.child import limits
+from hybrid.errors import HybridError, UsageError
+from hybrid.ranks.launcher import mpirun
+
+_RANKS = (1, 2, 3, 4)
+_RIGHT_POINTS, _SHARED_POINTS = 6, 4
+
+
+@dataclass(frozen=True)
+class Try:
+    """On so many ranks: an outcome for each shape, or why there is none."""
+
+    ranks: int
+    outcomes: tuple[dict[str, Any], ...]
+    why: str
+
+    @property
+    def faults(self) -> list[str]:
+        faults = [f"{'×'.join(map(str, each['sizes']))}: {each['why']}" for each in self.outcomes if each["why"]]
+        return [*faults, self.why] if self.why else faults
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether no rank multiplies more rows than it must, and all are multiplied once."""
+        return not self.why and all(
+            sum(each["rows"]) == each["sizes"][0] and max(each["rows"]) <= -(-each["sizes"][0] // self.ranks)
+            for each in self.outcomes
+        )
+
+
+def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
+    """UsageError where the file cannot be read, HybridError where there is no mpirun."""
+    if not Path(path).is_file():
+        raise UsageError(f"{path} cannot be read: it is no file")
+    try:
+        return [_on(ranks, exercise, path, seconds, seed) for ranks in _RANKS]
+    except FileNotFoundError as missing:
+        raise HybridError(f"the exercise {exercise.name} needs MPI: {missing}") from None
+
+
+def told(tries: list[Try]) -> list[str]:
+    """The lines: rows that each rank has multiplied, and what is wrong."""
+    lines = []
+    for each in tries:
+        rows = [f"{'×'.join(map(str, one['sizes']))}: rows {', '.join(map(str, one['rows']))}" for one in each.outcomes]
+        lines.append(f"{counted(each.ranks, 'rank')}  {'; '.join(rows)}")
+        lines += [f"  * {fault}" for fault in each.faults]
+    return lines
+
+
+def judged(tries: list[Try]) -> list[Part]:
+    """Of each part what it is, the points it got, and those there are."""
+    right = sum(not each.faults for each in tries)
+    shared = right == len(tries) and all(each.is_shared for each in tries)
+    return [
+        (f"right on {right} of {len(tries)} numbers of ranks", _RIGHT_POINTS * right // len(tries), _RIGHT_POINTS),
+        ("each rank multiplies its share of the rows, and no more", _SHARED_POINTS * shared, _SHARED_POINTS),
+    ]
+
+
+def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> Try:
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
+        results = Path(folder, "results.jsonl")
+        shapes = [",".join(map(str, sizes)) for sizes in exercise.shapes]
+        # mpi4py's runner ends all ranks when one of them raises.
+        program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_trial", path, str(results), str(seed), *shapes]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+        process = subprocess.Popen(  # noqa: S603
+            [*mpirun(ranks), *program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=limits(seconds, ranks=True),
+        )
+        try:
+            out, why = process.communicate(timeout=seconds)[0].decode(errors="replace"), ""
+        except subprocess.TimeoutExpired:
+            why = f"it had not ended after {seconds} s: does every rank take part in each collective call?"
+        finally:
+            _end(process)
+        if not why and process.returncode:
+            why = _cause(out)
+        lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+        return Try(ranks, tuple(map(json.loads, lines)), why)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The launcher ends its ranks, if it is asked."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def _cause(out: str) -> str:
+    """The last line of Python's traceback, with its line of the file, or else of all that was printed."""
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        if line.startswith("Traceback"):
+            error = next((each for each in lines[number + 1 :] if each.split(":")[0].isidentifier()), "")
+            return error or line
+    return lines[-1] if lines else "it ended without a word"
