@@ -63,6 +63,10 @@ def test_whatever_modules_read_is_packed():
     assert unpacked == []
 
 
+def test_the_source_archive_has_the_recipes():
+    assert "graft packaging" in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+
+
 def test_metadata_has_no_placeholder_and_no_address_that_does_not_exist():
     text = (ROOT / "setup.cfg").read_text(encoding="utf-8") + (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"example\.(?:com|org)|TODO|FIXME|your[-_ ]name|https?://\S*", text) == []

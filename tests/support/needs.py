@@ -71,6 +71,7 @@ _LACKING = {
     "c compiler": _c_compiler,
     "chromium": lambda: _program("Chromium", "chromium", "chromium-browser", "google-chrome"),
     "commands": _installed,
+    "environment modules": lambda: _program("Environment Modules", "modulecmd"),
     "gpu": _gpu,
     "git": lambda: _program("git", "git"),
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",

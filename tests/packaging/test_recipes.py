@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: MIT
+"""The recipes of packaging/ say what setup.cfg says: name, version, licence, Pythons, dependencies with their ranges."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from configparser import ConfigParser
+from types import ModuleType
+
+import pytest
+from support.commands import ROOT
+
+import hybrid
+
+SETUP = ConfigParser()
+SETUP.read(ROOT / "setup.cfg", encoding="utf-8")
+NAME, LICENCE, SUMMARY = (SETUP["metadata"][key] for key in ("name", "license", "description"))
+PYTHON = SETUP["options"]["python_requires"]
+NEEDED = dict(re.findall(r"^([\w-]+)(\S+)$", SETUP["options"]["install_requires"], re.MULTILINE))
+EXTRAS = SETUP["options.extras_require"]
+CUPY = re.findall(r"^cupy-\w+?(>=\S+)$", EXTRAS["cuda13"], re.MULTILINE)[0]
+SETUPTOOLS = re.findall(r'"setuptools(>=\d+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))[0]
+COMMANDS = dict(re.findall(r"^([\w-]+) = ([\w.]+):main$", SETUP["options.entry_points"]["console_scripts"], re.MULTILINE))
+RECIPES = ROOT / "packaging"
+EASYCONFIG = next((RECIPES / "easybuild").glob("*.eb"))
+
+
+def read(name):
+    return (RECIPES / name).read_text(encoding="utf-8")
+
+
+def test_setup_is_read():
+    assert {"numpy", "mpi4py", "threadpoolctl", "tqdm"} <= set(NEEDED)
+    assert set(NEEDED.values()) | {CUPY, PYTHON} > {">=3.10"}
+    assert {"hybrid-accept", "hybrid-matmul"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES.rglob("*") if path.is_file()], ids=lambda path: path.name)
+def test_every_file_says_where_it_is_used_and_names_no_address(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert any("SPDX-License-Identifier: MIT" in line for line in lines[:2])
+    assert re.findall(r"https?://|TODO|FIXME|pip install hybrid-runner", "\n".join(lines)) == []
+
+
+# --- containers
+
+
+def container_sections():
+    parts = re.split(r"^%(\w+)\n", read("hybrid.def"), flags=re.MULTILINE)
+    return parts[0], dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture
+def copied():
+    """What either image is made of."""
+    files = [line.split() for line in container_sections()[1]["files"].splitlines() if line.strip()]
+    assert all(there == f"/source/{here}" for here, there in files)
+    instructions = re.findall(r"^COPY (?!--from)(.+) \S+$", read("Containerfile"), re.MULTILINE)
+    words = {word for line in instructions for word in line.split()}
+    assert words == {here for here, _ in files}
+    return words
+
+
+def test_images_have_all_that_a_wheel_is_made_of(copied):
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    folders = {line.partition(" = ")[2] for line in SETUP["options"]["package_dir"].strip().splitlines()}
+    assert folders <= copied
+    assert {"pyproject.toml", "setup.cfg", "README.md", "LICENSE", ".ci/build_backend.py", "constraints.txt"} <= copied
+
+
+def test_both_images_are_made_the_same_way():
+    _, sections = container_sections()
+    texts = read("Containerfile"), read("hybrid.def")
+    packages = [re.findall(r"--no-install-recommends (.+?)(?: \\)?$", text, re.MULTILINE) for text in texts]
+    assert packages[0] == packages[1]
+    assert len(packages[0]) == 1
+    bases = re.findall(r"^ARG BASE=docker.io/library/(.+)$", texts[0], re.MULTILINE)
+    assert bases == re.findall(r"^Bootstrap: docker\nFrom: (.+)$", texts[1], re.MULTILINE)
+    extras = re.findall(r"^ARG EXTRAS=(\S+)$", read("Containerfile"), re.MULTILINE)
+    assert extras == re.findall(r"extras=(\S+)", sections["arguments"])
+    named = re.findall(r"(?:EXTRAS|extras)=([\w,]+)", "".join(texts))
+    assert {extra for each in named for extra in each.split(",")} - set(EXTRAS) == set()
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "hybrid.def"])
+def test_labels_of_images(name):
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)[= ]"?([\w.-]+)', read(name)))
+    assert labels == {"title": NAME, "version": hybrid.__version__, "licenses": LICENCE}
+
+
+def test_instructions_of_the_containerfile():
+    """Each is one of those that Podman, Buildah and Docker have, and every stage begins at one that is there."""
+    text = re.sub(r"\\\n", " ", "\n".join(line for line in read("Containerfile").splitlines() if not line.startswith("#")))
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert {line.split()[0] for line in lines} <= {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "LABEL", "ENV", "CMD"}
+    stages = [line.split() for line in lines if line.startswith("FROM")]
+    known = {"${BASE}"}
+    for stage in stages:
+        assert stage[1] in known
+        known.add(stage[-1])
+    assert set(re.findall(r"--from=(\S+)", text)) <= known
+
+
+def test_sections_of_the_definition():
+    header, sections = container_sections()
+    keys = [line.partition(":")[0] for line in header.splitlines() if line and not line.startswith("#")]
+    assert keys == ["Bootstrap", "From"]
+    assert list(sections) == ["arguments", "files", "post", "environment", "runscript", "test", "labels", "help"]
+    given = dict(re.findall(r"^ +(\w+)=(\S+)$", sections["arguments"], re.MULTILINE))
+    assert set(re.findall(r"{{ (\w+) }}", read("hybrid.def"))) == set(given)
+    for name in ("post", "environment", "runscript", "test"):
+        script = re.sub(r"{{ (\w+) }}", lambda found: given[found[1]], sections[name])
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True, timeout=20)
+    named = re.findall(r"hybrid runner: (.*)\.", sections["help"])[0].split(", ")
+    assert [f"hybrid-{name}" for name in named] == list(COMMANDS)
+
+
+# --- packages
+
+
+def as_spack(name, allowed):
+    """>=2.0,<3 is @2.0:2 there: the end of a range includes all versions that begin so."""
+    least, below = re.fullmatch(r">=([\d.]+)(?:,<(\d+))?", allowed).groups()
+    return f"{name}@{least}:{int(below) - 1 if below else ''}"
+
+
+@pytest.fixture
+def spack(monkeypatch):
+    """What the recipe calls, as Spack's directives: (directive, arguments, keywords), in order."""
+    calls = []
+
+    def directive(name):
+        return lambda *arguments, **keywords: calls.append((name, arguments, keywords))
+
+    package = ModuleType("spack.package")
+    for name in ("conflicts", "depends_on", "license", "version"):
+        setattr(package, name, directive(name))
+    cuda, python = ModuleType("spack_repo.builtin.build_systems.cuda"), ModuleType("spack_repo.builtin.build_systems.python")
+    cuda.CudaPackage = type("CudaPackage", (), {"cuda_arch_values": ("80", "90")})
+    python.PythonPackage = type("PythonPackage", (), {})
+    for module in (package, cuda, python):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    path = RECIPES / "spack/spack_repo/hybrid/packages/py_hybrid_runner/package.py"
+    spec = importlib.util.spec_from_file_location("package", path)
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    return recipe.PyHybridRunner, calls
+
+
+def test_spack(spack):
+    recipe, calls = spack
+    assert recipe.__doc__ == f"{SUMMARY}."
+    assert [arguments for name, arguments, _ in calls if name == "version"] == [(hybrid.__version__,)]
+    assert [arguments for name, arguments, _ in calls if name == "license"] == [(LICENCE,)]
+    needed = {arguments[0]: keywords for name, arguments, keywords in calls if name == "depends_on"}
+    always = {spec: keywords["type"] for spec, keywords in needed.items() if "when" not in keywords}
+    expected = {as_spack(f"py-{name}", allowed): ("build", "run") for name, allowed in NEEDED.items()}
+    expected |= {as_spack("python", PYTHON): ("build", "run"), as_spack("py-setuptools", SETUPTOOLS): "build"}
+    assert always == expected
+    assert needed[as_spack("py-cupy", CUPY)]["when"] == "+cuda"
+    assert needed["py-cupy+cuda cuda_arch=90"]["when"] == "+cuda cuda_arch=90"
+    for module in recipe.import_modules:
+        assert importlib.util.find_spec(module), module
+
+
+def test_what_spack_is_told_above_the_recipe_has_the_version():
+    text = read("spack/spack_repo/hybrid/packages/py_hybrid_runner/package.py")
+    assert set(re.findall(r"py-hybrid-runner@([\d.]+)", text)) == {hybrid.__version__}
+    assert "namespace: hybrid\n" in read("spack/spack_repo/hybrid/repo.yaml")
+
+
+def yaml_lists(text):
+    """The lists of strings in YAML's block style, by the path of their keys."""
+    path, found = [], {}
+    for line in text.splitlines():
+        if key := re.fullmatch(r"( *)(\w+):", line):
+            path[len(key[1]) // 2 :] = [key[2]]
+        elif item := re.fullmatch(r" +- ([^:]+)", line):
+            found.setdefault("/".join(path), []).append(item[1])
+    return found
+
+
+def test_conda():
+    text = read("conda/recipe.yaml")
+    lists = yaml_lists(text)
+    python = f"python {PYTHON}"
+    assert lists["requirements/host"] == [python, "pip", f"setuptools {SETUPTOOLS}"]
+    assert lists["requirements/run"] == [python, *(f"{name} {allowed}" for name, allowed in NEEDED.items())]
+    assert lists["requirements/run_constraints"] == [f"cupy {CUPY}"]
+    said = dict(re.findall(r'^  (name|version|license|summary|license_file): "?(.+?)"?$', text, re.MULTILINE))
+    assert said == {
+        "name": NAME,
+        "version": "${{ version }}",
+        "license": LICENCE,
+        "summary": SUMMARY,
+        "license_file": SETUP["metadata"]["license_files"],
+    }
+    assert re.findall(r'^context:\n  version: "(.*)"$', text, re.MULTILINE) == [hybrid.__version__]
+    assert (RECIPES / "conda" / re.findall(r"^source:\n  path: (.*)$", text, re.MULTILINE)[0]).resolve() == ROOT
+
+
+def easyconfig():
+    """An easyconfig is Python: assignments of literals, but for the one of commands."""
+    known = {"__builtins__": {}}
+    exec(compile(ast.parse(EASYCONFIG.read_text(encoding="utf-8")), EASYCONFIG.name, "exec"), known)
+    return known
+
+
+def test_easybuild():
+    told = easyconfig()
+    toolchain = told["toolchain"]
+    assert (told["name"], told["version"], told["description"]) == (NAME, hybrid.__version__, SUMMARY)
+    assert EASYCONFIG.name == f"{NAME}-{hybrid.__version__}-{toolchain['name']}-{toolchain['version']}.eb"
+    assert told["sources"] == [f"{NAME.replace('-', '_')}-%(version)s.tar.gz"]
+    assert told["sanity_check_paths"]["files"] == [f"bin/{command}" for command in COMMANDS]
+    named = re.findall(r"hybrid-runner[-/](\d[\d.]*\d)", EASYCONFIG.read_text(encoding="utf-8"))
+    assert set(named) == {hybrid.__version__}
+    # Some come in a bundle; the comment beside it says which version.
+    versions = {name.lower(): version for name, version in told["dependencies"]}
+    versions |= dict(re.findall(r"# (\w+) ([\d.]+)$", EASYCONFIG.read_text(encoding="utf-8"), re.MULTILINE))
+    for name, allowed in [*NEEDED.items(), ("python", PYTHON)]:
+        assert satisfies(versions[name], allowed), name
+
+
+def satisfies(version, allowed):
+    number = lambda text: tuple(map(int, text.split(".")))  # noqa: E731
+    least, below = re.fullmatch(r">=([\d.]+)(?:,<(\d+))?", allowed).groups()
+    return number(version) >= number(least) and (not below or number(version) < number(below))
+
+
+def test_ranges_are_compared():
+    assert satisfies("2.4.6", ">=2.0,<3")
+    assert satisfies("3.14.2", ">=3.10")
+    assert not satisfies("3.0", ">=2.0,<3")
+    assert not satisfies("3.9.1", ">=3.10")
