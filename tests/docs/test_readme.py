@@ -35,6 +35,7 @@ NOT_RUN = {
     "docs/benchmarks.md": 1,
     "docs/cluster.md": 1,
     "docs/learn.md": 2,
+    "docs/packaging.md": 8,
     "docs/release.md": 2,
     "kernels/README.md": 1,
     "slurm/README.md": 1,
