@@ -35,7 +35,7 @@ def read(name):
 
 def test_setup_is_read():
     assert {"numpy", "mpi4py", "threadpoolctl", "tqdm"} <= set(NEEDED)
-    assert set(NEEDED.values()) | {CUPY, PYTHON} > {">=3.10"}
+    assert all(re.fullmatch(r">=[\d.]+(,<\d+)?", allowed) for allowed in [*NEEDED.values(), CUPY, PYTHON, SETUPTOOLS])
     assert {"hybrid-accept", "hybrid-matmul"} <= set(COMMANDS)
 
 
