@@ -50,7 +50,7 @@ def test_every_module_is_packed():
 def test_whatever_modules_read_is_packed():
     data = SETUP["options.package_data"]
     patterns = [(folder_of(package), text.strip()) for package in data for text in data[package].split(",")]
-    tops = [ROOT / top for top in ("hybrid", "scripts/experiments", "kernels", "docs/examples")]
+    tops = [ROOT / top for top in ("hybrid", "scripts/experiments", "kernels", "docs/course", "docs/examples", "docs/programs")]
     files = [path for top in tops for path in top.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
     unpacked = [
         path.relative_to(ROOT).as_posix()
