@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Block2D", "RowBlock", "__version__", "empty", "multiply"]
+__all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "scatter"]
 
 if TYPE_CHECKING:
-    from hybrid.api import empty, multiply
+    from hybrid.api import empty, gather, multiply, scatter
     from hybrid.arrays.block_2d import Block2D
     from hybrid.arrays.row_block import RowBlock
 
@@ -26,7 +26,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
-    if name in ("empty", "multiply"):
+    if name in ("empty", "gather", "multiply", "scatter"):
         from hybrid import api
 
         return getattr(api, name)

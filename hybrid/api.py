@@ -24,6 +24,7 @@ from hybrid.execution.calls import (
     multiply_row_blocks,
     refuse_no_rank,
 )
+from hybrid.execution.redistribution import gathered, scattered
 from hybrid.host.page_memory import empty_matrix
 from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.ranks.world import team_of
@@ -152,6 +153,55 @@ def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, r
         name = str(dtype)  # refused below, on all ranks
     with session.team.together():
         return _empty(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, name, as_int(root))
+
+
+def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None) -> RowBlock:
+    """Give each rank some consecutive rows of a matrix, in the order of the ranks.
+
+    Parameters
+    ----------
+    a
+        The matrix at `root`, None on other ranks; or a `RowBlock` on every rank, whose rows are then distributed anew. Elements
+        of any type of numbers.
+    comm
+        The mpi4py communicator; every one of its ranks must call. None: this process alone.
+    root
+        The rank that has the matrix.
+    rows
+        How many rows this rank shall have, on every rank; None on every rank: equal shares.
+
+    Returns
+    -------
+    RowBlock
+        This rank's rows, in host memory.
+    """
+    session = session_of(team_of(comm))
+    with session.team.together():
+        return scattered(session, a, rows, as_int(root))
+
+
+def gather(a: RowBlock, *, comm: Any = None, root: int = 0, out: np.ndarray | None = None) -> np.ndarray | None:
+    """Bring the rows of all ranks to one of them.
+
+    Parameters
+    ----------
+    a
+        This rank's rows. Every rank of `comm` calls.
+    comm
+        The mpi4py communicator. None: this process alone.
+    root
+        The rank that gets the matrix.
+    out
+        At the root, an array for it, of its shape and type.
+
+    Returns
+    -------
+    ndarray or None
+        The matrix at the root, in host memory: `out` where it is given. None elsewhere.
+    """
+    session = session_of(team_of(comm))
+    with session.team.together():
+        return gathered(session, a, out, as_int(root))
 
 
 def _empty(session: Session, shape: tuple[int, int], dtype: str, root: int) -> np.ndarray | None:
