@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy as np
 from hybrid.arrays.fill import fill_rows
 from hybrid.arrays.interop import on_gpu
 from hybrid.core.spans import Span, even_pieces
-from hybrid.errors import UsageError
-from hybrid.host.npy_file import NpyFile
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.host.matrix_file import open_matrix
 from hybrid.host.thread_map import on_threads
+from hybrid.ranks.heartbeat import busy
 
 
 class MatrixSource(Protocol):
@@ -66,19 +68,21 @@ class RotatedRows(GeneratedMatrix):
 
 
 class FileMatrix:
-    """A .npy file. Every rank opens it and reads the rows it needs."""
+    """A matrix in a file. Every rank opens it and reads the rows it needs."""
 
     at_root = False
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, name: str, readers: int = 1) -> None:
+        """`readers`: ranks of this node."""
         try:
-            self._file = NpyFile(path)
-        except UsageError as error:
-            raise UsageError(f"{path} {error}") from None
+            self._file = open_matrix(name, readers)
+        except (UsageError, DoesNotFit) as error:
+            raise type(error)(f"{name} {error}") from None
         self.path, self.shape, self.dtype = self._file.path, self._file.shape, self._file.dtype
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        self._file.read(rows, into, progress)
+        with busy() if self._file.at_once else nullcontext():
+            self._file.read(rows, into, progress)
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         return None  # the file may change meanwhile, and each row is read several times

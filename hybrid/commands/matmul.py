@@ -48,9 +48,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     wall.enter("imports")
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.core.timeline import Timeline
-    from hybrid.execution.npy_output import refuse_unwritable_product, write_product
     from hybrid.execution.outcome import RunOptions
     from hybrid.execution.product import run_product
+    from hybrid.execution.product_file import product_output, write_product
     from hybrid.selection.agreement import agree
     from hybrid.selection.decision import ProductRequest
     from hybrid.selection.inventory import take_inventory
@@ -61,9 +61,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     session = session_of(team)
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
-        problem, a, b = _operands(options)
-        if options.out:
-            refuse_unwritable_product(team, problem, options.out)
+        problem, a, b = _operands(options, len(team.node_ranks))
+        output = product_output(team, problem, options.out) if options.out else None
         looking.mine = take_inventory(session, settings)
     decision = agree(session, ProductRequest(problem), settings, looking.all)
     speaker = _Speaker(team, options)
@@ -75,8 +74,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         outcome = run_product(session, decision, a, b, settings, how)
         good = outcome.check is None or outcome.check.ok
         wall.enter("write")
-        if options.out and good:  # a product that failed its check is not worth a file
-            write_product(team, decision.plan, outcome.c.array, options.out)
+        if output and good:  # a product that failed its check is not worth a file
+            write_product(team, decision.plan, outcome.c.array, output)
     wall.enter("end")
     with team.phase("report", timed=False):
         speaker.end(outcome, a, b, {"warmup": warmup}, settings)
@@ -154,14 +153,14 @@ class _Speaker:
         self._stream.write(labelled_corner("C", outcome.c.array[:count, :count], (problem.n, problem.m)))
 
 
-def _operands(options: argparse.Namespace) -> tuple[Problem, MatrixSource, MatrixSource]:
+def _operands(options: argparse.Namespace, ranks_of_node: int = 1) -> tuple[Problem, MatrixSource, MatrixSource]:
     from hybrid.arrays.interop import common_dtype
     from hybrid.arrays.sources import FileMatrix, GeneratedMatrix
 
     files: dict[str, FileMatrix] = {}
     for key, path in (("A", options.a), ("B", options.b)):
         if path:
-            files[key] = FileMatrix(path)
+            files[key] = FileMatrix(path, ranks_of_node)
     n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
     shapes = {"A": (n, l), "B": (l, m)}
     for key, file in files.items():
@@ -180,12 +179,16 @@ def _operands(options: argparse.Namespace) -> tuple[Problem, MatrixSource, Matri
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:
+    """All but C's file, whose size is not known yet."""
     from hybrid.host.files import refuse_same, refuse_unwritable
+    from hybrid.host.matrix_file import matrix_name
 
-    written = {"--out": options.out, "--trace": options.trace, "--json": None if options.json == "-" else options.json}
+    written = {"--trace": options.trace, "--json": None if options.json == "-" else options.json}
+    matrices = {"--out": options.out, "--a": options.a, "--b": options.b}
+    files = {option: name and matrix_name(name).file for option, name in matrices.items()}
+    refuse_same({"--out": files.pop("--out"), **written, **files}, may_replace={"--out": ("--a", "--b")})
     for path in filter(None, written.values()):
-        refuse_unwritable(path, 0 if path == options.out else None)  # C's size is not known yet
-    refuse_same({**written, "--a": options.a, "--b": options.b}, may_replace={"--out": ("--a", "--b")})
+        refuse_unwritable(path)
 
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:

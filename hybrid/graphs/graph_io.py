@@ -7,16 +7,14 @@ import csv
 import re
 from collections.abc import Iterator
 from functools import partial
-from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from hybrid.core.installation import install
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
-from hybrid.errors import DoesNotFit, UsageError, one_line
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.host import mtx_file
 from hybrid.host.memory import available_host_bytes
 from hybrid.host.npy_file import NpyFile
 
@@ -181,31 +179,13 @@ def _all_numbers(cells: list[str]) -> bool:
 
 def from_matrix_market(path: Path, memory: int) -> Read:
     """Read by SciPy."""
-    try:
-        from scipy.io import mminfo, mmread
-    except ImportError:
-        raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}") from None
-    try:
-        rows, columns, entries, _, field, _ = mminfo(path)
-        if rows != columns:
-            raise UsageError(f"not a square matrix: its shape is {rows}×{columns}")
-        refuse_too_many(rows, memory)
-        if entries > rows * columns:
-            raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}")
-        if field not in ("integer", "real", "pattern", "unsigned-integer"):
-            raise UsageError(f"it holds {field} numbers: only real ones can be multiplied here")
-        newer = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
-        matrix: Any = mmread(path, **newer)
-    except (ValueError, OverflowError, TypeError, EOFError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"not Matrix Market: {one_line(error)}") from None
-    if isinstance(matrix, np.ndarray):
-        return matrix, None
-    matrix = matrix.tocoo()
-    if len(set(zip(matrix.row.tolist(), matrix.col.tolist(), strict=True))) < matrix.nnz:
-        raise UsageError("it names the same element twice; a symmetric file must hold one triangle only")
-    return matrix.toarray(), None
+    found = mtx_file.header(str(path))
+    rows, columns = found.shape
+    if rows != columns:
+        raise UsageError(f"not a square matrix: its shape is {rows}×{columns}")
+    refuse_too_many(rows, memory)
+    matrix = mtx_file.elements(str(path), found)
+    return (matrix if isinstance(matrix, np.ndarray) else matrix.toarray()), None
 
 
 def from_npy(path: Path, memory: int) -> Read:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
+"""Files and folders that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import glob
 import os
 import resource
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,10 +54,10 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
 
 
 def _allocated(path: Path | None) -> int:
-    """Bytes of the disk that the file has; 0 where there is none."""
+    """Bytes of the disk that the file has, or the folder with all in it; 0 where there is none."""
     try:
-        return 512 * path.lstat().st_blocks if path else 0
-    except FileNotFoundError:
+        return sum(512 * each.lstat().st_blocks for each in (path, *path.rglob("*"))) if path else 0
+    except (FileNotFoundError, NotADirectoryError):
         return 0
 
 
@@ -90,24 +91,31 @@ def _is_alive(process: int) -> bool:
 
 
 def publish(temporary: Path, path: str) -> None:
-    """Rename a finished file once it is on the disk. A symbolic link at `path` stays and leads to it."""
-    with open(temporary, "rb") as written:
-        os.fsync(written.fileno())
+    """Rename a finished file, or folder, once it is on the disk. A symbolic link at `path` stays and leads to it."""
+    for each in (*temporary.rglob("*"), temporary):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     os.replace(temporary, os.path.realpath(path))
 
 
 def discard(temporary: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
-        temporary.unlink()
+        if temporary.is_dir() and not temporary.is_symlink():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink()
 
 
-def refuse_unwritable(path: str, size: int | None = None) -> None:
+def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = False) -> None:
     """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: found before the work, not after.
 
-    None: of a few bytes, how many is not known.
+    None: of a few bytes, how many is not known. `folder`: what is written is one, of many files.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
+    if target.exists() and not target.is_file() and not folder:
         raise UsageError(f"{path} is not a regular file")
     if not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent} for {path}")
@@ -122,7 +130,7 @@ def refuse_unwritable(path: str, size: int | None = None) -> None:
         raise DoesNotFit(
             f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing"
         )
-    if limit is not None and size > limit:
+    if limit is not None and size > limit and not folder:
         raise DoesNotFit(f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited")
 
 

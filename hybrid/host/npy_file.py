@@ -6,13 +6,18 @@ Elements are read, not mapped: a file that is cut short meanwhile is then an err
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.host.files import refuse_unwritable
+from hybrid.host.matrix_output import RawRows
+from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
 from hybrid.host.thread_map import rows_of_about
 
 _BYTES_AT_ONCE = 32 << 20
@@ -22,15 +27,14 @@ _MAGIC = b"\x93NUMPY"
 class NpyFile:
     """A matrix of real numbers in a file."""
 
+    at_once = False
+
     def __init__(self, path: str) -> None:
         """UsageError for anything else, without the file's name."""
         if os.path.exists(path) and not os.path.isfile(path):
             raise UsageError("is not a regular file")
         array = _mapped(path)
-        if not isinstance(array, np.memmap) or array.ndim != 2:
-            raise UsageError(f"does not hold a matrix: its shape is {getattr(array, 'shape', 'unknown')}")
-        if array.dtype.kind not in "biuf":
-            raise UsageError(f"holds {array.dtype}: only real numbers can be multiplied here")
+        refuse_no_matrix(array.shape, array.dtype)
         self.path = os.path.abspath(path)
         self.shape: tuple[int, int] = array.shape
         self.dtype = array.dtype
@@ -42,11 +46,8 @@ class NpyFile:
 
         HybridError where the file has become shorter, UsageError for values that the type cannot hold.
         """
-        try:
-            with np.errstate(over="raise"):
-                (self._read_columns if self._by_columns else self._read_rows)(rows, into, progress)
-        except FloatingPointError:
-            raise UsageError(f"{self.path} holds values too large for {into.dtype}") from None
+        with refusing_overflow(self.path, into.dtype):
+            (self._read_columns if self._by_columns else self._read_rows)(rows, into, progress)
 
     def _read_rows(self, rows: Span, into: np.ndarray, progress: Callable[[int], None]) -> None:
         for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
@@ -78,7 +79,7 @@ class NpyFile:
             at, left = at + count, left[count:]
 
 
-def _mapped(path: str) -> np.ndarray:
+def _mapped(path: str) -> np.memmap:
     """What NumPy makes of the file. UsageError, without the file's name, where that is nothing."""
     try:
         with open(path, "rb") as file:
@@ -97,3 +98,22 @@ def _mapped(path: str) -> np.ndarray:
         if isinstance(error, OverflowError) or "greater than file size" in text:
             raise UsageError("is cut short, or malformed: its header promises more elements than the file holds") from None
         raise UsageError(f"has a malformed header: {one_line(error)}") from None
+
+
+class NpyOutput(RawRows):
+    """A new .npy file."""
+
+    def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self.path = path
+        described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        header = io.BytesIO()
+        np.lib.format.write_array_header_2_0(header, described)
+        self._header = header.getvalue()
+        self.size = len(self._header) + shape[0] * shape[1] * dtype.itemsize
+
+    def refuse(self, size: int) -> None:
+        refuse_unwritable(self.path, size)
+
+    def begin(self, beside: Path) -> int:
+        with open(beside, "xb") as file:
+            return file.write(self._header)

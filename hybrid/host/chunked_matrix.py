@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""A matrix in a file of which a library reads rectangles, and which may be stored, or compressed, in chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.spans import Span
+from hybrid.errors import HybridError, one_line
+from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
+
+_BYTES_AT_ONCE = 32 << 20
+
+
+class ChunkedMatrix:
+    """A dataset of HDF5 or an array of Zarr."""
+
+    at_once = False
+
+    def __init__(self, path: str, array: Any, chunk: tuple[int, ...] | None) -> None:
+        """`chunk`: its rows and columns; None for a matrix that is stored as a whole. UsageError for what is no matrix."""
+        refuse_no_matrix(array.shape, array.dtype)
+        name = array.name.strip("/")
+        self.path = os.path.abspath(path) + (f":/{name}" if name else "")
+        self.shape: tuple[int, int] = array.shape
+        self.dtype = np.dtype(array.dtype)
+        self._array, self._chunk = array, chunk or (1, 1)
+
+    def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
+
+        HybridError for what cannot be read, UsageError for values that the type cannot hold.
+        """
+        area = max(1, len(rows) * self.shape[1])
+        done = 0
+        for height, width in rectangles(rows, self.shape[1], self._chunk, self.dtype.itemsize):
+            part = self._part(height, width)
+            with refusing_overflow(self.path, into.dtype):
+                into[height.within(rows).slice, width.slice] = part
+            done += part.size
+            progress(len(rows) * done // area)
+
+    def _part(self, rows: Span, columns: Span) -> np.ndarray:
+        try:
+            return self._array[rows.slice, columns.slice]
+        except Exception as error:  # codecs raise many kinds for what is damaged
+            raise HybridError(f"{self.path} cannot be read, rows {rows}: {one_line(error)}") from error
+
+
+def rectangles(rows: Span, width: int, chunk: tuple[int, ...], item: int) -> Iterator[tuple[Span, Span]]:
+    """The rows of a matrix in rectangles of about `_BYTES_AT_ONCE`, but of a chunk at least: none reads a chunk that another
+    of them reads as well, so that each is decompressed once."""
+    chunk_columns = min(width, chunk[1])
+    in_columns = _most(width, chunk_columns, _BYTES_AT_ONCE // max(1, chunk[0] * item))
+    in_rows = _most(rows.hi, chunk[0], _BYTES_AT_ONCE // max(1, min(width, in_columns) * item))
+    for height in _aligned(rows, in_rows):
+        for columns in _aligned(Span(0, width), in_columns):
+            yield height, columns
+
+
+def _most(length: int, chunk: int, wanted: int) -> int:
+    """The largest multiple of `chunk` that is at most `wanted`, but one chunk at least, and no more than the length needs."""
+    chunk = max(1, chunk)
+    return chunk * max(1, min(wanted, length) // chunk)
+
+
+def _aligned(span: Span, step: int) -> Iterator[Span]:
+    """`span`, cut at the multiples of `step`."""
+    for lo in range(span.lo // step * step, span.hi, step):
+        yield Span(max(lo, span.lo), min(lo + step, span.hi))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""What every reader of matrices refuses: what is no matrix of real numbers, names that are not there, values that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from hybrid.core.settings import nearest
+from hybrid.errors import UsageError
+
+_MOST_NAMES = 8  # that an error lists
+
+
+def refuse_no_matrix(shape: tuple[int, ...] | None, dtype: np.dtype) -> None:
+    """UsageError, without the file's name."""
+    if shape is None or len(shape) != 2:
+        raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}")
+    if dtype.kind not in "biuf":
+        raise UsageError(f"holds {dtype}: only real numbers can be multiplied here")
+
+
+@contextmanager
+def refusing_overflow(path: str, dtype: np.dtype) -> Iterator[None]:
+    """UsageError for values that `dtype` cannot hold, where they are converted within this context."""
+    try:
+        with np.errstate(over="raise"):
+            yield
+    except FloatingPointError:
+        raise UsageError(f"{path} holds values too large for {dtype}") from None
+
+
+def listed(names: Sequence[str]) -> str:
+    """The matrices that a file holds, for an error."""
+    if not names:
+        return "no matrix of real numbers"
+    more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
+    return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + more
+
+
+def meant(name: str, names: Sequence[str]) -> str:
+    """What could be read instead of what is not there."""
+    near = nearest(name, names)
+    return f"did you mean /{near}?" if near else f"it holds {listed(names)}"
+
+
+def only_one(names: Sequence[str]) -> str:
+    """The name of a file's only matrix. UsageError, without the file's name, where there is none, or a choice."""
+    if len(names) != 1:
+        choice = ": add the name of one, after a colon" if names else ""
+        raise UsageError(f"holds {listed(names)}{choice}")
+    return names[0]

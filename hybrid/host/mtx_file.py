@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""Matrices in Matrix Market files, which are text: read whole, by SciPy; written in lines of one length, by several ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybrid.core.installation import install
+from hybrid.core.spans import Span
+from hybrid.core.text import readable
+from hybrid.errors import DoesNotFit, UsageError, one_line
+from hybrid.host.files import refuse_unwritable, write_whole
+from hybrid.host.matrix_values import refusing_overflow
+from hybrid.host.memory import available_host_bytes
+
+_REAL = ("integer", "real", "double", "pattern", "unsigned-integer")
+_BYTES_OF_AN_ELEMENT = 8
+_BYTES_OF_AN_ENTRY = 96  # of the coordinate format, with the copies that are made to find what is named twice
+_NUMBERS_AT_ONCE = 1 << 17
+
+
+class Header(NamedTuple):
+    """What a Matrix Market file says of itself."""
+
+    shape: tuple[int, int]
+    entries: int
+    sparse: bool  # coordinates, and not all elements
+
+
+def header(path: str) -> Header:
+    """UsageError, without the file's name, for what holds no real numbers, or promises more of them than it has room for."""
+    try:
+        from scipy.io import mminfo
+    except ImportError:
+        raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}") from None
+    try:
+        rows, columns, entries, form, field, _ = mminfo(path)
+    except (ValueError, OverflowError, TypeError, EOFError) as error:
+        raise UsageError(f"not Matrix Market: {one_line(error)}") from None
+    if entries > rows * columns:
+        raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}")
+    if field not in _REAL:
+        raise UsageError(f"it holds {field} numbers: only real ones can be multiplied here")
+    return Header((rows, columns), entries, form == "coordinate")
+
+
+def elements(path: str, found: Header) -> Any:
+    """A NumPy matrix, or SciPy's sparse one of coordinates. UsageError, without the file's name."""
+    from scipy.io import mmread
+
+    if not all(found.shape):
+        return np.zeros(found.shape)  # SciPy ends the process by a division by zero
+    newer = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
+    try:
+        matrix: Any = mmread(path, **newer)
+    except (ValueError, OverflowError, TypeError, EOFError) as error:
+        raise UsageError(f"not Matrix Market: {one_line(error)}") from None
+    if matrix.shape != found.shape:
+        raise UsageError(f"it has become another matrix while it was read: {matrix.shape[0]}×{matrix.shape[1]}")
+    if isinstance(matrix, np.ndarray):
+        return matrix
+    matrix = matrix.tocoo()
+    numbers = matrix.row.astype(np.int64) * found.shape[1] + matrix.col
+    if len(np.unique(numbers)) < matrix.nnz:
+        raise UsageError("it names the same element twice; a symmetric file must hold one triangle only")
+    return matrix
+
+
+class MtxFile:
+    """A matrix in a Matrix Market file. Whoever reads rows of it reads all of it."""
+
+    at_once = True
+    dtype = np.dtype(np.float64)  # a text has no type
+
+    def __init__(self, path: str, readers: int) -> None:
+        """`readers`: processes of this machine that read it at the same time, each for itself."""
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UsageError("is not a regular file")
+        try:
+            self._header = header(path)
+        except OSError as error:
+            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}") from None
+        self.path, self.shape = os.path.abspath(path), self._header.shape
+        each = _BYTES_OF_AN_ENTRY if self._header.sparse else _BYTES_OF_AN_ELEMENT
+        need, free = each * self._header.entries * readers, available_host_bytes()
+        if need > free:
+            whole = f"each of {readers} ranks of a node" if readers > 1 else "who reads a row"
+            raise DoesNotFit(
+                f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which {whole} reads all; "
+                "use .npy, .h5 or .zarr"
+            )
+
+    def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Write these rows to `into`, converted to its type. UsageError for what is malformed, or what the type cannot hold."""
+        if not len(rows):
+            return
+        try:
+            found = elements(self.path, self._header)
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be read: {error.strerror or one_line(error)}") from None
+        except UsageError as error:
+            raise UsageError(f"{self.path}: {error}") from None
+        with refusing_overflow(self.path, into.dtype):
+            if isinstance(found, np.ndarray):
+                into[...] = found[rows.slice]
+            else:
+                mine = (rows.lo <= found.row) & (found.row < rows.hi)
+                into[...] = 0
+                into[found.row[mine] - rows.lo, found.col[mine]] = found.data[mine]
+        progress(len(rows))
+
+
+class MtxOutput:
+    """A new Matrix Market file in the array format: column by column, each number on a line of its own."""
+
+    def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self.path = path
+        digits = 16 if dtype.itemsize == 8 else 8  # behind the point: with them every number is read as it was
+        self._format, self._line = f"%{digits + 8}.{digits}e\n", digits + 9
+        self._header = f"%%MatrixMarket matrix array real general\n{shape[0]} {shape[1]}\n".encode()
+        self.size = len(self._header) + shape[0] * shape[1] * self._line
+
+    def refuse(self, size: int) -> None:
+        refuse_unwritable(self.path, size)
+
+    def begin(self, beside: Path) -> int:
+        with open(beside, "xb") as file:
+            return file.write(self._header)
+
+    def write(self, beside: Path, begun: int, matrix: np.ndarray, rows: Span, told: Callable[[], None]) -> None:
+        height, width = matrix.shape
+        descriptor = os.open(beside, os.O_WRONLY)
+        try:
+            for column in range(width):
+                for lo in range(rows.lo, rows.hi, _NUMBERS_AT_ONCE):
+                    numbers = matrix[lo : min(lo + _NUMBERS_AT_ONCE, rows.hi), column].tolist()
+                    text = (self._format * len(numbers)) % tuple(numbers)
+                    write_whole(descriptor, text.encode(), begun + (column * height + lo) * self._line)
+                    told()
+        finally:
+            os.close(descriptor)

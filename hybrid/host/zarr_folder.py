@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Matrices in Zarr stores that are folders, by zarr-python 3: read by rectangles, written by several ranks in whole chunks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.installation import install
+from hybrid.core.spans import Span
+from hybrid.errors import UsageError, one_line
+from hybrid.host.chunked_matrix import ChunkedMatrix
+from hybrid.host.files import refuse_unwritable
+from hybrid.host.matrix_output import BYTES_AT_ONCE, refuse_name
+from hybrid.host.matrix_values import meant, only_one
+
+# What a chunk may be encoded by. Others are refused: the codec that pickles would run any code that a store brings along.
+_CODECS = {
+    *("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2", "lzma", "lz4"),
+    *("delta", "shuffle", "fixedscaleoffset", "bitround", "quantize", "astype", "packbits"),
+    *("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"),
+}
+_OLDEST_PYTHON = (3, 11)  # that zarr-python 3 runs on
+_AROUND = 4096  # bytes for each folder and each file of metadata
+
+
+def open_array(path: str, inside: str) -> ChunkedMatrix:
+    """The array `inside` the store; where that is empty, the store's own or only one. UsageError, without the store's name."""
+    zarr = _zarr("cannot be read")
+    if os.path.isfile(path):
+        raise UsageError("is a file, and Zarr stores are read that are folders")
+    if not os.path.isdir(path):
+        raise UsageError("cannot be read: No such file or directory")
+    node = _node(zarr, path, inside)
+    if not isinstance(node, zarr.Array):
+        names = _matrices(zarr, _node(zarr, path, ""))
+        if inside:
+            raise UsageError(f"has no array /{inside}{', which is a group there' if node else ''}: {meant(inside, names)}")
+        node = _node(zarr, path, only_one(names))
+    for codec in _codecs(node):
+        if codec not in _CODECS:
+            raise UsageError(f"is encoded by {codec!r}, which is not read: pickles and unknown codecs could run any code")
+    return ChunkedMatrix(path, node, node.shards or node.chunks)
+
+
+def _zarr(cannot: str) -> Any:
+    try:
+        import zarr
+        from zarr.errors import BaseZarrError  # noqa: F401 (which version 2 has not)
+    except ImportError as error:
+        if sys.version_info < _OLDEST_PYTHON:
+            here = ".".join(map(str, sys.version_info[:2]))
+            raise UsageError(f"{cannot}: zarr-python 3 needs Python 3.11 or newer, and this is {here}") from None
+        why = "without zarr-python 3" if isinstance(error, ModuleNotFoundError) else f"by zarr-python ({one_line(error)})"
+        raise UsageError(f"{cannot} {why}: {install('zarr')}") from None
+    return zarr
+
+
+def _node(zarr: Any, path: str, inside: str) -> Any:
+    """A group or an array; None where there is nothing of that name in the store."""
+    try:
+        return zarr.open(zarr.storage.LocalStore(path, read_only=True), path=inside, mode="r")
+    except FileNotFoundError:
+        if inside:
+            return None
+        raise UsageError("is no Zarr store: it has neither zarr.json nor .zarray or .zgroup") from None
+    except Exception as error:  # it raises many kinds for malformed metadata
+        raise UsageError(f"has malformed metadata{f' of /{inside}' if inside else ''}: {one_line(error)}") from None
+
+
+def _matrices(zarr: Any, group: Any) -> list[str]:
+    if not isinstance(group, zarr.Group):
+        return []
+    try:
+        members = sorted(group.members(max_depth=None))
+    except Exception as error:  # likewise
+        raise UsageError(f"has malformed metadata: {one_line(error)}") from None
+    return [name for name, each in members if isinstance(each, zarr.Array) and each.ndim == 2 and each.dtype.kind in "biuf"]
+
+
+def _codecs(array: Any) -> list[str]:
+    """The names of all, also within shards, without the prefix of those that zarr-python takes from numcodecs."""
+    metadata = array.metadata.to_dict()
+    used = [*metadata.get("codecs", ()), *(metadata.get("filters") or ()), metadata.get("compressor")]
+    return [name.removeprefix("numcodecs.") for each in used if each for name in _names(each)]
+
+
+def _names(codec: Any) -> Iterator[str]:
+    yield str(codec.get("name") or codec.get("id"))
+    settings = codec.get("configuration") or {}
+    for inner in (*settings.get("codecs", ()), *settings.get("index_codecs", ())):
+        yield from _names(inner)
+
+
+class ZarrOutput:
+    """A new Zarr store, version 3, with one array in chunks of whole rows, which are not compressed."""
+
+    def __init__(self, path: str, inside: str, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self.path, self._name, self._shape, self._dtype = path, inside, shape, dtype
+        height, width = shape
+        chunks = max(1, -(-height * width * dtype.itemsize // BYTES_AT_ONCE))
+        self._chunk_rows = max(1, -(-height // chunks))
+        chunks = -(-height // self._chunk_rows)
+        self.size = chunks * (self._chunk_rows * width * dtype.itemsize + 2 * _AROUND) + _AROUND * (2 + 2 * inside.count("/"))
+
+    def refuse(self, size: int) -> None:
+        _zarr(f"{self.path} cannot be written")
+        if self._name:
+            refuse_name(self.path, self._name)
+        if os.path.lexists(self.path) and not (os.path.isdir(self.path) and not os.listdir(self.path)):
+            raise UsageError(f"{self.path} is there, and a folder cannot be replaced in one step: remove it, or name another")
+        refuse_unwritable(self.path, size, folder=True)
+
+    def begin(self, beside: Path) -> int:
+        import zarr
+
+        zarr.create_array(
+            zarr.storage.LocalStore(beside),
+            name=self._name or None,
+            shape=self._shape,
+            chunks=(self._chunk_rows, max(1, self._shape[1])),
+            dtype=self._dtype,
+            compressors=None,
+            config={"write_empty_chunks": True},
+        )
+        return 0
+
+    def write(self, beside: Path, begun: int, matrix: np.ndarray, rows: Span, told: Callable[[], None]) -> None:
+        """A chunk that several processes have rows of is written by the one that has its first."""
+        import zarr
+
+        store = zarr.storage.LocalStore(beside)
+        array = zarr.open_array(store, path=self._name, mode="r+", config={"write_empty_chunks": True})
+        height, step = len(matrix), self._chunk_rows
+        for lo in range(-(-rows.lo // step) * step, rows.hi, step):
+            part = slice(lo, min(lo + step, height))
+            array[part] = matrix[part]
+            told()
