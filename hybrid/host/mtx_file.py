@@ -80,12 +80,15 @@ class MtxFile:
 
     def __init__(self, path: str, readers: int) -> None:
         """`readers`: processes of this machine that read it at the same time, each for itself."""
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise UsageError("is not a regular file")
         try:
+            open(path, "rb").close()  # SciPy has no word of its own for each reason why not
             self._header = header(path)
+        except IsADirectoryError:
+            raise UsageError("is not a regular file") from None
         except OSError as error:
             raise UsageError(f"cannot be read: {error.strerror or one_line(error)}") from None
+        except UsageError as error:
+            raise UsageError(f"cannot be read: {error}") from None
         self.path, self.shape = os.path.abspath(path), self._header.shape
         each = _BYTES_OF_AN_ENTRY if self._header.sparse else _BYTES_OF_AN_ELEMENT
         need, free = each * self._header.entries * readers, available_host_bytes()
@@ -105,7 +108,7 @@ class MtxFile:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be read: {error.strerror or one_line(error)}") from None
         except UsageError as error:
-            raise UsageError(f"{self.path}: {error}") from None
+            raise UsageError(f"{self.path} cannot be read: {error}") from None
         with refusing_overflow(self.path, into.dtype):
             if isinstance(found, np.ndarray):
                 into[...] = found[rows.slice]

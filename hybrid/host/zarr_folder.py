@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def _matrices(zarr: Any, group: Any) -> list[str]:
     if not isinstance(group, zarr.Group):
         return []
     try:
-        members = sorted(group.members(max_depth=None))
+        with warnings.catch_warnings(action="ignore"):  # of what else lies in the folder
+            members = sorted(group.members(max_depth=None))
     except Exception as error:  # likewise
         raise UsageError(f"has malformed metadata: {one_line(error)}") from None
     return [name for name, each in members if isinstance(each, zarr.Array) and each.ndim == 2 and each.dtype.kind in "biuf"]
@@ -126,7 +128,6 @@ class ZarrOutput:
             chunks=(self._chunk_rows, max(1, self._shape[1])),
             dtype=self._dtype,
             compressors=None,
-            config={"write_empty_chunks": True},
         )
         return 0
 
@@ -134,8 +135,8 @@ class ZarrOutput:
         """A chunk that several processes have rows of is written by the one that has its first."""
         import zarr
 
-        store = zarr.storage.LocalStore(beside)
-        array = zarr.open_array(store, path=self._name, mode="r+", config={"write_empty_chunks": True})
+        with zarr.config.set({"array.write_empty_chunks": True}):  # what is not there, is read as zeros: also what was lost
+            array = zarr.open_array(zarr.storage.LocalStore(beside), path=self._name, mode="r+")
         height, step = len(matrix), self._chunk_rows
         for lo in range(-(-rows.lo // step) * step, rows.hi, step):
             part = slice(lo, min(lo + step, height))

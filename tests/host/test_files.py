@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 
@@ -153,6 +154,26 @@ def test_a_plain_name_is_made_in_the_current_folder(folder, monkeypatch):
     assert names(folder) == ["new"]
 
 
+def test_a_folder_appears_whole_or_not_at_all(folder):
+    target = folder / "result"
+    with atomic_write(str(target)) as beside:
+        (beside / "inner").mkdir(parents=True)
+        (beside / "inner" / "part").write_text("whole")
+        assert not target.exists()
+    assert (target / "inner" / "part").read_text() == "whole"
+    with pytest.raises(HybridError, match="result cannot be written: Directory not empty"), atomic_write(str(target)) as beside:
+        shutil.copytree(target, beside)
+    assert names(folder) == ["result"]
+    assert (target / "inner" / "part").exists()
+
+
+def test_a_folder_may_be_larger_than_files_may_be(folder, monkeypatch):
+    monkeypatch.setattr(files, "largest_file", lambda: 1000)
+    refuse_unwritable(str(folder), 2000, folder=True)
+    with pytest.raises(DoesNotFit):
+        refuse_unwritable(str(folder / "new"), 2000)
+
+
 def ended_process() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
@@ -166,6 +187,8 @@ def test_what_a_job_left_that_was_killed_is_removed_by_the_next_one_for_the_same
     by_host = folder / f".result.{os.uname().nodename}-{ended_process()}-00.part"
     for path in (left, running, of_another, elsewhere, by_host):
         path.write_text("half")
+    left_folder = folder / f".result.{process_space()}-{ended_process()}-01.part"
+    (left_folder / "inner").mkdir(parents=True)
     temporary_name(str(folder / "result"))
     assert names(folder) == sorted(path.name for path in (running, of_another, elsewhere, by_host))
 

@@ -58,6 +58,10 @@ def _installed() -> str:
     return "" if Path(sys.executable).with_name("hybrid-matmul").exists() else "this package installed, with its commands"
 
 
+def _zarr() -> str:
+    return "" if importlib.util.find_spec("zarr") else "zarr-python 3, which needs Python 3.11"
+
+
 def _namespaces() -> str:
     if os.geteuid() != 0 or not shutil.which("unshare"):
         return "root, and unshare: to mount things that nobody else sees"
@@ -73,6 +77,7 @@ _LACKING = {
     "commands": _installed,
     "environment modules": lambda: _program("Environment Modules", "modulecmd"),
     "gpu": _gpu,
+    "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
     "git": lambda: _program("git", "git"),
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
     "namespaces": _namespaces,
@@ -81,7 +86,9 @@ _LACKING = {
     ),
     "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
     "root": lambda: "" if os.geteuid() == 0 else "root",
+    "scipy": lambda: "" if importlib.util.find_spec("scipy") else "SciPy",
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
+    "zarr": _zarr,
 }
 
 
