@@ -21,6 +21,7 @@ examples:
   mpirun -n 2 python -m hybrid.matmul 8000 8000 8000
   mpirun -n 4 python -m hybrid.matmul 4000 3000 2000 --dtype float32 --fill uniform --repeat 5
   python -m hybrid.matmul --a A.npy --b B.npy --out C.npy
+  python -m hybrid.matmul --a A.h5:/group/name --b B.zarr --out C.h5:/name
   python -m hybrid.matmul 100000 100000 100000 --explain --ranks 8 --gpus-per-node 8 --gpu-memory 141G
 
 exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 the product failed its check, 143 asked to end (SIGTERM)
@@ -58,7 +59,8 @@ def build_parser() -> Parser:
     what.add_argument("--dtype", type=_name_of("dtype", tuple(ITEM_SIZES)), help="float32 or float64 (float64, or the files')")
     what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
     what.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
-    what.add_argument("--a", type=file_name, metavar="A.npy", help="take A from a file; each rank reads its rows")
+    formats = ".npy, .h5:/name, .zarr:/name or .mtx"
+    what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
     what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
     what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
     how = parser.add_argument_group("how")

@@ -22,7 +22,8 @@ def install(extra: str) -> str:
         wanted = [line.partition(";") for line in requires(DISTRIBUTION) or ()]
     except PackageNotFoundError:  # copied there
         wanted = []
-    packages = [name.strip() for name, _, condition in wanted if condition.replace("'", '"').strip() == f'extra == "{extra}"']
+    ends = f'extra == "{extra}"'  # after what else there may be, of Python's version
+    packages = [name.strip() for name, _, condition in wanted if condition.replace("'", '"').strip().endswith(ends)]
     return f"pip install {shlex.join(packages)}" if packages else f"pip install what the extra {extra} of setup.cfg names"
 
 

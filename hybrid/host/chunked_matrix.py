@@ -29,6 +29,7 @@ class ChunkedMatrix:
         self.shape: tuple[int, int] = array.shape
         self.dtype = np.dtype(array.dtype)
         self._array, self._chunk = array, chunk or (1, 1)
+        self._read_direct = getattr(array, "read_direct", None)  # which h5py has: without a copy in between
 
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
         """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
@@ -38,17 +39,21 @@ class ChunkedMatrix:
         area = max(1, len(rows) * self.shape[1])
         done = 0
         for height, width in rectangles(rows, self.shape[1], self._chunk, self.dtype.itemsize):
-            part = self._part(height, width)
-            with refusing_overflow(self.path, into.dtype):
-                into[height.within(rows).slice, width.slice] = part
-            done += part.size
+            self._read(height, width, into[height.within(rows).slice, width.slice])
+            done += len(height) * len(width)
             progress(len(rows) * done // area)
 
-    def _part(self, rows: Span, columns: Span) -> np.ndarray:
+    def _read(self, rows: Span, columns: Span, target: np.ndarray) -> None:
+        at = rows.slice, columns.slice
         try:
-            return self._array[rows.slice, columns.slice]
+            if self._read_direct and target.dtype == self.dtype and target.flags.c_contiguous:
+                self._read_direct(target, at)
+                return
+            part = self._array[at]
         except Exception as error:  # codecs raise many kinds for what is damaged
             raise HybridError(f"{self.path} cannot be read, rows {rows}: {one_line(error)}") from error
+        with refusing_overflow(self.path, target.dtype):
+            target[...] = part
 
 
 def rectangles(rows: Span, width: int, chunk: tuple[int, ...], item: int) -> Iterator[tuple[Span, Span]]:

@@ -32,8 +32,10 @@ def test_a_checkout_is_installed_from_where_it_lies():
 def test_without_a_checkout_the_packages_themselves_are_named(tmp_path, monkeypatch):
     """No text says to install hybrid-runner by its name: no package index has it."""
     wanted = ["numpy<3,>=2.0", "scipy<2,>=1.13; extra == 'graphs'", 'cupy<15; extra == "cuda13"', 'x[a]==13.*; extra == "cuda13"']
+    wanted.append('zarr<4,>=3.1; python_version >= "3.11" and extra == "zarr"')
     monkeypatch.setattr(installation, "_PACKAGE", tmp_path / "hybrid")
     monkeypatch.setattr(metadata, "requires", {"hybrid-runner": wanted}.get)
+    assert install("zarr") == "pip install 'zarr<4,>=3.1'"
     assert install("graphs") == "pip install 'scipy<2,>=1.13'"
     assert install("cuda13") == "pip install 'cupy<15' 'x[a]==13.*'"
     assert install("none") == "pip install what the extra none of setup.cfg names"

@@ -24,7 +24,7 @@ def test_every_package_that_an_extra_installs_has_a_tested_version():
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     wanted = "\n".join([setup["options"]["install_requires"], *setup["options.extras_require"].values()])
-    names = {re.split(r"[\[<>=]", line)[0] for line in wanted.split()}
+    names = {re.split(r"[\[<>=]", line)[0] for line in wanted.splitlines() if line}
     assert names - {pin.partition("==")[0] for pin in PINS} == OF_SEVERAL_MAJORS
 
 

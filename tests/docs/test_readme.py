@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,8 @@ def lacks(line: str) -> str:
             c_compiler()
     except DeviceUnavailable as missing:
         return str(missing)
-    return ""
+    formats = {".h5": "h5py", ".zarr": "zarr"}
+    return ", ".join(package for ending, package in formats.items() if ending in line and not find_spec(package))
 
 
 @pytest.mark.launcher

@@ -19,8 +19,8 @@ from hybrid.ranks.team import Team
 
 pytestmark = pytest.mark.mpi
 
-ALL = ["npy", pytest.param("h5", marks=pytest.mark.needs("h5py")), pytest.param("zarr", marks=pytest.mark.needs("zarr")),
-       pytest.param("mtx", marks=pytest.mark.needs("scipy"))]  # fmt: skip
+ALL = [pytest.param("h5", marks=pytest.mark.needs("h5py")), "npy", pytest.param("mtx", marks=pytest.mark.needs("scipy")),
+       pytest.param("zarr", marks=pytest.mark.needs("zarr"))]  # fmt: skip
 PROBLEM = Problem(40, 3, 11, "float64")
 
 
