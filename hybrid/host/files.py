@@ -46,7 +46,7 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
         elif error.errno == errno.EFBIG and limit is not None:
             why = f"files may have {readable(limit)} at most (ulimit -f)"
         else:
-            why = error.strerror or one_line(error)
+            why = os.strerror(error.errno) if error.errno else one_line(error)  # libraries have more to say than one line
             if error.errno == errno.ENOSPC:
                 takes = f"it takes {readable(size)}, " if size else ""
                 why += f": {takes}{readable(shared_bytes(parent) + _allocated(temporary))} are free in {parent}"

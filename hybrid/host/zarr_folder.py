@@ -78,7 +78,8 @@ def _matrices(zarr: Any, group: Any) -> list[str]:
     if not isinstance(group, zarr.Group):
         return []
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what else lies in the folder
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what else lies in the folder
             members = sorted(group.members(max_depth=None))
     except Exception as error:  # likewise
         raise UsageError(f"has malformed metadata: {one_line(error)}") from None

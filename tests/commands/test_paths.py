@@ -330,6 +330,7 @@ REFUSED = [
     ("g.mtx", MATRIX_MARKET.format("complex", "general") + "2 2 1\n1 2 1 0\n", "it holds complex numbers"),
     ("g.mtx", MATRIX_MARKET.format("integer", "general") + "2 2 2\n1 2 1\n1 2 1\n", "names the same element twice"),
     ("g.mtx", MATRIX_MARKET.format("integer", "general") + "2 2 2\n1 2 1\n", "not Matrix Market"),
+    ("g.mtx", "%%MatrixMarket matrix array integer general\n0 0\n", "it has no vertices"),  # which SciPy divides by
     ("g.npy", b"not numpy", "is no .npy file: it does not begin like one"),
     ("g.npy", npy([[object()]], allow_pickle=True), "holds Python objects: matrices of numbers are read"),
     ("g.npy", npy([1, 2]), r"does not hold a matrix: its shape is \(2,\)"),
