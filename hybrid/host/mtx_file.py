@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +41,8 @@ def header(path: str) -> Header:
     except ImportError:
         raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}") from None
     try:
-        rows, columns, entries, form, field, _ = mminfo(path)
+        with _as_scipy_takes_it(path) as source:
+            rows, columns, entries, form, field, _ = mminfo(source)
     except (ValueError, OverflowError, TypeError, EOFError) as error:
         raise UsageError(f"not Matrix Market: {one_line(error)}") from None
     if entries > rows * columns:
@@ -48,6 +50,15 @@ def header(path: str) -> Header:
     if field not in _REAL:
         raise UsageError(f"it holds {field} numbers: only real ones can be multiplied here")
     return Header((rows, columns), entries, form == "coordinate")
+
+
+def _as_scipy_takes_it(path: str) -> AbstractContextManager[Any]:
+    """The file's name; where that is no text, the open file, which takes longer to read."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return open(path, "rb")
+    return nullcontext(path)
 
 
 def elements(path: str, found: Header) -> Any:
@@ -58,7 +69,8 @@ def elements(path: str, found: Header) -> Any:
         return np.zeros(found.shape)  # SciPy ends the process by a division by zero
     newer = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
     try:
-        matrix: Any = mmread(path, **newer)
+        with _as_scipy_takes_it(path) as source:
+            matrix: Any = mmread(source, **newer)
     except (ValueError, OverflowError, TypeError, EOFError) as error:
         raise UsageError(f"not Matrix Market: {one_line(error)}") from None
     if matrix.shape != found.shape:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +51,11 @@ def test_every_format_of_real_numbers(path, text, matrix):
     assert open_matrix(str(path)).dtype == np.float64
     if len(matrix) > 1:
         assert read(path, text, Span(1, len(matrix))) == matrix[1:]
+
+
+def test_a_name_may_have_any_bytes(tmp_path):
+    name = f"{tmp_path}/\udcff.mtx"
+    assert read(Path(name), "array real general\n1 2\n1\n2\n") == [[1, 2]]
 
 
 @pytest.mark.parametrize(
