@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 
 import numpy as np
 import pytest
 from support.commands import start, successful
-from support.recorded_lines import needs_compiler, needs_gpu, spread, written_run
+from support.recorded_lines import needs_compiler, needs_gpu, pmpp_lines, spread, written_run
 
 from experiments.common import product_check, timing, wording
 from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime, runtime_for
@@ -269,3 +270,23 @@ def test_calls_on_a_gpu():
         uncapped.allocate(1 << 22, 1 << 20, "float64")
     assert uncapped.allocate(10, 10, "float64").shape == (10, 10)
     uncapped.release()
+
+
+def test_a_table_for_a_spreadsheet(tmp_path, capsys):
+    path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", pmpp_lines())
+    assert pmpp.main(["--from", path, "--csv", str(tmp_path / "l.csv")]) == 0
+    with open(tmp_path / "l.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 11
+    first = {"device": "cuda", "gpu": "NVIDIA H200", "part": "exercise 1", "kernel": "naive", "form": "square", "n": "1024"}
+    assert {**rows[0], **first} == rows[0]
+    assert float(rows[0]["seconds median"]) == 1e-3
+    assert (rows[-1]["kernel"], rows[-1]["form"], float(rows[-1]["seconds max"])) == ("matvec_warp", "", 1e-3)
+    assert not {"versions", "machine", "arguments", "run"} & set(rows[0])
+    assert rows[0]["processor"]
+
+
+def test_a_table_has_a_table_s_name(tmp_path, capsys):
+    path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", pmpp_lines())
+    assert pmpp.main(["--from", path, "--csv", str(tmp_path / "l.txt")]) == 2
+    assert "must end in .csv" in capsys.readouterr().err

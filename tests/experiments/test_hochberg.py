@@ -143,6 +143,7 @@ def test_without_a_gpu_nothing_is_compared(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "both kernels are right at 100, 1000, 8000" in out
     assert "3.00" not in out
+    assert "not a GPU's times" in out
     results = hochberg.Results(list(jsonl.read(path))[:-1])
     assert results.ratio("kernel", 1000) is None
 

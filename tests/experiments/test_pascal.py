@@ -175,3 +175,24 @@ def test_wrong_usage_is_refused(arguments, said, tmp_path):
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_the_matrices_and_their_product_are_shown(capsys):
+    assert pascal.main(["--show", "8", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "  1  7  21  35  35  21  7  1\n" in out
+    assert "  -1   7  -21   35  -35  21  -7  1\n" in out
+    assert out.endswith("  ·  ·  ·  ·  ·  ·  ·  1\n\nthe identity\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--show", "21"], "sizes to 20"),
+        (["--show", "8", "--dtype", "int32"], "float32 or float64"),
+        (["--show", "8", "--size", "8"], "measures nothing"),
+    ],
+)
+def test_what_is_not_shown(arguments, said, capsys):
+    assert pascal.main(arguments) == 2
+    assert said in capsys.readouterr().err

@@ -61,7 +61,35 @@ def test_a_grid_that_no_gpu_takes(capsys):
         assert (too_many in capsys.readouterr().out) is said
 
 
+def test_both_ways_of_figure_2_1(capsys):
+    assert pmpp.main(["--launch", "70", "200", "32", "16"]) == 0
+    out = capsys.readouterr().out
+    assert "dim3 block(32, 16), grid(7, 5);" in out
+    assert "the other way round, blocks of 16×32: a grid of 13×3, 39 blocks" in out
+
+
+def test_the_blocks_over_the_matrix(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "grid.svg"
+    assert pmpp.main(["--launch", "70", "200", "32", "16", "--picture", str(picture)]) == 0
+    text = text_of(picture)
+    assert "blocks of x = 32, y = 16: 7 × 5 = 35 blocks, 3,920 threads lie outside of C" in text
+    assert "blocks of x = 16, y = 32: 13 × 3 = 39 blocks, 5,968 threads lie outside of C" in text
+    assert "12,2" in text
+    assert pmpp.main(["--launch", "4096", "4096", "16", "16", "--picture", str(tmp_path / "black.svg")]) == 2
+    assert "65,536 blocks" in capsys.readouterr().err
+    assert not (tmp_path / "black.svg").exists()
+
+
 # --- exercise 1
+
+
+def test_the_launches_of_exercise_1(tmp_path, capsys):
+    path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", pmpp_lines())
+    assert pmpp.main(["--from", path]) == 0
+    out = capsys.readouterr().out
+    assert "grid(64, 64), block(16, 16)" in out
+    assert "grid(128), block(128)" in out
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,9 @@ def test_no_factor_without_a_gpu_or_for_another_width(tmp_path, gpu, width):
         table = "\n".join(results.printed())
         assert table.count("right, on the CPU's CUDA runtime") == 2
         assert "2.000" not in table
+        assert "MM-GPU-GM  Time to generate:  2.0 ms  (on the CPU's CUDA runtime: not a GPU's time)" in table
+    else:
+        assert "  MM-GPU-SM  Time to generate:  1.0 ms" in list(results.printed())
 
 
 def test_without_a_c_compiler_the_rest_is_there(tmp_path, capsys):

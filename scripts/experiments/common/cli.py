@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from experiments.common import plots
+from experiments.common import csv_lines, plots
 from experiments.common.records import END, Line, Recorder
 from experiments.common.results import Results
 from hybrid.core import text
@@ -40,7 +40,12 @@ def parser_for(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small sizes: under a minute without a GPU")
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
     add_lines(parser)
+    add_csv(parser)
     return parser
+
+
+def add_csv(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--csv", metavar="FILE.csv", help="write the numbers as a table for a spreadsheet, a row for each result")
 
 
 def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
@@ -74,12 +79,14 @@ def command(
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _refuse_ranks()
-        if "" in (getattr(options, name, None) for name in ("json", "source", "picture")):
+        if "" in (getattr(options, name, None) for name in ("json", "source", "picture", "csv")):
             raise UsageError("the name of a file is missing")
         if getattr(options, "json", None):
             files.refuse_unwritable(options.json)
         if getattr(options, "picture", None):
             plots.refuse(options.picture)
+        if getattr(options, "csv", None):
+            csv_lines.refuse(options.csv)
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:
         said, code = one_line(error), max(failure, getattr(error, "exit_code", failure))
@@ -110,6 +117,8 @@ def present(options: argparse.Namespace, results: type[Results], measured: Calla
     print(*made.printed(), sep="\n", flush=True)
     if options.picture:
         made.draw(options.picture)
+    if getattr(options, "csv", None):
+        csv_lines.write(options.csv, lines)
     return made.exit_code()
 
 

@@ -9,7 +9,8 @@ and kernel are drawn apart; no curves were published, and the factors are points
   python scripts/lecture_hochberg.py multShare 10 15 8        said, then the matrices' top left corners
 
 Here a whole program is one of these commands: its wall time has Python's and CUDA's start in it. Without a GPU the kernels run
-on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, nothing is timed or compared.
+on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, nothing is compared, and the times are
+said to be no GPU's.
 """
 
 import argparse
@@ -106,10 +107,17 @@ class Results(results.Results):
             yield tables.Table(heads, "rrrrr", [self._times_at(size) for size in self.sizes], title)
         else:
             sizes = ", ".join(map(str, self.sizes))
-            said = f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime; nothing was timed"
+            said = f"no GPU: both kernels are right at {sizes} on the CPU's CUDA runtime, and nothing is compared"
             yield tables.Remarks([said], title)
+            heads = ["size", *(f"{program}, s" for program in MODULE_PROGRAMS)]
+            rows = [[str(size), *(self._emulated(program, size) for program in MODULE_PROGRAMS)] for size in self.sizes]
+            yield tables.Table(heads, "rrr", rows, "what the CPU took to run them: not a GPU's times")
         rows = [[one.gpu, one.capability, f"{one.cores} cores", str(one.size), one.wording] for one in PUBLISHED]
         yield tables.Table(["GPU", "compute capability", "", "size", "factor"], "lrrrl", rows, "published, of whole programs")
+
+    def _emulated(self, program: str, size: int) -> str:
+        seconds = self._seconds.get(("kernel", program, size))
+        return wording.number(seconds) if seconds else "–"
 
     def _times_at(self, size: int) -> list[str]:
         cells = [str(size)]

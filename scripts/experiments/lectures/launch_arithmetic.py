@@ -70,6 +70,10 @@ def explained(rows: int, columns: int, x: int, y: int) -> Iterator[str]:
     grid, blocks, block = (numbers[name] for name in ("grid", "blocks", "threads a block"))
     of_grid = f"ceil({columns} / {x}) × ceil({rows} / {y})"
     yield from _explained(numbers, (f"{x} · {y}", of_grid, "", f"{blocks:,} · {block:,}", f"{rows} · {columns}", ""))
+    yield f"dim3 block({x}, {y}), grid({grid[0]}, {grid[1]});  // kernel<<<grid, block>>>(...)"
+    if x != y:
+        turned = covering(rows, columns, y, x)
+        yield f"the other way round, blocks of {y}×{x}: a grid of {_text(turned['grid'])}, {_text(turned['blocks'])} blocks"
     for side, count in zip("xy", grid, strict=True):
         if count > MOST_BLOCKS[side]:
             yield f"CUDA takes at most {MOST_BLOCKS[side]:,} blocks in {side}: several launches, or several elements a thread"

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import hybrid
 from experiments.common import cli, plots, records, results, schema, tables
+from experiments.lectures.pascal_matrices import LIMITS, MOST_SHOWN, MULTIPLIED, as_text, first_wrong, shown, triangles
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
@@ -31,11 +32,7 @@ from hybrid.selection.decision import ProductRequest
 from hybrid.selection.inventory import take_inventory
 from hybrid.selection.session import Session
 
-MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
-LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
-
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Wrong = dict[str, Any]  # an element of a product that should be the identity: the size, its row, column and value
 
 
 def magnitude(row: int, column: int) -> int:
@@ -59,30 +56,6 @@ def largest_that_fits(dtype: str) -> int:
 def largest_exact(dtype: str) -> int:
     """(b)"""
     return next(size for size in count(1) if max(magnitude(size, column) for column in range(size + 1)) > LIMITS[dtype])
-
-
-def triangles(size: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """L and R, each entry rounded once. UsageError for sizes whose entries exceed the type."""
-    limit = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
-    if math.comb(size - 1, (size - 1) // 2) > limit:
-        raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
-    whole = np.array([[math.comb(row, column) for column in range(size)] for row in range(size)], object)
-    signs = np.array([[(-1) ** (row + column) for column in range(size)] for row in range(size)], object)
-    return whole.astype(dtype), (whole * signs).astype(dtype)
-
-
-def first_wrong(product: np.ndarray) -> Wrong | None:
-    """The first element that is not the identity's; None where all are."""
-    wrong = product != np.eye(len(product), dtype=product.dtype)
-    if not wrong.any():
-        return None
-    row, column = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
-    return {"size": len(product), "row": row, "column": column, "value": float(product[row, column])}
-
-
-def as_text(wrong: Wrong) -> str:
-    row, column = wrong["row"], wrong["column"]
-    return f"N = {wrong['size']}: [{row}][{column}] is {wrong['value']:.12g}, not {int(row == column)}"
 
 
 def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.Line:
@@ -233,11 +206,29 @@ def measured(options: argparse.Namespace) -> Iterator[records.Line]:
 
 
 def work(options: argparse.Namespace) -> int:
+    if options.show:
+        if options.size or options.picture or options.json or options.source or options.csv:
+            raise UsageError(
+                "--show prints three matrices and measures nothing: it goes with --dtype, --device and --kernel alone"
+            )
+        return _show(options)
     if options.size and options.picture:
         raise UsageError("--picture draws the largest sizes: not with --size")
     if options.size and not set(options.dtype) & set(MULTIPLIED):
         raise UsageError("the runner multiplies float32 and float64: --dtype one of these")
     return cli.present(options, Results, measured)
+
+
+def _show(options: argparse.Namespace) -> int:
+    dtype = next((dtype for dtype in reversed(options.dtype) if dtype in MULTIPLIED), None)
+    if dtype is None or options.show > MOST_SHOWN:
+        raise UsageError(f"--show multiplies float32 or float64, of sizes to {MOST_SHOWN}")
+    left, right = triangles(options.show, dtype)
+    product = hybrid.multiply(left, right, device=options.device, kernel=options.kernel)
+    wrong = first_wrong(product)
+    print(*shown({"L": left, "R": right, f"L·R, {dtype}": product}), sep="\n")
+    print("the identity" if wrong is None else as_text(wrong))
+    return int(wrong is not None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -247,7 +238,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
     size = "only multiply the triangles of this size: is it the identity?"
     parser.add_argument("--size", type=cli.at_least_1, metavar="N", help=size)
+    parser.add_argument("--show", type=cli.at_least_1, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}")
     parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
     cli.add_lines(parser)
+    cli.add_csv(parser)
     parser.add_argument("--picture", metavar="FILE", help="draw the largest N of each type, as .png or .svg")
     return cli.command(parser, work, arguments)

@@ -3,7 +3,8 @@
 
 Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide
 C of the same work, float32; then what speaks for each, from the numbers. Exercise 2: a matrix times a vector, a thread for each
-element, through its host function. Exercise 3 and the other launches of the documents: --launch shows the arithmetic for any.
+element, through its host function. Exercise 3 and the other launches of the documents: --launch shows the arithmetic for any,
+and with --picture the blocks over C, both ways.
 
 On a GPU C is 1024×1024 (--size), timed by CUDA events. Without one it is 96×96, on the CPU's CUDA runtime: the products are
 checked, and nothing is said of speed.
@@ -15,8 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from experiments.common import cli, cuda, plots, product_check, records, results, schema, tables, timing, wording
+from experiments.lectures import launch_picture
 from experiments.lectures.launch_arithmetic import compared, explained, sectors_of_warp, threads_at_work
 from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
 
 DTYPE, ITEM = "float32", 4
 DESIGNS = ("naive", "row_per_thread", "column_per_thread")  # a thread for each element, row, column
@@ -93,14 +96,15 @@ class Results(results.Results):
         return 2 * line["n"] * line["l"] * line["m"] / line["seconds"]["median"] / 1e9
 
     def blocks(self) -> Iterator[tables.Block]:
-        heads = ["C", "n×l · l×m", "kernel", "threads", *(["time", "GF/s"] if self.of_gpu else ["product"])]
+        heads = ["C", "n×l · l×m", "kernel", "launch", "threads", *(["time", "GF/s"] if self.of_gpu else ["product"])]
         rows = []
         for (form, design), line in self.designs.items():
             shape = f"{line['n']}×{line['l']} · {line['l']}×{line['m']}"
             threads = threads_at_work(design, line["n"], line["m"])
             speed = [wording.duration(line["seconds"]["median"]), f"{self.gigaflops(form, design):.4g}"]
-            rows.append([form, shape, design, f"{threads:,}", *(speed if self.of_gpu else ["right"])])
-        yield tables.Table(heads, "lllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
+            launch = _launch(design, line["n"], line["m"])
+            rows.append([form, shape, design, launch, f"{threads:,}", *(speed if self.of_gpu else ["right"])])
+        yield tables.Table(heads, "llllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
         yield tables.Remarks(list(self._for_and_against()), "for and against")
         rows = [[kernel, f"{line['n']}×{line['n']}", self._of_vector(line)] for kernel, line in self.vectors.items()]
         yield tables.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
@@ -154,6 +158,13 @@ class Results(results.Results):
                     panel.legend(loc="upper center", frameon=False, fontsize=8)
 
 
+def _launch(design: str, n: int, m: int) -> str:
+    """Grid and block, as they stand between <<< and >>>; sides of 1 are left out, as dim3 allows."""
+    launch = launch_of(timing.kernel_of(design), DTYPE, n, m, EMULATED_CAPABILITY)
+    grid, block = (", ".join(map(str, side if side[1] > 1 else side[:1])) for side in (launch.grid, launch.block))
+    return f"grid({grid}), block({block})"
+
+
 def _short(value: float) -> str:
     """268, 16.4k, 4.19M."""
     scale, unit = (1e6, "M") if value >= 1e6 else (1e3, "k") if value >= 1e4 else (1.0, "")
@@ -163,6 +174,8 @@ def _short(value: float) -> str:
 def work(options: argparse.Namespace) -> int:
     if options.launch:
         print(*explained(*options.launch), sep="\n")
+        if options.picture:
+            launch_picture.draw(options.picture, *options.launch)
         return 0
     return cli.present(options, Results, _measured)
 

@@ -102,6 +102,8 @@ class Results(results.Results):
     def blocks(self) -> Iterator[tables.Block]:
         heads = ["", "width", "five runs", "average", "times faster", "kernel alone", ""]
         yield tables.Table(heads, "lrlrrrl", list(self._program_rows()), f"{DTYPE}, a[y][x] = x + y·width; ms")
+        if said := list(self._as_printed()):
+            yield tables.Remarks(said, "as the lecture's programs print it: allocation, copies in, kernel and copy out")
         if self.ragged:
             yield tables.Remarks([_about_ragged(line) for line in self.ragged.values()], f"a width that is no multiple of {SIDE}")
         yield from roofline.tables(roofline.roof_of(self.lines), self.points())
@@ -115,6 +117,12 @@ class Results(results.Results):
                 yield ["", *_times(line["width"], runs, self.times_faster(program)), alone, "here"]
             else:
                 yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
+
+    def _as_printed(self) -> Iterator[str]:
+        whose = "" if self.of_gpu else "  (on the CPU's CUDA runtime: not a GPU's time)"
+        for program, line in self.programs.items():
+            if program != "MM-CPU":
+                yield from (f"{program}  Time to generate:  {1e3 * seconds:3.1f} ms{whose}" for seconds in line["runs"])
 
     def draw(self, path: str) -> None:
         """The averages beside the lecture's, and both roofs."""
