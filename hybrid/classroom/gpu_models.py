@@ -9,6 +9,8 @@ from hybrid.errors import UsageError
 
 KB = 1 << 10
 WARP = 32  # threads
+MOST_OF_A_BLOCK = 1024  # threads, since compute capability 2.0
+CONSTANT_BYTES = 64 * KB  # on every GPU
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,13 @@ _BY_CAPABILITY = {
     90: Multiprocessor(2048, 32, 65536, 256, 228 * KB, 128, KB),
     120: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
 }
+_CORES = {10: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 80: 64, 86: 128, 89: 128, 90: 128, 120: 128}
 
 
 @dataclass(frozen=True)
 class GpuModel:
     """`float32`, `float64`: multiplications and additions, in GF/s, by its makers' figures and without matrix units; 0 where it
-    has none. `bandwidth`: of global memory, in GB/s."""
+    has none. `bandwidth`: of global memory, in GB/s; `memory`: its size in GB, of which some models have several."""
 
     name: str
     capability: int  # times ten
@@ -56,39 +59,53 @@ class GpuModel:
     float32: int
     float64: int
     bandwidth: int
+    memory: float
 
     @property
     def multiprocessor(self) -> Multiprocessor:
         return _BY_CAPABILITY[self.capability]
 
+    @property
+    def cores_each(self) -> int:
+        """Of a multiprocessor: what computes an operation in float32 for a thread."""
+        return _CORES[self.capability]
+
+    @property
+    def cores(self) -> int:
+        return self.multiprocessors * self.cores_each
+
+    @property
+    def version(self) -> str:
+        return f"{self.capability // 10}.{self.capability % 10}"
+
     def rate(self, dtype: str) -> int:
         return self.float32 if dtype == "float32" else self.float64
 
     def __str__(self) -> str:
-        return f"{self.name} (compute capability {self.capability // 10}.{self.capability % 10})"
+        return f"{self.name} (compute capability {self.version})"
 
 
-_MODELS = (
-    GpuModel("8800GTX", 10, 16, 346, 0, 86),
-    GpuModel("C2050", 20, 14, 1030, 515, 144),
-    GpuModel("K40c", 35, 15, 4290, 1430, 288),
-    GpuModel("P100", 60, 56, 9300, 4700, 732),
-    GpuModel("V100", 70, 80, 15700, 7800, 900),
-    GpuModel("T4", 75, 40, 8100, 254, 320),
-    GpuModel("A100", 80, 108, 19500, 9700, 2039),
-    GpuModel("RTX3090", 86, 82, 35600, 556, 936),
-    GpuModel("RTX4090", 89, 128, 82600, 1290, 1008),
-    GpuModel("H100", 90, 132, 66900, 33500, 3350),
-    GpuModel("H200", 90, 132, 66900, 33500, 4800),
-    GpuModel("RTX5090", 120, 170, 104800, 1640, 1792),
+MODELS = (
+    GpuModel("8800GTX", 10, 16, 346, 0, 86, 0.75),
+    GpuModel("C2050", 20, 14, 1030, 515, 144, 3),
+    GpuModel("K40c", 35, 15, 4290, 1430, 288, 12),
+    GpuModel("P100", 60, 56, 9300, 4700, 732, 16),
+    GpuModel("V100", 70, 80, 15700, 7800, 900, 16),
+    GpuModel("T4", 75, 40, 8100, 254, 320, 16),
+    GpuModel("A100", 80, 108, 19500, 9700, 2039, 80),
+    GpuModel("RTX3090", 86, 82, 35600, 556, 936, 24),
+    GpuModel("RTX4090", 89, 128, 82600, 1290, 1008, 24),
+    GpuModel("H100", 90, 132, 66900, 33500, 3350, 80),
+    GpuModel("H200", 90, 132, 66900, 33500, 4800, 141),
+    GpuModel("RTX5090", 120, 170, 104800, 1640, 1792, 32),
 )
-NAMES = tuple(model.name for model in _MODELS)
+NAMES = tuple(model.name for model in MODELS)
 
 
 def named(name: str) -> GpuModel:
     """UsageError with the names where there is none of this one; upper and lower case are the same."""
     wanted = "".join(each for each in name.lower() if each.isalnum())
-    for model in _MODELS:
+    for model in MODELS:
         if model.name.lower() == wanted:
             return model
     raise UsageError(f"no GPU {name!r} here: one of {', '.join(NAMES)}")

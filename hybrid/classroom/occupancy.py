@@ -10,12 +10,14 @@ from hybrid.classroom.gpu_models import WARP, Multiprocessor
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Of a multiprocessor. `limits`: what lets no further block be resident; of two that do at once, both."""
+    """Of a multiprocessor. `limits`: what lets no further block be resident; of two that do at once, both. `alone`: how many
+    blocks each limit would let in if it were the only one."""
 
     blocks: int
     warps: int
     most_warps: int
     limits: tuple[str, ...]
+    alone: dict[str, int]
 
     @property
     def share(self) -> float:
@@ -32,7 +34,7 @@ def occupancy(of: Multiprocessor, threads: int, registers: int | None, shared: i
         allowed["shared memory"] = of.shared // _rounded(shared + of.reserved, of.shared_unit)
     blocks = min(allowed.values())
     limits = tuple(name for name, number in allowed.items() if number == blocks)
-    return Occupancy(blocks, blocks * warps, of.threads // WARP, limits)
+    return Occupancy(blocks, blocks * warps, of.threads // WARP, limits, allowed)
 
 
 def _by_registers(of: Multiprocessor, warps: int, registers: int) -> int:

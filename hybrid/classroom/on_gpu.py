@@ -47,6 +47,8 @@ class OnGpu:
             f"  occupancy: {100 * self.occupancy.share:.0f} %, {self.occupancy.warps} of {self.occupancy.most_warps} warps: "
             f"{resident} resident on a multiprocessor, limited by {' and '.join(self.occupancy.limits)}"
         )
+        alone = ", ".join(f"{limit} {number}" for limit, number in self.occupancy.alone.items())
+        yield f"  blocks that each limit by itself would let in: {alone}"
         rate, attainable = self.gpu.rate(self.dtype), self.attainable
         if attainable is None:
             return

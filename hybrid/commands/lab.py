@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hybrid.commands import lab_show
+from hybrid.commands import lab_gpus, lab_show
 from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.errors import UsageError
@@ -77,6 +77,8 @@ def build_parser() -> Parser:
         _add_launch(judging)
         _add_json(judging)
     lab_show.add_to(commands, _add_launch)
+    gpus = commands.add_parser("gpus", help="what GPUs have: cores, memory, limits", description="What do GPUs have, by name?")
+    gpus.add_argument("name", nargs="?", type=_gpu, metavar="NAME", help="more about one (all of them, a line each)")
     return parser
 
 
@@ -142,6 +144,8 @@ def work(options: argparse.Namespace) -> int:
         return _run(options)
     if options.command == "show":
         return lab_show.work(options)
+    if options.command == "gpus":
+        return lab_gpus.work(options)
     from hybrid.commands import lab_exercises
 
     return lab_exercises.work(options, _trials)

@@ -148,7 +148,7 @@ def _write_folder(folder: Path, contents: Callable[[], dict[str, str]]) -> None:
 
 def _list() -> None:
     for name, (_, summary) in SCRIPTS.items():
-        print(f"  {name:<12}{summary}")
+        print(f"  {name:<14}{summary}")
     print("\nprograms, to be shown, changed and given to python -m hybrid.lab run:")
     for name, path in examples().items():
         (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
@@ -156,6 +156,7 @@ def _list() -> None:
     print("\nfolders that are written:")
     print(f"  {PROGRAMS:<12}the documents' whole programs, corrected, in C++ and CUDA, with a Makefile")
     print(f"  {NOTEBOOKS:<12}the pages of the course as Jupyter notebooks")
+        print(f"  {name:<14}{summary.removeprefix('// ').rstrip()}")
 
 
 def main() -> int:

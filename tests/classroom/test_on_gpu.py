@@ -46,6 +46,12 @@ def test_blocks_that_are_resident(gpu, threads, registers, shared, blocks, limit
     assert found.warps == blocks * -(-threads // 32)
 
 
+def test_what_each_limit_by_itself_would_let_in():
+    """A lecture's 2 kB of 16 hold 8 blocks, and 768 threads 3."""
+    found = occupancy(named("8800GTX").multiprocessor, 256, None, 2048)
+    assert found.alone == {"blocks": 8, "threads": 3, "shared memory": 8}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("shared", [0, 1000, 40_000])
 @pytest.mark.parametrize("threads", [32, 96, 250, 256, 768, 1024])

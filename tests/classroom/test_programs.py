@@ -58,6 +58,11 @@ def test_a_right_program_prints_what_it_should(capsys, name):
         assert re.search(f"note: .*{expected}|{expected}", report), out
 
 
+def test_a_vector_in_constant_memory(capsys):
+    assert lab.work(lab.parse(["run", str(DOCS / "examples" / "constant.cu"), "--", "70"])) == 0
+    assert capsys.readouterr().out.startswith("0 of 70 elements are wrong\n")
+
+
 @pytest.mark.parametrize(
     "name", exhaustive(["everything_at_once", "one_row_too_many", "endless_kernel", "missing_barrier"], WRONG)
 )

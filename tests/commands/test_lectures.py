@@ -22,7 +22,7 @@ LECTURES = module("hybrid.lectures")
 
 def test_the_list_names_every_lecture_and_program():
     listed = successful(start(LECTURES)).stdout
-    assert all(f"  {name:<12}{summary}\n" in listed for name, (_, summary) in SCRIPTS.items())
+    assert all(f"  {name:<14}{summary}\n" in listed for name, (_, summary) in SCRIPTS.items())
     assert re.findall(r"^  (\w+\.cu) +\w", listed, re.MULTILINE) == sorted(path.name for path in EXAMPLES.glob("*.cu"))
 
 
