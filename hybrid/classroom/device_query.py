@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What GPUs have, by name: cores, multiprocessors, memory, compute capability, limits; as CUDA's deviceQuery tells of one's own."""
+"""What GPUs have, by name: cores, multiprocessors, memory, compute capability, limits. CUDA's own tool is deviceQuery."""
 
 from __future__ import annotations
 

@@ -35,6 +35,8 @@ examples:
 
 Standard output holds the greetings and the time, nothing else: ranks · (threads + blocks · threads a block) + 1 lines, and
 with --where one more a rank. Standard error tells the MPI's thread level, and why a kernel ran on the CPU instead of a GPU.
+Rank 0 prints for all, rank by rank, and the time last. With --unordered each rank prints by itself as programs with printf do:
+the launcher may mix the lines of different ranks, and bring some of them after the time. As many lines come, in any order.
 At most {MOST_LINES} lines a kernel, {MOST_BLOCK} threads a block.
 
 exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compiler for the kernel, 2 wrong usage
@@ -60,6 +62,11 @@ def build_parser() -> Parser:
     parser.add_argument("--threads-per-block", type=at_least(1), default=4, metavar="T", help="threads of each (4)")
     parser.add_argument("--device", help="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
+    parser.add_argument(
+        "--unordered",
+        action="store_true",
+        help="each rank prints its own lines, in the order in which they come (rank by rank)",
+    )
     add_job_options(parser)
     return parser
 
@@ -105,20 +112,31 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         if options.where:
             lines.insert(0, _where(team, locations[team.rank]))
         text = "".join(f"{line}\n" for line in lines).encode()
-        greeting.mine = len(text)
+        greeting.mine = 0 if options.unordered else len(text)
+        if options.unordered:
+            _write(text)
     seconds = time.perf_counter() - began
     with team.phase("report", timed=False):
-        _show(team, text, greeting.all, seconds)
+        if not options.unordered:
+            _show(team, text, greeting.all)
+        if team.rank == 0:
+            _write(f"Time: {seconds:.6f}\n".encode())
     return 0 if all(location.runs_kernel for location in locations) or settings.device == "cpu" else 1
 
 
 def _thread_level() -> str:
-    """The thread level asked for and provided, in words. StartError if MPI allows no threads beside the one that calls it."""
+    """The thread level asked for and provided, in words. StartError if MPI allows no threads beside the one that calls it.
+
+    At least the level asked for: an MPI may provide more, which programs that assert the same level refuse.
+    """
     if launched() is None:
         return "started alone: no MPI, so no thread level"
     library = library_in_use()
     if not library.threads_suffice:
-        raise StartError(f"{library.name} provides thread level {library.provided} only: an MPI built with threads is needed")
+        raise StartError(
+            f"provided >= MPI_THREAD_FUNNELED does not hold: {library.name} provides MPI_THREAD_{library.provided} "
+            "only, and an MPI built with threads is needed"
+        )
     return f"MPI thread level {library.asked} asked for, {library.provided} provided ({library.name})"
 
 
@@ -179,7 +197,7 @@ def _where(team: Team, location: RankLocation) -> str:
     return f"Process {team.rank}/{team.size} is on {location.host}, cores {ranges(location.cores)}, {location.device}"
 
 
-def _show(team: Team, text: bytes, sizes: list[int], seconds: float) -> None:
+def _show(team: Team, text: bytes, sizes: list[int]) -> None:
     """Rank 0 prints for all, rank by rank: a launcher may cut and mix what several ranks print."""
     if team.rank != 0:
         team.messages.send(text, 0)
@@ -188,8 +206,11 @@ def _show(team: Team, text: bytes, sizes: list[int], seconds: float) -> None:
         theirs = bytearray(size)
         if rank:
             team.messages.receive(theirs, rank)
-        sys.stdout.write((theirs if rank else text).decode())
-    sys.stdout.write(f"Time: {seconds:.6f}\n")
+        _write(theirs if rank else text)
+
+
+def _write(text: bytes | bytearray) -> None:
+    sys.stdout.write(text.decode())
     sys.stdout.flush()
 
 
