@@ -12,7 +12,7 @@ import pytest
 from support.commands import start, successful
 from support.recorded_lines import needs_compiler, needs_gpu, pmpp_lines, spread, written_run
 
-from experiments.common import product_check, timing, wording
+from experiments.common import plots, product_check, timing, wording
 from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime, runtime_for
 from experiments.common.product_check import refuse_wrong
 from experiments.common.results import Results
@@ -290,3 +290,22 @@ def test_a_table_has_a_table_s_name(tmp_path, capsys):
     path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", pmpp_lines())
     assert pmpp.main(["--from", path, "--csv", str(tmp_path / "l.txt")]) == 2
     assert "must end in .csv" in capsys.readouterr().err
+
+
+def test_colours_differ_in_lightness():
+    """So that nobody needs to tell red from green, and a copy in grey still shows which is which."""
+
+    def lightness(color):
+        red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+    dark, middle, light = sorted(map(lightness, (plots.HERE, plots.LECTURE, plots.OTHER)))
+    assert (middle + 0.05) / (dark + 0.05) > 1.5
+    assert (light + 0.05) / (middle + 0.05) > 1.5
+
+
+def test_bars_begin_at_a_power_of_ten():
+    panel = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    plots.bars(panel, ["a", "b"], [2.9, 40_505], ["2.9", "40,505"], [plots.HERE] * 2)
+    assert panel.get_xlim()[0] == 1
+    assert [text.get_text() for text in panel.get_xticklabels()] == ["1", "100", "10,000"]

@@ -139,7 +139,7 @@ def test_table_and_picture_from_recorded_lines(lines_file, written_to):
     assert b"](hosts.svg)" in made[0][0]
     picture = made[0][1].decode()
     assert "<svg" in picture
-    for text in ("written by hand", "JAX", "PyTorch", "ours, the command", "8000³", "8 × NVIDIA H200", "2026-11-21"):
+    for text in ("written by hand", "JAX", "PyTorch", "ours, the command", "8000×8000", "8 × NVIDIA H200", "2026-11-21"):
         assert text in picture
 
 

@@ -150,7 +150,7 @@ def test_no_table_is_empty(page):
 def test_pictures_are_part_of_the_page_and_drawn(page):
     text = page.read_text()
     pictures = pictures_of(text)
-    assert len(pictures) == len(PICTURED)
+    assert len(pictures) == 2 * len(PICTURED), "each for a wide page and for a narrow one"
     for picture in pictures:
         shapes = [element for element in picture.iter() if element.tag.rpartition("}")[2] in ("path", "use", "text", "g")]
         assert len(shapes) > 50
@@ -164,6 +164,13 @@ def test_pictures_are_part_of_the_page_and_drawn(page):
         assert set(used) <= names
     assert "#333333" not in text
     assert "#000000" not in text
+
+
+def test_on_a_narrow_page_every_panel_is_below_the_other(page):
+    sizes = [[float(length) for length in picture.attrib["viewBox"].split()[2:]] for picture in pictures_of(page.read_text())]
+    for (wide, _), (narrow, height) in zip(sizes[::2], sizes[1::2], strict=True):
+        assert narrow == pytest.approx(4.6 * 72, abs=1)
+        assert wide <= narrow or height > 150
 
 
 def test_the_page_needs_nothing_else(page):
@@ -285,7 +292,7 @@ def test_hostile_lines_leave_the_page_as_it_is(page, lines_file, tmp_path, capsy
     parsed = Parsed(made)
     assert "script" not in {tag for tag, _ in parsed.tags}
     assert parsed.tables == Parsed(page.read_text()).tables
-    assert len(pictures_of(made)) == len(PICTURED)
+    assert len(pictures_of(made)) == 2 * len(PICTURED)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; has no section here" in made
     said = capsys.readouterr().err
     assert "line 1: not JSON" in said
@@ -304,7 +311,7 @@ def test_texts_of_good_lines_are_escaped(tmp_path):
     assert not {"script", "img"} & {tag for tag, _ in parsed.tags}
     assert not any(name.startswith("on") for _, attributes in parsed.tags for name in attributes)
     assert [["from\\to", QUOTES], [SCRIPT, "&amp;"]] in parsed.tables
-    (_, about_triangles) = pictures = pictures_of(out.read_text())
+    (_, _, about_triangles, _) = pictures = pictures_of(out.read_text())
     assert any(SCRIPT in (element.text or "") for element in pictures[0].iter())
     assert any("float32" in (element.text or "") for element in about_triangles.iter())
 
@@ -484,15 +491,17 @@ def test_in_a_browser(page, width, dark):
         assert shown.value("document.documentElement.scrollWidth") <= width
         assert shown.requested() == [page.as_uri()]
         assert shown.complaints() == []
-        assert shown.value("document.querySelectorAll('svg').length") == len(PICTURED)
-        sizes = "[...document.querySelectorAll('svg, img')].map(e => e.getBoundingClientRect()).map(r => [r.width, r.height])"
+        seen = "[...document.querySelectorAll('svg')].filter(e => e.checkVisibility())"
+        assert shown.value(f"{seen}.length") == len(PICTURED)
+        assert shown.value(f"{seen}.every(e => e.closest('.{'below' if width < 700 else 'beside'}'))")
+        sizes = f"{seen}.map(e => e.getBoundingClientRect()).map(r => [r.width, r.height])"
         assert all(min(size) > 100 for size in shown.value(sizes))
         assert shown.value("[...document.querySelectorAll('table')].every(t => t.tBodies[0].innerText.trim())")
         assert shown.value("document.scripts.length") == 0
         outside = (
             "[...document.querySelectorAll('main *:not(.wide *)')].filter(e => e.getBoundingClientRect().right > innerWidth)"
         )
-        assert shown.value(f"{outside}.length") == 0
+        assert shown.value(f"{outside}.map(e => e.outerHTML.slice(0, 300))") == []
         assert shown.value("getComputedStyle(document.body).backgroundColor") == (
             "rgb(21, 24, 27)" if dark else "rgb(255, 255, 255)"
         )

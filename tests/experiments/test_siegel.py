@@ -56,6 +56,15 @@ def test_without_a_gpu_the_kernels_have_no_times(tmp_path, capsys):
     assert "360 ms" not in out
 
 
+def test_small_matrices_say_nothing_of_8000(tmp_path, capsys):
+    lines = [{**line, "n": 200} if line["part"] == "seq" else line for line in siegel_lines(200)]
+    path = written_run(tmp_path / "l.jsonl", "lecture_siegel", lines, gpu=None)
+    assert siegel.main(["--from", path]) == 0
+    out = capsys.readouterr().out
+    assert out.count("at 200, which says nothing of 8000") == 2
+    assert "extrapolated" not in out
+
+
 def test_without_compilers_the_rest_is_there(tmp_path, capsys):
     there = [line for line in siegel_lines() if line["part"] not in ("seq", "loads")]
     assert siegel.main(["--from", written_run(tmp_path / "l.jsonl", "lecture_siegel", there)]) == 0

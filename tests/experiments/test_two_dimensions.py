@@ -74,9 +74,12 @@ def test_no_factor_without_a_gpu_or_for_another_width(tmp_path, gpu, width):
         table = "\n".join(results.printed())
         assert table.count("right, on the CPU's CUDA runtime") == 2
         assert "2.000" not in table
-        assert "MM-GPU-GM  Time to generate:  2.0 ms  (on the CPU's CUDA runtime: not a GPU's time)" in table
+        assert (
+            "MM-GPU-GM  Time to generate:  2.0 ms, 2.0 ms, 2.0 ms, 2.0 ms, 2.0 ms (on the CPU's CUDA runtime: not a GPU's time)"
+            in table
+        )
     else:
-        assert "  MM-GPU-SM  Time to generate:  1.0 ms" in list(results.printed())
+        assert "  MM-GPU-SM  Time to generate:  1.0 ms, 1.0 ms, 1.0 ms, 1.0 ms, 1.0 ms" in list(results.printed())
 
 
 def test_without_a_c_compiler_the_rest_is_there(tmp_path, capsys):
@@ -130,7 +133,9 @@ def test_a_program_s_name_keeps_off_the_slope_of_its_roof(tmp_path):
     roof = roofline.Roof("a CPU", 20e9, 60e9)
     below, above = (roofline.Point(name, 0.25, speed) for name, speed in (("below", 1e9), ("above", 30e9)))
     roofline.draw(panel, roof, [below, above], [])
-    assert {text.get_text(): text.get_ha() for text in panel.texts} == {"below": "left", "above": "right"}
+    sides = {text.get_text(): text.get_ha() for text in panel.texts}
+    assert (sides["below"], sides["above"]) == ("left", "right")
+    assert any("caches deliver" in text for text in sides), "why a program is above it"
 
 
 @pytest.mark.gpu

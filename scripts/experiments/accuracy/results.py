@@ -21,7 +21,7 @@ _IN_BRACKETS = (
 )
 _LEAST = 1e-3  # errors below are drawn there
 _DRAWN = ("uniform", "normal", "φ = 1", "φ = 2", "Hilbert", "graded k")
-_COLORS = (plots.HERE, plots.LECTURE, plots.OTHER, plots.GREY, "#8c6bb1", "#d9a441")
+_COLORS = (plots.HERE, plots.LECTURE, plots.OTHER, plots.GREY, "#8c6bb1", "#66ccee")
 
 
 def _error(value: Any) -> bool:

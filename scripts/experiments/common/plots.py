@@ -2,9 +2,12 @@
 """How all pictures are drawn: one style; the same lines and the same matplotlib make the same file."""
 
 import importlib.util
+import math
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ from hybrid.core.private_folder import temporary_folder
 from hybrid.errors import UsageError
 from hybrid.host import files
 
-HERE, LECTURE, OTHER, GREY = "#4878a8", "#c44e52", "#6aa56e", "#999999"
+# Dark, middle and light (P. Tol's high contrast): told apart by those who see no red or no green, and in grey.
+HERE, LECTURE, OTHER, GREY = "#004488", "#bb5566", "#ddaa33", "#999999"
+NARROW = 4.6  # inches, of a picture for a narrow page
 TEXT, GRID = "#333333", "#e4e4e4"
 Groups = Sequence[tuple[str, str, Sequence[Any]]]  # label, colour, values
 FORMATS = (".png", ".svg")
@@ -24,6 +29,8 @@ _STYLE: dict[Any, Any] = {
     "font.size": 10,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT),
 }
+_stacked: ContextVar[bool] = ContextVar("stacked", default=False)
+_LETTERS = 15  # of a caption in an inch
 
 
 def refuse(path: str) -> None:
@@ -54,6 +61,8 @@ def figure(path: str, size: tuple[float, float], title: str = "", caption: str =
     import matplotlib
     from matplotlib.figure import Figure
 
+    if _stacked.get():
+        size, caption, title = (NARROW, size[1]), _wrapped(caption, _LETTERS), _wrapped(title, 11)
     suffix = Path(path).suffix
     metadata: dict[str, Any] = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
     with matplotlib.rc_context(_STYLE):
@@ -65,6 +74,33 @@ def figure(path: str, size: tuple[float, float], title: str = "", caption: str =
             drawn.supxlabel(caption, fontsize=8, x=0.01, ha="left")
         with files.atomic_write(path) as beside:
             drawn.savefig(beside, format=suffix[1:], metadata=metadata, dpi=120)
+
+
+@contextmanager
+def below_each_other() -> Iterator[None]:
+    """What is drawn meanwhile is for a narrow page: every panel below the other."""
+    token = _stacked.set(True)
+    try:
+        yield
+    finally:
+        _stacked.reset(token)
+
+
+def narrow() -> bool:
+    return _stacked.get()
+
+
+def panels(figure: Any, rows: int, columns: int, **shared: Any) -> list[Any]:
+    """Row by row; on a narrow page one below the other, each as high as it was."""
+    if not _stacked.get() or columns == 1:
+        return list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    height = figure.get_size_inches()[1]
+    figure.set_size_inches(NARROW, max(height / rows, 2.6) * rows * columns)
+    return list(figure.subplots(rows * columns, 1, squeeze=False).flat)
+
+
+def _wrapped(text: str, letters: int) -> str:
+    return textwrap.fill(text, int(letters * NARROW)) if text else text
 
 
 def plain(panel: Any, title: str = "") -> None:
@@ -81,7 +117,11 @@ def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Seque
     panel.set_yticks(range(len(names)), names)
     panel.invert_yaxis()
     panel.set_xscale("log")
-    panel.set_xlim(min(values) / 3, max(values) * 30)
+    least, most = math.floor(math.log10(min(values)) - 0.2), math.ceil(math.log10(max(values)))
+    panel.set_xlim(10**least, max(values) * 30)  # from a whole power of ten; right of the bars is room for their texts
+    panel.set_xticks([10.0**power for power in range(least, most + 1, 1 + int(most - least > 4))])
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    panel.minorticks_off()
     for row, (value, text) in enumerate(zip(values, texts, strict=True)):
         panel.annotate(text, (value, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
     panel.tick_params(axis="y", length=0)

@@ -29,14 +29,14 @@ NAMES = {  # of what is in the table, in its order
 }
 IN_BLOCKS = tuple(part for part in NAMES if part.startswith("cublasxt"))  # measured with several block sizes: the best counts
 BESIDE = ("larger", "wall", "launcher", "imports", "small", "small, plain")  # the table
-DRAWN = {  # name, colour, how the line is drawn
-    "handwritten": ("written by hand", plots.LECTURE, "-"),
-    "jax": ("JAX", "#937860", "-"),
-    "torch": ("PyTorch", "#dd8452", "-"),
-    "cublasxt, page-locked": ("cuBLASXt, page-locked", "#64b5cd", "-"),
-    "library, checked": ("ours, multiply(a, b, out=c)", plots.HERE, "--"),
-    "ours": ("ours, the command", plots.HERE, "-"),
-    "wires": ("the copies alone", plots.GREY, ":"),
+DRAWN = {  # name, colour, how the line is drawn, marker
+    "handwritten": ("written by hand", plots.LECTURE, "-", "o"),
+    "jax": ("JAX", "#666666", "-", "v"),
+    "torch": ("PyTorch", plots.OTHER, "-", "s"),
+    "cublasxt, page-locked": ("cuBLASXt, page-locked", "#6699cc", "-", "^"),
+    "library, checked": ("ours, multiply(a, b, out=c)", plots.HERE, "--", "D"),
+    "ours": ("ours, the command", plots.HERE, "-", "D"),
+    "wires": ("the copies alone", plots.GREY, ":", "."),
 }
 
 
@@ -210,11 +210,11 @@ class Results(results.MachineResults):
         with plots.figure(path, (6.4, 4.2)) as figure:
             panel = figure.subplots()
             plots.plain(panel)
-            for part, (name, color, style) in DRAWN.items():
+            for part, (name, color, style, marker) in DRAWN.items():
                 points = [(cell.gpus, cell.milliseconds) for count in gpus if (cell := self.of(part, count, n))]
                 if points:
                     last = f"{name}: {points[-1][1]:.{1 if points[-1][1] < 100 else 0}f} ms on {points[-1][0]}"
-                    panel.plot(*zip(*points, strict=True), style, marker="o", markersize=4, color=color, label=last)
+                    panel.plot(*zip(*points, strict=True), style, marker=marker, markersize=5, color=color, label=last)
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             panel.set_xticks(gpus, [str(count) for count in gpus])
@@ -223,9 +223,9 @@ class Results(results.MachineResults):
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.yaxis.set_minor_locator(NullLocator())
             panel.grid(axis="x", visible=False)
-            panel.set_ylabel(f"ms, host memory to host memory, {n}³ float64")
+            panel.set_ylabel(f"ms from host to host, {n}×{n} float64")
             panel.set_xlabel(f"GPUs of {self.machine()}, {self.dates()}")
-            figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
+            figure.legend(loc="outside upper center", ncols=1 if plots.narrow() else 2, frameon=False, fontsize=9)
 
 
 def _cell(key: tuple[str, str, int, int, int], lines: Sequence[records.Line]) -> Cell:

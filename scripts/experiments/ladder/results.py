@@ -117,7 +117,7 @@ class Results(results.MachineResults):
         """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype."""
         dtypes = self.dtypes()
         with plots.figure(path, (4.6 * len(dtypes), 3.6)) as figure:
-            panels = figure.subplots(1, len(dtypes), sharex=True, squeeze=False)[0]
+            panels = plots.panels(figure, 1, len(dtypes), sharex=True)
             for dtype, panel in zip(dtypes, panels, strict=True):
                 self._draw_dtype(panel, dtype)
             size = label(PICTURED)

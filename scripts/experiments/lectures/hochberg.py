@@ -131,16 +131,17 @@ class Results(results.Results):
     def draw(self, path: str) -> None:
         """Times above, ratios under them; left the sizes to 1000, right those from 1000 on."""
         rows = ["seconds", "wall", "kernel"] if self.of_gpu else ["wall"]
-        title = f"Shared memory: what it brings, {DTYPE}" + ("" if self.of_gpu else " (no GPU here: the published factors)")
-        with plots.figure(path, (10, 1.2 + 2.6 * len(rows)), title, self.caption()) as figure:
-            panels = figure.subplots(len(rows), 2, squeeze=False)
-            for name, row in zip(rows, panels, strict=True):
-                for panel, sizes in zip(row, (SMALL, LARGE), strict=True):
-                    if name == "seconds":
-                        _draw_seconds(panel, self, sizes)
-                    else:
-                        _draw_ratios(panel, self, name, sizes)
-            for panel in panels[-1]:
+        ranges = (SMALL, LARGE) if self.of_gpu else (LARGE,)  # the published factors are of 1000 and 8000
+        title = f"Shared memory: what it brings, {DTYPE}" if self.of_gpu else "Shared memory: the published factors (no GPU here)"
+        with plots.figure(path, (10 if self.of_gpu else 6, 1.2 + 2.6 * len(rows)), title, self.caption()) as figure:
+            panels = plots.panels(figure, len(rows), len(ranges))
+            shown = [(name, sizes) for name in rows for sizes in ranges]
+            for panel, (name, sizes) in zip(panels, shown, strict=True):
+                if name == "seconds":
+                    _draw_seconds(panel, self, sizes)
+                else:
+                    _draw_ratios(panel, self, name, sizes)
+            for panel in panels[-len(ranges) :]:
                 panel.set_xlabel("rows and columns of each matrix")
 
 

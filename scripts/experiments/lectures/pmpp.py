@@ -147,7 +147,9 @@ class Results(results.Results):
         ][: 3 if self.of_gpu else 2]  # fmt: skip
         title = "A thread for each row, column, or element of C"
         with plots.figure(path, (4.3 * len(panels), 3.9), title, self.caption()) as figure:
-            for index, (panel, (title, unit, names, of)) in enumerate(zip(figure.subplots(1, len(panels)), panels, strict=True)):
+            for index, (panel, (title, unit, names, of)) in enumerate(
+                zip(plots.panels(figure, 1, len(panels)), panels, strict=True)
+            ):
                 plots.plain(panel, title)
                 plots.grouped_bars(panel, names, [(design, colors[design], of(design)) for design in DESIGNS], _short)
                 panel.set_ylabel(unit)

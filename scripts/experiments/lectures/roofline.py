@@ -115,20 +115,25 @@ def tables(roof: Roof, points: Sequence[Point]) -> Iterator[Table]:
 
 def draw(panel: Any, roof: Roof, points: Sequence[Point], lecture: Sequence[Point]) -> None:
     """Both roofs, and the programs that were measured under each."""
-    plots.plain(panel, "what memory lets one compute")
+    plots.plain(panel, "what memory and arithmetic allow")
     across = np.geomspace(1 / 64, 256, 200)
     for one, reached, color in ((LECTURE, lecture, plots.LECTURE), (roof, points, plots.HERE)):
-        panel.plot(across, [one.bound(intensity) / 1e9 for intensity in across], color=color, label=one.name)
+        rates = f"{wording.number(one.bytes / 1e9)} GB/s, {wording.number(one.operations / 1e9)} GF/s"
+        panel.plot(across, [one.bound(intensity) / 1e9 for intensity in across], color=color, label=f"{one.name}: {rates}")
         for each in reached:
             where = (each.intensity, each.operations / 1e9)
             panel.plot(*where, "o", color=color)
             above = each.operations > one.bound(each.intensity)  # the texts keep off the slope
             side = {"xytext": (-6, 5), "ha": "right"} if above else {"xytext": (6, 5), "ha": "left"}
             panel.annotate(each.program, where, textcoords="offset points", color=color, fontsize=8, **side)
+    if any(each.operations > one.bound(each.intensity) for one, of in ((LECTURE, lecture), (roof, points)) for each in of):
+        note = "above its slope: caches deliver\nwhat was loaded before"
+        panel.annotate(note, (0.02, 0.97), xycoords="axes fraction", va="top", fontsize=8, color=plots.TEXT)
+    panel.margins(y=0.14)
     panel.axvline(1 / ITEM, color=plots.GREY, linewidth=0.8, linestyle=":")
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}")
-    panel.set_xlabel("operations for each byte loaded from memory")
+    panel.set_xlabel("operations a byte loaded from memory")
     panel.set_ylabel("GF/s")
     panel.legend(frameon=False, fontsize=8, loc="lower right")

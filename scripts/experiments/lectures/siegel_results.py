@@ -15,6 +15,7 @@ DTYPE = "float64"
 N = 8000  # of the lecture
 LECTURE_SECONDS = {"matmul1": 13.8, "matmul2": 4.8}  # on a K40c
 LECTURE_SEQ_LEAST = 3600.0
+LEAST_EXTRAPOLATED = 500  # smaller matrices lie in caches, and times of theirs say nothing of 8000
 COUNTED = (100, 60, 90)  # n, l, m: of no tile a multiple
 
 
@@ -64,8 +65,8 @@ class Results(results.Results):
         self.several = {(line["way"], line["devices"]): line for line in lines if line["part"] == "several"}
 
     def extrapolated(self, kernel: str) -> tuple[float, int] | None:
-        """Seconds at 8000, by n³ from the largest size measured; that size. None where nothing was."""
-        sizes = [n for name, n in self.seq if name == kernel]
+        """Seconds at 8000, by n³ from the largest size measured; that size. None where none was measured that tells of 8000."""
+        sizes = [n for name, n in self.seq if name == kernel and n >= LEAST_EXTRAPOLATED]
         return (self.seq[kernel, max(sizes)] * (N / max(sizes)) ** 3, max(sizes)) if sizes else None
 
     def blocks(self) -> Iterator[tables.Block]:
@@ -93,7 +94,10 @@ class Results(results.Results):
     def _seq_here(self, kernel: str) -> str:
         found = self.extrapolated(kernel)
         if found is None:
-            return "not measured"
+            sizes = [n for name, n in self.seq if name == kernel]
+            if not sizes:
+                return "not measured"
+            return f"{wording.duration(self.seq[kernel, max(sizes)])} at {max(sizes)}, which says nothing of {N}"
         seconds, size = found
         measured = wording.duration(self.seq[kernel, size])
         return f"{wording.duration(seconds)}, extrapolated by n³ from {measured} at {size}; not measured"
@@ -125,7 +129,7 @@ class Results(results.Results):
         count = 3 if self.of_gpu else 2
         title = f"Three programs at {N}×{N}, {DTYPE}"
         with plots.figure(path, (1.5 + 4 * count, 4.0), title, self.caption()) as figure:
-            panels = figure.subplots(1, count, width_ratios=[1.6, 1, 1][:count])
+            panels = plots.panels(figure, 1, count, width_ratios=[1.6, 1, 1][:count])
             self._draw_seconds(panels[0])
             _draw_reads(panels[1])
             if self.of_gpu:
@@ -135,18 +139,22 @@ class Results(results.Results):
         rows = [("seq, lecture", LECTURE_SEQ_LEAST, "> 1 h", plots.LECTURE)]
         for kernel, order in ORDERS.items():
             if found := self.extrapolated(kernel):
-                text = f"{wording.duration(found[0])}, extrapolated from {found[1]}"
+                text = f"{wording.number(found[0])} s, extrapolated from {found[1]}"
                 rows.append((f"seq {order}, here", found[0], text, plots.GREY))
         for program, seconds in LECTURE_SECONDS.items():
             rows.append((f"{program}, lecture", seconds, f"{seconds} s", plots.LECTURE))
             line = self.programs[program]
             if self.of_gpu:
                 size = "" if line["n"] == N else f" at {line['n']}"
-                rows.append((f"{program}, here", line["seconds"]["median"], _median(line) + size, plots.HERE))
+                rows.append(
+                    (f"{program}, here", line["seconds"]["median"], f"{line['seconds']['median']:.3g} s{size}", plots.HERE)
+                )
         names, values, texts, colors = zip(*rows, strict=True)
         plots.plain(panel, "time" + ("" if self.of_gpu else " (no GPU here)"))
         plots.bars(panel, names, values, texts, colors)
-        panel.set_xlim(right=max(values) * 1000)  # for the longest text
+        panel.set_xlim(
+            right=max(values) * (1000 if any("extrapolated" in text for text in texts) else 30)
+        )  # for the longest text
         panel.set_xlabel("seconds")
 
     def _draw_several(self, panel: Any) -> None:
@@ -157,7 +165,7 @@ class Results(results.Results):
             ("ranks", "ranks, multiply", plots.OTHER, 4),
         ):
             points = [(devices, line["seconds"]["median"]) for (named, devices), line in self.several.items() if named == way]
-            panel.plot(*zip(*points, strict=True), marker="o", markersize=size, color=color, label=what)
+            panel.plot(*zip(*points, strict=True), marker="os"[size < 5], markersize=size, color=color, label=what)
         panel.set_xticks(sorted({devices for _, devices in self.several}))
         panel.set_xlabel("GPUs")
         panel.set_ylabel("seconds")
@@ -174,5 +182,6 @@ def _draw_reads(panel: Any) -> None:
     of_a, of_b = zip(*map(reads, PROGRAMS), strict=True)
     plots.grouped_bars(panel, list(PROGRAMS), [("of a", plots.HERE, of_a), ("of b", plots.OTHER, of_b)])
     panel.set_ylabel("reads from global memory")
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     panel.margins(y=0.1)
     panel.legend(frameon=False, fontsize=8)

@@ -119,26 +119,29 @@ class Results(results.Results):
                 yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
 
     def _as_printed(self) -> Iterator[str]:
-        whose = "" if self.of_gpu else "  (on the CPU's CUDA runtime: not a GPU's time)"
+        whose = "" if self.of_gpu else " (on the CPU's CUDA runtime: not a GPU's time)"
         for program, line in self.programs.items():
             if program != "MM-CPU":
-                yield from (f"{program}  Time to generate:  {1e3 * seconds:3.1f} ms{whose}" for seconds in line["runs"])
+                runs = ", ".join(f"{1e3 * seconds:3.1f} ms" for seconds in line["runs"])
+                yield f"{program}  Time to generate:  {runs}{whose}"
 
     def draw(self, path: str) -> None:
         """The averages beside the lecture's, and both roofs."""
+        there = [(program, line) for program, line in self.programs.items() if program == "MM-CPU" or self.of_gpu]
+        one_width = {line["width"] for _, line in there} <= {LECTURE_WIDTH}
         rows = []
         for program in PROGRAMS:
-            rows.append((f"{program}, lecture", LECTURE_MEAN_MS[program], plots.LECTURE))
-            line = self.programs.get(program)
-            if line and (program == "MM-CPU" or self.of_gpu):
-                size = "" if line["width"] == LECTURE_WIDTH else f" ({line['width']})"
-                rows.append((f"{program}, here{size}", self.milliseconds(program), plots.HERE))
+            of_lecture = "lecture" if one_width else f"lecture, width {LECTURE_WIDTH}"
+            rows.append((f"{program}, {of_lecture}", LECTURE_MEAN_MS[program], plots.LECTURE))
+            for _, line in (pair for pair in there if pair[0] == program):
+                of_here = "here" if one_width else f"here, width {line['width']}"
+                rows.append((f"{program}, {of_here}", self.milliseconds(program), plots.HERE))
         names, values, colors = zip(*rows, strict=True)
-        title = f"CUDA in two dimensions: {DTYPE}, width {LECTURE_WIDTH}"
+        title = f"CUDA in two dimensions: {DTYPE}" + (f", width {LECTURE_WIDTH}" if one_width else "")
         with plots.figure(path, (10.5, 4.4), title, self.caption()) as figure:
-            left, right = figure.subplots(1, 2)
+            left, right = plots.panels(figure, 1, 2)
             plots.plain(left, "average of five runs" + ("" if self.of_gpu else " (no GPU here)"))
-            plots.bars(left, names, values, [wording.number(value) for value in values], colors)
+            plots.bars(left, names, values, [f"{wording.number(value)} ms" for value in values], colors)
             left.set_xlabel("ms")
             told = [point(program, LECTURE_WIDTH, LECTURE_MEAN_MS[program] / 1e3) for program in PROGRAMS if "GPU" in program]
             roofline.draw(right, roofline.roof_of(self.lines), self.points(), told)

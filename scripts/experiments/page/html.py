@@ -19,13 +19,14 @@ _CODE = re.compile("`([^`]+)`")
 
 @dataclass(frozen=True)
 class Figure:
-    """Something measured. `picture`: an SVG element, or empty."""
+    """Something measured. `picture`: an SVG element, or empty; `narrow`: the same for narrow pages."""
 
     blocks: Sequence[Block]
     machine: str
     dates: str
     commands: Sequence[str]
     picture: str = ""
+    narrow: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def _section(section: Section) -> Iterator[str]:
     for figure in section.figures:
         yield "<figure>"
         if figure.picture:
-            yield _wide(figure.picture, f"picture: {section.title}")
+            yield f'<div class="beside">{_wide(figure.picture, f"picture: {section.title}")}</div>'
+            yield f'<div class="below">\n{figure.narrow}\n</div>'
         for block in figure.blocks:
             yield from _block(block)
         yield from _origin(figure)

@@ -7,6 +7,7 @@ from types import ModuleType
 
 import experiments.hosts.cli
 import experiments.ladder.cli
+from experiments.common import plots
 from experiments.common.records import Line
 from experiments.common.results import Results
 from experiments.lectures import hochberg, largest, pascal, pmpp, siegel, two_dimensions
@@ -33,8 +34,12 @@ class Source:
 
     def _figures(self, lines: Sequence[Line]) -> Iterator[Figure]:
         for results in self.results.each(lines):
-            picture = drawn(results.draw, self.name, self.title) if results.has_picture() else ""
-            yield Figure(list(results.blocks()), results.machine(), results.dates(), results.started(), picture)
+            picture = narrow = ""
+            if results.has_picture():
+                picture = drawn(results.draw, self.name, self.title)
+                with plots.below_each_other():
+                    narrow = drawn(results.draw, f"{self.name}-narrow", self.title)
+            yield Figure(list(results.blocks()), results.machine(), results.dates(), results.started(), picture, narrow)
 
 
 def _source(module: ModuleType, adds: str = "") -> Source:
