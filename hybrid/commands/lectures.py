@@ -152,11 +152,10 @@ def _list() -> None:
     print("\nprograms, to be shown, changed and given to python -m hybrid.lab run:")
     for name, path in examples().items():
         (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
-        print(f"  {name:<12}{summary.removeprefix('// ').rstrip()}")
-    print("\nfolders that are written:")
-    print(f"  {PROGRAMS:<12}the documents' whole programs, corrected, in C++ and CUDA, with a Makefile")
-    print(f"  {NOTEBOOKS:<12}the pages of the course as Jupyter notebooks")
         print(f"  {name:<14}{summary.removeprefix('// ').rstrip()}")
+    print("\nfolders that are written:")
+    print(f"  {PROGRAMS:<14}the documents' whole programs, corrected, in C++ and CUDA, with a Makefile")
+    print(f"  {NOTEBOOKS:<14}the pages of the course as Jupyter notebooks")
 
 
 def main() -> int:
