@@ -9,7 +9,7 @@ set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-SECONDS_ALONE=1800
+SECONDS_ALONE=3600
 SECONDS_WITH_MPI=600
 SECONDS_ON_CLUSTER=400
 MOST_WORKERS=8
