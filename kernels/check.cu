@@ -3,12 +3,13 @@
 //
 // `row_sums` gives B·x and C·x for one group of columns after the other, with sums of squares, from which the size of rounding
 // errors is estimated; and a checksum of each row's bits, which tells whether a copy arrived as it was sent. `column_totals` adds
-// the squares of B up. `subtract_product` takes A·(B·x) from C·x, `compare_sums` judges what is left. Everything is in float64.
+// the squares of B up. `subtract_product` takes A·(B·x) from C·x, `compare_sums` judges what is left, `total_pieces` sums up of each
+// piece that was copied what its rows' checksums say. So the host reads some hundred numbers of a right product. Everything is in
+// float64.
 //
 // Global loads per multiply-add: 1 in row_sums, which memory bandwidth limits. subtract_product reads A once and (B·x), which has
 // one column for each group, from the L2 cache.
-#include "hardware.cuh"
-#include "matrix.cuh"
+#include "subtract_product.cuh"
 
 using Word = unsigned long long;
 
@@ -109,115 +110,19 @@ __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
     atomicAdd(&totals(0, column), total);
 }
 
-constexpr int TILE = 64, DEEP = 16;  // rows and columns that a thread block of subtract_product computes, and k at a time
-constexpr int THREADS = 128;         // four warps, each with a quarter of the tile
-constexpr int STRIDE = TILE + 4;     // of a row in shared memory: no bank conflicts when lanes load the fragments of an mma
-constexpr int ROUND = 4;             // parts of DEEP that are added up before they join the total: far less is rounded
-
-// A thread's 32 elements of the tile, and where they lie.
-#if __CUDA_ARCH__ >= 800
-// In fragments of 16×8, as `multiply_fragments` has them; the warps are two by two.
-struct Sums {
-    double fragments[2][4][4] = {};
-
-    __device__ static int row(int i, int e) { return threadIdx.x / 64 * 32 + i * 16 + e / 2 * 8 + threadIdx.x % 32 / 4; }
-    __device__ static int column(int j, int e) { return threadIdx.x / 32 % 2 * 32 + j * 8 + threadIdx.x % 4 * 2 + e % 2; }
-
-    __device__ void add(const double (&a)[DEEP][STRIDE], const double (&y)[DEEP][STRIDE])
-    {
-        int inner = threadIdx.x % 4, line = threadIdx.x % 32 / 4, top = threadIdx.x / 64 * 32, left = threadIdx.x / 32 % 2 * 32;
-#pragma unroll
-        for (int k = inner; k < DEEP; k += 8) {
-            double of_a[2][4], of_y[4][2];
-            for (int i = 0; i < 2; ++i)
-                for (int e = 0; e < 4; ++e) of_a[i][e] = a[k + e / 2 * 4][top + i * 16 + e % 2 * 8 + line];
-            for (int j = 0; j < 4; ++j)
-                for (int e = 0; e < 2; ++e) of_y[j][e] = y[k + e * 4][left + j * 8 + line];
-            for (int i = 0; i < 2; ++i)
-                for (int j = 0; j < 4; ++j) multiply_fragments(fragments[i][j], of_a[i], of_y[j]);
-        }
-    }
-};
-#else
-struct Sums {
-    double fragments[2][4][4] = {};
-
-    __device__ static int row(int i, int e) { return (i * 2 + e / 2) * 16 + threadIdx.x / 8; }
-    __device__ static int column(int j, int e) { return j * 16 + threadIdx.x % 8 * 2 + e % 2; }
-
-    __device__ void add(const double (&a)[DEEP][STRIDE], const double (&y)[DEEP][STRIDE])
-    {
-#pragma unroll 4
-        for (int k = 0; k < DEEP; ++k)
-            for (int i = 0; i < 2; ++i)
-                for (int j = 0; j < 4; ++j)
-                    for (int e = 0; e < 4; ++e) fragments[i][j][e] = fma(a[k][row(i, e)], y[k][column(j, e)], fragments[i][j][e]);
-    }
-};
-#endif
-
-// difference -= a · y; each layer of the grid adds up a part of k. The next part of both operands is loaded into registers while the current one is multiplied.
-template <typename T>
-__global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference)
-{
-    constexpr int LOADS = TILE * DEEP / THREADS;
-    __shared__ double a_part[DEEP][STRIDE], y_part[DEEP][STRIDE];
-    int thread = threadIdx.x;
-    Size top = blockIdx.x * Size(TILE), left = blockIdx.y * Size(TILE);
-    Size parts = ceil_div(ceil_div(a.columns, Size(DEEP)), gridDim.z), begin = blockIdx.z * parts * DEEP;
-    Size end = min(begin + parts * DEEP, a.columns);
-    T next_a[LOADS];
-    double next_y[LOADS];
-    Sums sums, totals;
-
-    auto close_round = [&] {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) {
-            totals.fragments[i / 16][i / 4 % 4][i % 4] += sums.fragments[i / 16][i / 4 % 4][i % 4];
-            sums.fragments[i / 16][i / 4 % 4][i % 4] = 0;
-        }
-    };
-    auto load = [&](Size inner) {
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            Size row = top + thread / DEEP + i * (THREADS / DEEP), k = inner + thread % DEEP;
-            next_a[i] = a.holds(row, k) ? a(row, k) : T(0);
-        }
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            Size k = inner + thread / TILE + i * (THREADS / TILE), column = left + thread % TILE;
-            next_y[i] = y.holds(k, column) ? y(k, column) : 0.0;
-        }
-    };
-
-    load(begin);
-    for (Size inner = begin, part = 1; inner < end; inner += DEEP, ++part) {
-        for (int i = 0; i < LOADS; ++i) a_part[thread % DEEP][thread / DEEP + i * (THREADS / DEEP)] = next_a[i];
-        for (int i = 0; i < LOADS; ++i) y_part[thread / TILE + i * (THREADS / TILE)][thread % TILE] = next_y[i];
-        __syncthreads();
-        load(inner + DEEP);
-        sums.add(a_part, y_part);
-        if (part % ROUND == 0) close_round();
-        __syncthreads();
-    }
-    close_round();
-    for (int i = 0; i < 2; ++i)
-        for (int j = 0; j < 4; ++j)
-            for (int e = 0; e < 4; ++e) {
-                Size row = top + Sums::row(i, e), column = left + Sums::column(j, e);
-                if (difference.holds(row, column)) atomicAdd(&difference(row, column), -totals.fragments[i][j][e]);
-            }
-}
-
 // What `compare_sums` needs to know of the product's arithmetic.
 enum { VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE };
+
+constexpr int ROWS_TOGETHER = 128;
 
 // One warp per row. Each difference becomes its size in units of the rounding errors that are to be expected of it:
 //   √(numbers[VARIANCE] · (squares[i,g] + row_squares[i] · column_squares[g] · numbers[PER_TERM]))
 // plus what is lost where tiny numbers are flushed to zero. `found`, for each row: the sum of these sizes, each at most 4; how many
 // are not 0; the largest; its group; and how many groups cannot be judged, because A·B may overflow or holds NaN or infinities.
+// `summary`, 0 before, for each ROWS_TOGETHER rows: the same without the group.
 __global__ void compare_sums(Matrix<double> differences, Matrix<const double> squares, Matrix<const double> row_squares,
-                             Matrix<const double> column_squares, Matrix<const double> numbers, Matrix<double> found)
+                             Matrix<const double> column_squares, Matrix<const double> numbers, Matrix<double> found,
+                             Matrix<double> summary)
 {
     Size row = blockIdx.x * Size(blockDim.y) + threadIdx.y;
     int lane = threadIdx.x;
@@ -253,5 +158,39 @@ __global__ void compare_sums(Matrix<double> differences, Matrix<const double> sq
     if (lane == 0) {
         double results[] = {sum, count, worst, where, open};
         for (int i = 0; i < 5; ++i) found(row, i) = results[i];
+        double* together = &summary(row / ROWS_TOGETHER, 0);
+        atomicAdd(&together[0], sum);
+        atomicAdd(&together[1], count);
+        atomicMax(reinterpret_cast<Word*>(&together[2]), reinterpret_cast<Word&>(worst));
+        atomicAdd(&together[3], open);
+    }
+}
+
+// The finalizer of SplitMix64.
+__device__ inline Word mixed(Word bits)
+{
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
+    return bits ^ (bits >> 31);
+}
+
+// A thread block for each piece, of whose rows pieces[i] tells the first, how many there are, and the first one's number in the
+// whole matrix. totals[i], 0 before: the rows' checksums, each mixed with the row's number, added up; and the largest magnitude.
+__global__ void total_pieces(Matrix<const Word> checksums, Matrix<const Word> largest, Matrix<const Word> pieces,
+                             Matrix<Word> totals)
+{
+    constexpr Word STEP = 0x9E3779B97F4A7C15;  // of SplitMix64
+    const Word* piece = &pieces(blockIdx.x, 0);
+    Word sum = 0, peak = 0;
+    for (Word i = threadIdx.x; i < piece[1]; i += blockDim.x) {
+        Size row = piece[0] + i;
+        sum += mixed(checksums(row, 0) + (piece[2] + i) * STEP);
+        peak = max(peak, largest(row, 0));
+    }
+    sum = sum_over_lanes<32>(sum);
+    for (int distance = 16; distance; distance /= 2) peak = max(peak, __shfl_xor_sync(0xffffffffu, peak, distance));
+    if (threadIdx.x % 32 == 0) {
+        atomicAdd(&totals(blockIdx.x, 0), sum);
+        atomicMax(&totals(blockIdx.x, 1), peak);
     }
 }

@@ -146,9 +146,16 @@ class CheckOperations(Protocol):
         """difference -= a · y, in float64."""
 
     def compare(
-        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any
+        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any, summary: Any
     ) -> Operation:
-        """Each difference in units of its expected rounding error, in place; `found` for each row as in kernels/check.cu."""
+        """Each difference in units of its expected rounding error, in place; `found` for each row, and `summary`, 0 before, for
+        each ROWS_TOGETHER rows as in kernels/check.cu."""
+
+    def total_pieces(self, checksums: Any, largest: Any, pieces: Any, totals: Any) -> Operation:
+        """For each piece, which is some rows, the total of their checksums and the largest magnitude, as in kernels/check.cu."""
+
+    def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
+        """Host memory, and an operation that copies a contiguous matrix there."""
 
 
 class PeerDevice(Device, Protocol):

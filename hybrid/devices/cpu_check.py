@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hybrid.devices.base import Event, Operation
-from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, row_checksums, row_sums
+from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, mixed_total, row_checksums, row_sums
+from hybrid.plan.check_layout import ROWS_TOGETHER
 
 VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE = range(4)  # of the numbers that `compare` takes
 _MOST = 4.0  # a size counts at most as this in the sum of a row
@@ -76,8 +77,26 @@ class CpuCheckOperations:
         column_squares: np.ndarray,
         numbers: np.ndarray,
         found: np.ndarray,
+        summary: np.ndarray,
     ) -> Operation:
-        return self._operation(lambda: compare(differences, squares, row_squares, column_squares, numbers[0], found))
+        def work() -> None:
+            compare(differences, squares, row_squares, column_squares, numbers[0], found)
+            summary[...] = summary_of(found)
+
+        return self._operation(work)
+
+    def total_pieces(self, checksums: np.ndarray, largest: np.ndarray, pieces: np.ndarray, totals: np.ndarray) -> Operation:
+        def work() -> None:
+            for (first, count, number), of_piece in zip(pieces.tolist(), totals, strict=True):
+                rows = slice(first, first + count)
+                of_piece[0] = mixed_total(checksums[rows, 0], number)
+                of_piece[1] = largest[rows].max(initial=0.0).view(np.uint64)
+
+        return self._operation(work)
+
+    def told(self, matrix: np.ndarray) -> tuple[np.ndarray, Operation]:
+        there = np.empty_like(matrix)
+        return there, self._operation(lambda: np.copyto(there, matrix))
 
     def _operation(self, work: Callable[[], None]) -> Operation:
         def enqueue(after: Sequence[Event]) -> Event:
@@ -113,3 +132,13 @@ def compare(
     results = np.minimum(sizes, _MOST).sum(axis=1), counted.sum(axis=1), sizes.max(axis=1, initial=0.0)
     where = sizes.argmax(axis=1) if sizes.shape[1] else np.zeros(len(sizes))
     found[...] = np.stack([*results, where, open_.sum(axis=1)], axis=1)
+
+
+def summary_of(found: np.ndarray) -> np.ndarray:
+    """What `compare_sums` tells of rows that are taken together."""
+    starts = np.arange(0, len(found), ROWS_TOGETHER)
+    together = [np.add, np.add, np.maximum, np.add]
+    columns = zip(together, (0, 1, 2, 4), strict=True)
+    return (
+        np.stack([add.reduceat(found[:, column], starts) for add, column in columns], axis=1) if len(found) else np.zeros((0, 4))
+    )

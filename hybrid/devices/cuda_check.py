@@ -30,6 +30,7 @@ def blocks_of(dtype: str, group: int) -> dict[str, tuple[int, int]]:
         "column_totals": (32, 1),
         f"subtract_product<{element}>": (_THREADS, 1),
         "compare_sums": (32, _WARPS),
+        "total_pieces": (_THREADS, 1),
     }
 
 
@@ -90,11 +91,26 @@ class CudaCheckOperations:
         return self._operation(expression, grid, (a, y, difference), difference.size and a.shape[1])
 
     def compare(
-        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any
+        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any, summary: Any
     ) -> Operation:
-        arguments = (differences, squares, row_squares, column_squares, numbers, found)
+        arguments = (differences, squares, row_squares, column_squares, numbers, found, summary)
         rows = len(differences)
         return self._operation("compare_sums", (-(-rows // _WARPS), 1), arguments, rows)
+
+    def total_pieces(self, checksums: Any, largest: Any, pieces: Any, totals: Any) -> Operation:
+        return self._operation("total_pieces", (len(pieces), 1), (checksums, largest, pieces, totals), len(pieces))
+
+    def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
+        # Pinned, so that the copy is one of the stream's operations and nobody waits for it in particular.
+        pinned = self._cupy.cuda.alloc_pinned_memory(max(1, matrix.nbytes))
+        there = np.frombuffer(pinned, matrix.dtype, matrix.size).reshape(matrix.shape)
+
+        def launch(stream: Any) -> None:
+            if matrix.size:
+                runtime = self._cupy.cuda.runtime
+                runtime.memcpyAsync(there.ctypes.data, matrix.data.ptr, matrix.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+
+        return there, lambda after: self._enqueue(after, launch)
 
     def _operation(self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int) -> Operation:
         """Nothing is launched where there is no `work`."""

@@ -25,8 +25,11 @@ from hybrid.kernels.catalogue import Kernel
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
-_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1}
-_HIGH_PRIORITY = -1  # other streams have 0
+# NCCL's kernels get SMs before multiplications that are waiting, because the other ranks' GPUs wait for them, too; and the host
+# waits for what those that prepare find of the next tile.
+_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1, "allgather": 1, "prepare": 1}
+# Thread blocks of a stream with a lower number are started first. The check's sums shall take the SMs that multiplications leave.
+_PRIORITIES = {"allgather": -2, "prepare": -2, "multiply": -1, "products": -1}
 
 
 class CudaDevice:
@@ -42,11 +45,10 @@ class CudaDevice:
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         self._device = cupy.cuda.Device(gpu.index)
         with self._device:
-            streams = {phase: [cupy.cuda.Stream(non_blocking=True) for _ in range(count)] for phase, count in _STREAMS.items()}
-            # NCCL's kernels get SMs before multiplications that are waiting, because the other ranks' GPUs wait for them, too.
-            streams["allgather"] = [cupy.cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)]
-            # The host waits for what these find of the next tile, while one is multiplied.
-            streams["prepare"] = [cupy.cuda.Stream(non_blocking=True, priority=_HIGH_PRIORITY)]
+            streams = {
+                phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
+                for phase, count in _STREAMS.items()
+            }
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._ipc_events: list[Any] = []

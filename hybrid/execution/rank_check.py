@@ -18,7 +18,7 @@ from hybrid.selection.decision import RankPlacement
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import Check, Findings, InMemory, Suspect, WrongCopy, judge, wrong_copies
-from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.copied import CopiedPieces, PiecesOfRanks
 from hybrid.verification.copy_checksums import CopyChecksums
 from hybrid.verification.device_check import MOST_SUSPECTS, DeviceCheck
 from hybrid.verification.rounding import THRESHOLD
@@ -71,7 +71,7 @@ class RankCheck:
         sums, wrong, on_device = None, None, np.empty(0, np.uint64)
         if self.device is not None:
             sums, suspects, wrong = self.device.sums(THRESHOLD)
-            on_device = self._all_pieces()[self._team.rank].of_pieces(self.device.checksums())
+            on_device = self.device.checksums_of_pieces()
         in_memory = self.copies.results() if self.copies is not None else {}
         if elsewhere is not None:
             in_memory |= elsewhere(self._all_pieces())
@@ -117,9 +117,11 @@ class RankCheck:
             return on_device, None, False
         return on_device, self.copies.rows_of(copy.place), copy.place[0] != "C" and self.copies.was_written(copy.place)
 
-    def _all_pieces(self) -> list[CopiedPieces]:
+    def _all_pieces(self) -> PiecesOfRanks:
         plan = self._plan
-        return self._once("pieces", lambda: [CopiedPieces(check_layout(plan, each)) for each in range(self._team.size)])
+        return self._once(
+            "pieces", lambda: PiecesOfRanks(CopiedPieces(check_layout(plan, each)) for each in range(self._team.size))
+        )
 
     def _pieces(self) -> dict[int, CopiedPieces]:
         """Of the ranks whose copies this rank sums: its own, or at a root that copies its own arrays those of all ranks."""

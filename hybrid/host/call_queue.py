@@ -55,15 +55,17 @@ os.register_at_fork(after_in_child=_new_threads)  # the threads exist in the par
 
 
 class Calls:
-    """Calls that belong together, each made by one of at least `threads` threads, or at most 12."""
+    """Calls that belong together, each made by one of at least `threads` threads, or at most 12. Any thread may add one."""
 
     def __init__(self, threads: int) -> None:
         self._threads, self._begun, self.abandoned = _threads, 0, False
+        self._counting = threading.Lock()
         self.outcomes: Outcomes = SimpleQueue()
         self._threads.have(max(1, threads))
 
     def soon(self, call: Call) -> None:
-        self._begun += 1
+        with self._counting:
+            self._begun += 1
         self._threads.call_soon(call, self)
 
     def wait(self) -> None:

@@ -37,6 +37,20 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
     return numbers ^ (numbers >> np.uint64(31))
 
 
+def numbered(of_rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Rows' checksums, each mixed with the row's number: what they add up to tells exchanged rows, too.
+
+    A checksum times a weight would not do: those of small integers have zeros in their lower 50 bits, so exchanged rows would
+    often have the same sum.
+    """
+    return mixed(of_rows + numbers * np.uint64(0x9E3779B97F4A7C15))
+
+
+def mixed_total(of_rows: np.ndarray, number: int) -> np.uint64:
+    """One checksum of neighbouring rows, the first of which has this number, modulo 2^64."""
+    return np.add.reduce(numbered(of_rows, np.arange(number, number + len(of_rows), dtype=np.uint64)), dtype=np.uint64)
+
+
 _EVERY = slice(None, None, WEIGHTED_ROWS)
 
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 # Columns of C whose sum is compared: fewer reveal smaller errors, more take less time and, where memory is short, less of it.
 GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE = 64, 512
 NUMBERS_A_ROW = 5  # of what `compare_sums` finds
-_MATRICES, _ALLOCATION = 11, 512  # that the check allocates, and bytes of which each is a multiple
+ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4  # rows, at least a thread-block tile's, of which it tells so many numbers
+NUMBERS_A_PIECE = 5  # the table of `total_pieces` has three, and it tells two
+_LINKS = 64  # that bring parts of B, at most
+_MATRICES, _ALLOCATION = 12, 512  # that the check allocates, and bytes of which each is a multiple
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 
@@ -96,6 +99,10 @@ class CheckLayout:
         of_b = {(piece.columns, piece.rows) for own, _ in self.by_arrival for piece in own if piece.operand == "B"}
         return {(rows, columns): number for number, (columns, rows) in enumerate(sorted(of_b))}
 
+    def first_row(self, piece: Piece) -> int:
+        """In the whole matrix."""
+        return piece.rows.lo + (0 if piece.operand == "B" else self.share.rows.lo)
+
     @property
     def checksums(self) -> int:
         """How many rows of pieces there are."""
@@ -160,8 +167,12 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
     # A stationary operand comes once, a streamed one once for each part of the stationary one.
     parts = -(-rows // (tiling.panel_rows * tiling.row_panels))
     checksums = problem.l * panels * parts + rows * (1 + panels) * max(1, -(-panels // tiling.column_panels))
-    of_rows = rows * (NUMBERS_A_ROW + 2)
-    return 8 * (sums + 2 * checksums + of_rows + 2 * problem.m + problem.l) + _MATRICES * _ALLOCATION
+    times_a, row_panels = max(1, -(-panels // tiling.column_panels)), -(-rows // tiling.panel_rows)
+    of_b = min(problem.l, _LINKS * (-(-problem.l // tiling.slab_rows) if tiling.slab_rows else 1))
+    pieces = row_panels * (times_a + panels) + panels * parts * of_b
+    of_rows = rows * (NUMBERS_A_ROW + 2) + NUMBERS_TOGETHER * (rows // ROWS_TOGETHER + 1)
+    in_all = sums + 2 * checksums + NUMBERS_A_PIECE * pieces + of_rows + 2 * problem.m + problem.l
+    return 8 * in_all + _MATRICES * _ALLOCATION
 
 
 def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:

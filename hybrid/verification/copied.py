@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from hybrid.core.spans import Span
-from hybrid.host.row_sums import mixed
+from hybrid.host.row_sums import numbered
 from hybrid.plan.check_layout import CheckLayout, Piece
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64: what the rows' numbers are told apart by
 
 Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
 
@@ -19,24 +19,41 @@ class CopiedPieces:
 
     def __init__(self, layout: CheckLayout) -> None:
         self.layout = layout
-        first = layout.share.rows.lo
-        self.places: list[Place] = [_place(piece, first) for piece in layout.pieces]
+        self.places: list[Place] = [_place(layout, piece) for piece in layout.pieces]
         self._starts = np.array([piece.offset for piece in layout.pieces], np.intp)
         rows = [np.arange(rows.lo, rows.hi, dtype=np.uint64) for _, rows, _ in self.places]
-        self._of_numbers = np.concatenate([*rows, np.empty(0, np.uint64)]) * _STEP
+        self._numbers = np.concatenate([*rows, np.empty(0, np.uint64)])
 
     def of_pieces(self, of_rows: np.ndarray) -> np.ndarray:
-        """One checksum for each piece: those of its rows, each mixed with the row's number, added modulo 2^64.
-
-        A row's checksum times a weight would not do: those of small integers have zeros in their lower 50 bits, so exchanged
-        rows would often have the same sum.
-        """
-        return np.add.reduceat(mixed(of_rows + self._of_numbers), self._starts) if len(self._starts) else np.empty(0, np.uint64)
+        """One checksum for each piece, as `mixed_total` makes it."""
+        mixed = numbered(of_rows, self._numbers)
+        return np.add.reduceat(mixed, self._starts) if len(self._starts) else np.empty(0, np.uint64)
 
 
-def _place(piece: Piece, first_row: int) -> Place:
-    first = 0 if piece.operand == "B" else first_row
-    return piece.operand, Span(first + piece.rows.lo, first + piece.rows.hi), piece.columns
+def piece_table(layout: CheckLayout, first: int = 0) -> np.ndarray:
+    """For each piece where its rows' checksums begin, behind `first` others; how many there are; and the first row's number."""
+    rows = [(first + piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
+    return np.array(rows, np.uint64).reshape(-1, 3)
+
+
+class PiecesOfRanks(list[CopiedPieces]):
+    """Of all ranks."""
+
+    @cached_property
+    def numbers(self) -> list[np.ndarray]:
+        """For each rank the numbers of its pieces' places, by which those of several ranks are compared."""
+        known: dict[Place, int] = {}
+        return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
+
+    @cached_property
+    def count(self) -> int:
+        """How many different places there are."""
+        return 1 + max((int(of_rank.max()) for of_rank in self.numbers if len(of_rank)), default=-1)
+
+
+def _place(layout: CheckLayout, piece: Piece) -> Place:
+    first = layout.first_row(piece)
+    return piece.operand, Span(first, first + len(piece.rows)), piece.columns
 
 
 def named(place: Place) -> str:

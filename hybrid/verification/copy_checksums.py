@@ -41,14 +41,13 @@ class CopyChecksums:
         self._pieces, self._sums_piece, self._matrices, self._origin = pieces, sums_piece, matrices, origin
         widths = {"A": problem.l, "B": problem.m, "C": problem.m}
         self._weights = weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
-        sizes = {rank: each.layout.checksums for rank, each in pieces.items()}
         a, b, c = matrices
         on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
         self._summing: dict[bool, Summing] = {}
         if True in on_host:
-            self._summing[True] = ByThreads(device, weights, sizes, threads)
+            self._summing[True] = ByThreads(device, weights, pieces, threads)
         if False in on_host:
-            self._summing[False] = ByDevice(device, weights, sizes)
+            self._summing[False] = ByDevice(device, weights, pieces)
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # here, by number
         self._complete = False  # the last product's were all made
         self._of_rows: dict[int, np.ndarray] = {}  # for each rank, of all rows of its pieces
@@ -84,12 +83,12 @@ class CopyChecksums:
         found = [each.wait() for each in self._summing.values()]
         self._complete = True
         results = {}
-        for rank, each in self._pieces.items():
-            of_rows = np.zeros(each.layout.checksums, np.uint64)
-            for one in found:
-                of_rows += one[rank]
+        for rank in self._pieces:
+            of_rows, of_pieces = found[0][rank]
+            for more_rows, more_pieces in (other[rank] for other in found[1:]):  # each has zeros where the other has summed
+                of_rows, of_pieces = of_rows + more_rows, of_pieces + more_pieces
             self._of_rows[rank] = of_rows
-            results[rank] = (list(self._summed[rank]), each.of_pieces(of_rows))
+            results[rank] = (list(self._summed[rank]), of_pieces)
         return results
 
     def rows_of(self, place: Place) -> np.ndarray | None:

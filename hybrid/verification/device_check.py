@@ -21,10 +21,12 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import CheckOperations, Event, Operation
 from hybrid.devices.buffers import Buffers
+from hybrid.devices.cpu_check import summary_of
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
-from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, CheckLayout, Piece
+from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.check import Suspect
+from hybrid.verification.copied import piece_table
 from hybrid.verification.rounding import (
     Sums,
     errors_of_rows,
@@ -66,15 +68,19 @@ class DeviceCheck:
         self._clear = operations.clear(m["to clear"])
         self._total = operations.column_totals(m["squares of B"], self._column_squares)
         self._compare = operations.compare(
-            m["differences"], m["squares of C"], self._row_squares, self._column_squares, m["numbers"], m["found"]
+            m["differences"], m["squares of C"], self._row_squares, self._column_squares, m["numbers"], m["found"], self._summary
         )
+        self._total_pieces = operations.total_pieces(self._checksums, self._largest, m["checksum table"], self._totals)
+        self._told, self._tell = operations.told(self._to_tell)
         self._subtractions: dict[tuple[Span, Span, Span], Operation] = {}
         self._pending: dict[Span, _Pending] = {}
         self._subtracted: list[tuple[Span, Event]] = []  # rows of the buffer of A, in order, and until when they are read
 
     def _make_matrices(self, problem: Problem) -> None:
         layout, operations = self.layout, self._operations
-        rows, groups, pieces = len(layout.share.rows), layout.groups, layout.checksums
+        rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
+        summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
+        ends = np.cumsum([rows, groups, checksums, checksums, summary, totals]).tolist()
         self._m = m = operations.make(
             {
                 "x": (1, problem.m),
@@ -87,7 +93,8 @@ class DeviceCheck:
                 "unused": (rows, 1),
                 "numbers": (1, 4),
                 "found": (rows, NUMBERS_A_ROW),
-                "to clear": (1, rows + groups + 2 * pieces),
+                "checksum table": table.shape,
+                "to clear": (1, ends[-1]),
             }
         )
         widths = [len(panel) for panel in layout.share.column_panels]
@@ -95,15 +102,13 @@ class DeviceCheck:
         operations.write(m["weights"], checksum_weights(problem.m, problem.item_size)[None, :])
         operations.write(m["weights of A"], checksum_weights(problem.l, problem.item_size)[None, :])
         operations.write(m["numbers"], of_product(problem, layout.group)[None, :])
-        cleared = m["to clear"]
-        ends = np.cumsum([0, rows, groups, pieces, pieces]).tolist()
-        self._row_squares = cleared[:, : ends[1]].reshape(-1, 1)
-        self._column_squares = cleared[:, ends[1] : ends[2]]
-        self._of_pieces = cleared[:, ends[2] :]  # the largest magnitudes of all rows of pieces, then their checksums
-        self._largest, self._checksums = (
-            self._of_pieces[:, part].reshape(-1, 1) for part in (slice(pieces), slice(pieces, None))
-        )
-        self._checksums = self._checksums.view("uint64")
+        operations.write(m["checksum table"], table)
+        parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
+        self._row_squares, self._column_squares = parts[0].reshape(-1, 1), parts[1]
+        # Of all rows of pieces the largest magnitudes and checksums.
+        self._largest, self._checksums = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
+        self._summary, self._totals = parts[4].reshape(-1, NUMBERS_TOGETHER), parts[5].reshape(-1, 2).view("uint64")
+        self._to_tell = m["to clear"][:, ends[3] :]
 
     def begin(self) -> None:
         """A product begins."""
@@ -139,28 +144,40 @@ class DeviceCheck:
         self._subtract(list(self._pending))
         self._total([])
         self._compare([])
+        self._total_pieces([])
+        self._tell([])
 
     def checksums(self) -> np.ndarray:
         """Of all rows of all pieces, in the layout's order. When the device is idle."""
         return self._operations.read(self._checksums)[:, 0]
 
+    def checksums_of_pieces(self) -> np.ndarray:
+        """As `CopiedPieces.of_pieces` makes them. When the device is idle."""
+        return np.array(self._totals_told[:, 0])
+
+    @property
+    def _totals_told(self) -> np.ndarray:
+        """Of each piece its checksum and its largest magnitude."""
+        return self._told[0, self._summary.size :].reshape(-1, 2).view(np.uint64)
+
     def sums(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], np.ndarray | None]:
         """What the comparison found; the sums that differ by more than `allowed` standard deviations, or at all where every sum
         is exact: all of them, or of more than a few rows the worst; and all squares of C with such sums. When the device is
         idle."""
-        found = np.array(self._operations.read(self._m["found"]))
-        largest = self._operations.read(self._largest)[:, 0]
-        of_pieces = np.maximum.reduceat(largest, [piece.offset for piece in self.layout.pieces])
-        largest_a, largest_b = (
-            max((of_pieces[piece.number] for piece in self.layout.pieces if piece.operand == operand), default=0.0)
-            for operand in "AB"
-        )
-        limit, fractions = allowed, {}
-        if is_exact(self._problem, self.layout.group, float(largest_a), float(largest_b)):
-            limit, fractions = 0.0, self._fractions(found, largest)
-        sums = Sums.of(found, self.layout.groups, float(largest_a), float(largest_b))
-        if sums.error <= limit:
+        largest = self._totals_told[:, 1].view(np.float64)
+        of_operands = np.array([piece.operand for piece in self.layout.pieces], dtype="U1")
+        largest_a, largest_b, largest_c = (float(largest[of_operands == operand].max(initial=0.0)) for operand in "ABC")
+        exact = is_exact(self._problem, self.layout.group, largest_a, largest_b)
+        limit, has_fractions = 0.0 if exact else allowed, exact and largest_c >= NOT_INTEGRAL
+        rows, groups = len(self.layout.share.rows), self.layout.groups
+        summary = self._told[0, : self._summary.size].reshape(-1, NUMBERS_TOGETHER)
+        sums = Sums.of(summary, rows, groups, largest_a, largest_b)
+        if sums.error <= limit and not has_fractions:
             return sums, (), None
+        found, fractions = np.array(self._operations.read(self._m["found"])), {}
+        if exact:
+            fractions = self._fractions(found, self._operations.read(self._largest)[:, 0])
+            sums = Sums.of(summary_of(found), rows, groups, largest_a, largest_b)
         errors, first = errors_of_rows(found), self.layout.share.rows.lo
         worst = [row for row in np.argsort(-errors)[:MOST_SUSPECTS].tolist() if errors[row] > limit]
         of_rows = {row: [(int(found[row, 3]), float(errors[row]))] for row in worst}

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid.core.problem import Problem
+from hybrid.devices.cpu_check import summary_of
+from hybrid.plan.check_layout import ROWS_TOGETHER
 
 # Differences of more than so many standard deviations are no rounding errors: 8 are exceeded with probability 1.2e-15, so one of
 # a million sums does with 1.2e-9.
@@ -29,7 +31,6 @@ LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the
 _LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
 _ENOUGH = 1000  # sizes, to tell the product's accuracy from
 FEW = 100  # where a wrong guess only makes some sums be looked at again
-_ROWS_TOGETHER = 128  # at least: a thread-block tile's
 MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
 _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
 
@@ -84,31 +85,37 @@ class Sums:
     largest_b: float
 
     @classmethod
-    def of(cls, found: np.ndarray, groups: int, largest_a: float, largest_b: float) -> Sums:
-        """From what `compare_sums` writes for each row of so many groups."""
-        open_ = int(found[:, 4].sum())
-        error, count = float(errors_of_rows(found).max(initial=0.0)), int(found[:, 1].sum())
-        return cls(error, count, open_, len(found) * groups - open_, largest_a, largest_b)
+    def of(cls, summary: np.ndarray, rows: int, groups: int, largest_a: float, largest_b: float) -> Sums:
+        """From what `compare_sums` tells of so many rows of so many groups."""
+        open_, count = int(summary[:, 3].sum()), int(summary[:, 1].sum())
+        error = float((summary[:, 2] / _spreads(summary, rows)).max(initial=0.0))
+        return cls(error, count, open_, rows * groups - open_, largest_a, largest_b)
 
 
 def rows_together(per_row: float) -> int:
-    """Of rows with so many sizes that are not 0."""
-    return max(_ROWS_TOGETHER, int(_ENOUGH / max(1.0, per_row)) + 1)
+    """Of rows with so many sizes that are not 0: a multiple of ROWS_TOGETHER."""
+    return ROWS_TOGETHER * (1 + int(_ENOUGH / max(1.0, per_row)) // ROWS_TOGETHER)
 
 
-def errors_of_rows(found: np.ndarray) -> np.ndarray:
-    """The largest difference of each row, in standard deviations of those of its rows.
+def _spreads(summary: np.ndarray, rows: int) -> np.ndarray:
+    """For each ROWS_TOGETHER of these rows the standard deviation of the differences of right products, from how large they are.
 
     Rows are taken together by so many that there are enough differences. Not all: a product may be more accurate in some rows
     than in others, where its sums are divided into parts.
     """
-    if not len(found):
-        return np.zeros(0)
-    starts = np.arange(0, len(found), min(len(found), rows_together(found[:, 1].mean())))
-    totals, counts = (np.add.reduceat(found[:, column], starts) for column in (0, 1))
+    if not len(summary):
+        return np.ones(0)
+    starts = np.arange(0, len(summary), rows_together(summary[:, 1].sum() / rows) // ROWS_TOGETHER)
+    totals, counts = (np.add.reduceat(summary[:, column], starts) for column in (0, 1))
     # Of sizes that are each at most 4; the last rows may be few.
     spreads = np.where(counts >= _ENOUGH, totals / np.maximum(counts, 1) / MEAN_OF_NORMAL, 1.0)
-    return found[:, 2] / np.repeat(np.clip(spreads, LEAST_SPREAD, 1.0), np.diff([*starts, len(found)]))
+    return np.repeat(np.clip(spreads, LEAST_SPREAD, 1.0), np.diff([*starts, len(summary)]))
+
+
+def errors_of_rows(found: np.ndarray) -> np.ndarray:
+    """The largest difference of each row, in standard deviations of those of its rows. From what `compare_sums` finds of each."""
+    spreads = _spreads(summary_of(found), len(found))
+    return found[:, 2] / np.repeat(spreads, ROWS_TOGETHER)[: len(found)]
 
 
 def spread_beside(sizes: np.ndarray, limit: float) -> float:

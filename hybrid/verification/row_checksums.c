@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Checksums of the rows of matrices in host memory, by threads that take rows from one queue. hybrid/host/row_sums.py computes the
-// same with NumPy, but each of NumPy's calls waits for Python's GIL when it ends, and the thread that submits copies and kernels
-// then waits for it, too. These threads are none of Python's.
+// Checksums of the rows of matrices in host memory, by threads that take rows from one queue. hybrid/host/row_sums.py and
+// hybrid/verification/copied.py compute the same with NumPy, but each of NumPy's calls waits for Python's GIL when it ends, and the
+// thread that submits copies and kernels then waits for it, too. These threads are none of Python's; they stay from product to
+// product, because to start them takes longer than to wake them.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,21 +10,31 @@
 
 enum { BYTES_AT_ONCE = 1 << 20 };  // rows that a thread takes: few enough that all end together, too many for the lock to matter
 
-// Rows of a matrix that have not been taken yet. A row of `columns` elements of `item_size` bytes follows after `row_bytes`.
+// What one product asks for.
+typedef struct {
+    int64_t left;  // rows that have not been summed
+} Batch;
+
+// Rows of a matrix that have not been taken yet. A row of `columns` elements of `item_size` bytes follows after `row_bytes`, its
+// checksum `step` elements after the one before. In some rows the elements are multiplied by their columns' weights.
 typedef struct Piece {
     struct Piece* next;
+    Batch* batch;
     const char* row;
     int64_t rows, columns, row_bytes, item_size, until_weighted, every;
-    const uint64_t* weights;  // for each column; each row at a distance of `every` is multiplied by them
+    const uint64_t* weights;
     uint64_t* sums;
+    int64_t step;  // 1, or more where only some rows of a piece are summed again
+    uint64_t number;  // of the first row
+    uint64_t* total;  // of all rows' checksums, each mixed with the row's number
 } Piece;
 
 typedef struct {
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t work, done;
     Piece *first, *last;
-    int closed, threads;  // how many have not ended yet
-} Queue;
+    int threads, allowed, working;
+} Pool;
 
 // Elements' bits. They need not be aligned.
 static uint64_t word(const char* at)
@@ -66,110 +77,166 @@ static uint64_t weighted_sum(const char* row, const uint64_t* weights, int64_t c
     return sum;
 }
 
+// The finalizer of SplitMix64, of a checksum and the row's number.
+static uint64_t mixed(uint64_t checksum, uint64_t number)
+{
+    uint64_t bits = checksum + number * 0x9E3779B97F4A7C15;
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
+    return bits ^ (bits >> 31);
+}
+
 static void sum_rows(const Piece* piece)
 {
     int64_t columns = piece->columns, until_weighted = piece->until_weighted;
     int begins_odd = columns && !(piece->weights[0] & 1);  // a column's weight is odd, unless it is shifted
-    for (int64_t i = 0; i < piece->rows; ++i, --until_weighted) {
+    int again = piece->step > 1;
+    uint64_t total = 0, number = piece->number;
+    for (int64_t i = 0; i < piece->rows; ++i, --until_weighted, number += piece->step) {
         const char* row = piece->row + i * piece->row_bytes;
+        uint64_t sum, *before = &piece->sums[i * piece->step];
         if (until_weighted == 0) {
             until_weighted = piece->every;
-            piece->sums[i] = weighted_sum(row, piece->weights, columns, piece->item_size);
+            sum = weighted_sum(row, piece->weights, columns, piece->item_size);
         } else {
-            piece->sums[i] = piece->item_size == 8 ? sum_of_words(row, columns) : sum_of_halves(row, columns, begins_odd);
+            sum = piece->item_size == 8 ? sum_of_words(row, columns) : sum_of_halves(row, columns, begins_odd);
         }
+        if (again) total -= mixed(*before, number);
+        total += mixed(sum, number);
+        *before = sum;
     }
+    __atomic_fetch_add(piece->total, total, __ATOMIC_RELAXED);
 }
 
 // The next rows of the first piece, of which the rest stays. Called with the lock.
-static Piece take(Queue* queue)
+static Piece take(Pool* pool)
 {
-    Piece *piece = queue->first, taken = *piece;
+    Piece *piece = pool->first, taken = *piece;
     int64_t at_once = 1 + BYTES_AT_ONCE / (piece->columns * piece->item_size + 1);
     if (piece->rows <= at_once) {
-        queue->first = piece->next;
+        pool->first = piece->next;
         free(piece);
         return taken;
     }
     taken.rows = at_once;
     piece->row += at_once * piece->row_bytes;
     piece->rows -= at_once;
-    piece->sums += at_once;
+    piece->sums += at_once * piece->step;
+    piece->number += at_once * piece->step;
     piece->until_weighted = (piece->until_weighted % piece->every - at_once % piece->every + piece->every) % piece->every;
     return taken;
 }
 
-// The first row is weighted. Returns 0, or 1 without memory.
-int put(Queue* queue, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
-        const uint64_t* weights, int64_t every, uint64_t* sums)
+static void finished(Pool* pool, Batch* batch, int64_t rows)
 {
+    batch->left -= rows;
+    if (!batch->left) pthread_cond_broadcast(&pool->done);
+}
+
+static void* work(void* of_pool)
+{
+    Pool* pool = of_pool;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->first || pool->working >= pool->allowed) pthread_cond_wait(&pool->work, &pool->lock);
+        Piece taken = take(pool);
+        ++pool->working;
+        if (pool->first) pthread_cond_signal(&pool->work);  // each wakes the next: to wake all would keep `put` too long
+        pthread_mutex_unlock(&pool->lock);
+        sum_rows(&taken);
+        pthread_mutex_lock(&pool->lock);
+        --pool->working;
+        finished(pool, taken.batch, taken.rows);
+    }
+    return NULL;
+}
+
+// It has no threads yet. NULL without memory. It is never freed: its threads wait for work until the process ends.
+Pool* new_pool(void)
+{
+    Pool* pool = calloc(1, sizeof *pool);
+    if (!pool) return NULL;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    return pool;
+}
+
+// For a product, by so many threads, or fewer if no more can be had. NULL without any, or without memory.
+Batch* new_batch(Pool* pool, int threads)
+{
+    pthread_t thread;
+    pthread_mutex_lock(&pool->lock);
+    pool->allowed = threads;
+    while (pool->threads < threads && !pthread_create(&thread, NULL, work, pool)) {
+        pthread_detach(thread);
+        ++pool->threads;
+    }
+    int some = pool->threads;
+    pthread_mutex_unlock(&pool->lock);
+    return some ? calloc(1, sizeof(Batch)) : NULL;
+}
+
+// Returns 0, or 1 without memory. Weighted are the row after `first_weighted` others, and each `every` rows after it. Where `step`
+// is more than 1, these rows have been summed before, and `total` gets the difference.
+int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
+        const uint64_t* weights, int64_t first_weighted, int64_t every, uint64_t* sums, int64_t step, uint64_t number,
+        uint64_t* total)
+{
+    if (!rows) return 0;
     Piece* piece = malloc(sizeof *piece);
     if (!piece) return 1;
-    *piece = (Piece){NULL, first_row, rows, columns, row_bytes, item_size, 0, every, weights, sums};
-    pthread_mutex_lock(&queue->lock);
-    if (queue->first)
-        queue->last->next = piece;
+    *piece = (Piece){.batch = batch,
+                     .row = first_row,
+                     .rows = rows,
+                     .columns = columns,
+                     .row_bytes = row_bytes,
+                     .item_size = item_size,
+                     .until_weighted = first_weighted,
+                     .every = every,
+                     .weights = weights,
+                     .sums = sums,
+                     .step = step,
+                     .number = number,
+                     .total = total};
+    pthread_mutex_lock(&pool->lock);
+    batch->left += rows;
+    if (pool->first)
+        pool->last->next = piece;
     else
-        queue->first = piece;
-    queue->last = piece;
-    pthread_cond_broadcast(&queue->changed);
-    pthread_mutex_unlock(&queue->lock);
+        pool->first = piece;
+    pool->last = piece;
+    pthread_cond_signal(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
     return 0;
 }
 
-// Sum what is put, until the queue is closed and empty.
-static void* work(void* of_queue)
+// When this returns, all that was put into the batch has been summed.
+void wait_for(Pool* pool, Batch* batch)
 {
-    Queue* queue = of_queue;
-    pthread_mutex_lock(&queue->lock);
-    for (;;) {
-        while (!queue->first && !queue->closed) pthread_cond_wait(&queue->changed, &queue->lock);
-        if (!queue->first) break;
-        Piece taken = take(queue);
-        pthread_mutex_unlock(&queue->lock);
-        sum_rows(&taken);
-        pthread_mutex_lock(&queue->lock);
-    }
-    --queue->threads;
-    pthread_cond_broadcast(&queue->changed);
-    pthread_mutex_unlock(&queue->lock);
-    return NULL;
+    pthread_mutex_lock(&pool->lock);
+    while (batch->left) pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
 }
 
-// With so many threads, or fewer if no more can be had. NULL without any, or without memory.
-Queue* new_queue(int threads)
+// When this returns, nothing of the batch is read any more: what no thread had begun is dropped.
+void drop(Pool* pool, Batch* batch)
 {
-    Queue* queue = calloc(1, sizeof *queue);
-    if (!queue) return NULL;
-    pthread_mutex_init(&queue->lock, NULL);
-    pthread_cond_init(&queue->changed, NULL);
-    pthread_mutex_lock(&queue->lock);
-    pthread_t thread;
-    while (queue->threads < threads && !pthread_create(&thread, NULL, work, queue)) {
-        pthread_detach(thread);
-        ++queue->threads;
+    pthread_mutex_lock(&pool->lock);
+    Piece *kept = NULL, **end = &pool->first;
+    while (*end) {
+        Piece* piece = *end;
+        if (piece->batch == batch) {
+            *end = piece->next;
+            batch->left -= piece->rows;
+            free(piece);
+        } else {
+            kept = piece;
+            end = &piece->next;
+        }
     }
-    int some = queue->threads;
-    pthread_mutex_unlock(&queue->lock);
-    if (some) return queue;
-    free(queue);
-    return NULL;
-}
-
-// When this returns, all that was put has been summed, or with `drop` what a thread had begun; the queue is gone.
-void end_queue(Queue* queue, int drop)
-{
-    pthread_mutex_lock(&queue->lock);
-    queue->closed = 1;
-    while (drop && queue->first) {
-        Piece* piece = queue->first;
-        queue->first = piece->next;
-        free(piece);
-    }
-    pthread_cond_broadcast(&queue->changed);
-    while (queue->threads) pthread_cond_wait(&queue->changed, &queue->lock);
-    pthread_mutex_unlock(&queue->lock);
-    pthread_cond_destroy(&queue->changed);
-    pthread_mutex_destroy(&queue->lock);
-    free(queue);
+    pool->last = kept;
+    while (batch->left) pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+    free(batch);
 }

@@ -12,12 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybrid.devices.base import Device, Event
-from hybrid.host.row_sums import row_checksums
 from hybrid.plan.check_layout import Piece
-from hybrid.verification.row_summing import RowSums, row_sums
+from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.row_summing import PieceOfRows, RowSums, row_sums
 
 _BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
-_ROWS_AGAIN = 256  # one of so many rows of C is summed again when all copies are complete: of each tile some, of most
+
+# For each rank, in its layout's order, the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
+Checksums = dict[int, tuple[np.ndarray, np.ndarray]]
 
 
 class Summing(Protocol):
@@ -32,8 +34,8 @@ class Summing(Protocol):
     def sum(self, rank: int, piece: Piece, rows: Any, event: Event | None) -> None:
         """The checksums of a piece's rows, which are there after the event."""
 
-    def wait(self) -> dict[int, np.ndarray]:
-        """For each rank those of all rows of its pieces, when all are made."""
+    def wait(self) -> Checksums:
+        """When all are made."""
 
 
 class ByThreads:
@@ -41,76 +43,85 @@ class ByThreads:
 
     keeps = True
 
-    def __init__(self, device: Device, weights: Mapping[str, np.ndarray], sizes: Mapping[int, int], threads: int) -> None:
-        self._device, self._weights, self._threads = device, weights, max(1, threads - _BUSY_THREADS)
-        self._of_rows = {rank: np.zeros(size, np.uint64) for rank, size in sizes.items()}
-        self._asked: SimpleQueue[tuple[Piece, np.ndarray, np.ndarray, Event | None] | None] = SimpleQueue()
+    def __init__(
+        self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces], threads: int
+    ) -> None:
+        self._device, self._weights, self._pieces = device, weights, pieces
+        self._threads = max(1, threads - _BUSY_THREADS)
+        self._made: Checksums = {
+            rank: (np.zeros(each.layout.checksums, np.uint64), np.zeros(len(each.places), np.uint64))
+            for rank, each in pieces.items()
+        }
         self._sums: RowSums | None = None
-        self._stored: list[tuple[Piece, np.ndarray, np.ndarray]] = []  # the pieces of C in this product
+        self._stored: list[PieceOfRows] = []  # the pieces of C in this product
+        self._awaited: SimpleQueue[tuple[PieceOfRows, Event] | None] = SimpleQueue()
         self._abandoned = False
-        self._failure: BaseException | None = None  # of the thread that shares the work out
-        self._shared_out = threading.Event()
-        self._shared_out.set()
+        self._failure: BaseException | None = None  # of the thread that waits for events
+        self._no_more_awaited = threading.Event()
+        self._no_more_awaited.set()
 
     def begin(self) -> None:
         self.abandon()
-        self._asked, self._sums = SimpleQueue(), None
-        self._stored.clear()
         self._abandoned, self._failure = False, None
-        self._shared_out.clear()
-        _thread.start_new_thread(self._share_out, ())  # unlike Thread.start, it does not wait until the thread runs
+        self._sums = row_sums(self._threads)
 
     def abandon(self) -> None:
         self._abandoned = True
-        self._end_sharing()
+        self._end_waiting()
         if self._sums is not None:
             self._sums.abandon()
         self._stored.clear()
 
     def sum(self, rank: int, piece: Piece, rows: np.ndarray, event: Event | None) -> None:
-        checksums = self._of_rows[rank][piece.offset : piece.offset + len(rows)]
+        of_rows, of_pieces = self._made[rank]
+        weights, checksums = self._weights[piece.operand][piece.columns.slice], of_rows[piece.offset : piece.offset + len(rows)]
+        total, first = of_pieces[piece.number : piece.number + 1], self._pieces[rank].layout.first_row(piece)
+        entry = PieceOfRows(piece.operand, rows, weights, checksums, total, first)
         if piece.operand == "C":
-            self._stored.append((piece, rows, checksums))
-        self._asked.put((piece, rows, checksums, event))
+            self._stored.append(entry)
+        if event is None:
+            self._begin_to_sum(entry)
+            return
+        if self._no_more_awaited.is_set():
+            self._no_more_awaited.clear()
+            self._awaited = SimpleQueue()
+            _thread.start_new_thread(self._await_events, ())  # unlike Thread.start, it does not wait until the thread runs
+        self._awaited.put((entry, event))
 
-    def wait(self) -> dict[int, np.ndarray]:
-        self._end_sharing()
-        if self._sums is not None:
-            self._sums.wait()
+    def wait(self) -> Checksums:
+        self._end_waiting()
         if self._failure is not None:
             raise self._failure
-        self._sum_again()
-        return self._of_rows
-
-    def _sum_again(self) -> None:
-        """Some rows of C, now that all copies are complete: what one tile's copy wrote into another's place is found."""
-        for piece, rows, checksums in self._stored:
-            weights, some = self._weights["C"][piece.columns.slice], slice(min(1, len(rows) - 1), None, _ROWS_AGAIN)
-            # The second row of a piece, unlike the first, has no weights, which would take longer than all the rest.
-            row_checksums(rows[some], weights, checksums[some], slice(int(len(rows) == 1)))
+        if self._sums is not None:
+            self._sums.wait()
+            # Some rows of C once more, now that all copies are complete: what a tile's copy wrote into another's place is found.
+            for piece in self._stored:
+                self._sums.sum_again(piece)
+            self._sums.wait()
+            self._sums.abandon()
         self._stored.clear()
+        return {rank: (of_rows, of_pieces.copy()) for rank, (of_rows, of_pieces) in self._made.items()}
 
-    def _end_sharing(self) -> None:
-        self._asked.put(None)
-        self._shared_out.wait()
+    def _begin_to_sum(self, piece: PieceOfRows) -> None:
+        assert self._sums is not None, "a product has begun"
+        self._sums.sum(piece)
 
-    def _share_out(self) -> None:
+    def _end_waiting(self) -> None:
+        self._awaited.put(None)
+        self._no_more_awaited.wait()
+
+    def _await_events(self) -> None:
         """In a thread of its own, which waits for one event after the other."""
         try:
-            self._sums = row_sums(self._threads)
-            while (entry := self._asked.get()) is not None:
+            while (entry := self._awaited.get()) is not None:
+                piece, event = entry
                 if not self._abandoned:
-                    self._share_out_piece(*entry)
+                    self._device.wait(event)
+                    self._begin_to_sum(piece)
         except BaseException as error:  # raised by `wait`
             self._failure = error
         finally:
-            self._shared_out.set()
-
-    def _share_out_piece(self, piece: Piece, rows: np.ndarray, checksums: np.ndarray, event: Event | None) -> None:
-        if event is not None:
-            self._device.wait(event)
-        assert self._sums is not None, "a product has begun"
-        self._sums.sum(piece.operand, rows, self._weights[piece.operand][piece.columns.slice], checksums)
+            self._no_more_awaited.set()
 
 
 class ByDevice:
@@ -118,27 +129,31 @@ class ByDevice:
 
     keeps = False  # the operation adds to what is there
 
-    def __init__(self, device: Device, weights: Mapping[str, np.ndarray], sizes: Mapping[int, int]) -> None:
+    def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces]) -> None:
         self._operations = operations = device.check_operations()
-        self._size, self._first = sum(sizes.values()), dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-        self._sizes = sizes
-        made = operations.make({**{f"weights of {key}": (1, len(each)) for key, each in weights.items()}, "all": (3, self._size)})
+        sizes = {rank: each.layout.checksums for rank, each in pieces.items()}
+        self._pieces, self._sizes = pieces, sizes
+        self._first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+        shapes = {f"weights of {key}": (1, len(each)) for key, each in weights.items()}
+        made = operations.make({**shapes, "all": (3, sum(sizes.values()))})
         self._weights = {key: made[f"weights of {key}"] for key in weights}
         for key, each in weights.items():
             operations.write(self._weights[key], each[None, :])
-        self._all = made["all"]
-        self._clear = operations.clear(self._all)
+        self._clear = operations.clear(made["all"])
         # Of each row its checksum, and what the same operation gives besides.
-        self._checksums, self._largest, self._squares = (self._all[part].reshape(-1, 1) for part in range(3))
+        self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
         self._checksums = self._checksums.view("uint64")
+        self._summed: dict[int, list[int]] = {}
 
     def begin(self) -> None:
+        self._summed = {rank: [] for rank in self._pieces}
         self._clear([])
 
     def abandon(self) -> None:
         pass
 
     def sum(self, rank: int, piece: Piece, rows: Any, event: Event | None) -> None:
+        self._summed[rank].append(piece.number)
         first = self._first[rank] + piece.offset
         part = slice(first, first + len(rows))
         weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[part]
@@ -147,6 +162,11 @@ class ByDevice:
         )
         operation([] if event is None else [event])
 
-    def wait(self) -> dict[int, np.ndarray]:
-        checksums = self._operations.read(self._checksums)[:, 0]
-        return {rank: checksums[first : first + self._sizes[rank]] for rank, first in self._first.items()}
+    def wait(self) -> Checksums:
+        of_all, found = self._operations.read(self._checksums)[:, 0], {}
+        for rank, first in self._first.items():
+            of_rows, summed = of_all[first : first + self._sizes[rank]], self._summed[rank]
+            of_pieces = np.zeros(len(self._pieces[rank].places), np.uint64)
+            of_pieces[summed] = self._pieces[rank].of_pieces(of_rows)[summed]
+            found[rank] = of_rows, of_pieces
+        return found

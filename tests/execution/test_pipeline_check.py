@@ -25,7 +25,7 @@ from hybrid.transport.base import RankMatrices
 from hybrid.transport.host import HostTransport
 from hybrid.verification import device_check
 from hybrid.verification.check import Findings, judge
-from hybrid.verification.copied import CopiedPieces
+from hybrid.verification.copied import CopiedPieces, PiecesOfRanks
 from hybrid.verification.copy_checksums import CopyChecksums
 from hybrid.verification.device_check import DeviceCheck
 from hybrid.verification.rounding import THRESHOLD
@@ -41,7 +41,7 @@ def checked_product(n, l, m, device, *, ranks=1, dtype="float64", group=None, pr
     problem = Problem(n, l, m, dtype)
     plan = planned(problem, Topology.of_equal_nodes(ranks, ranks), staged=True, **tiling)
     group = group or group_columns(plan.device_memory)
-    pieces = [CopiedPieces(replace(check_layout(plan, rank), group=group)) for rank in range(ranks)]
+    pieces = PiecesOfRanks(CopiedPieces(replace(check_layout(plan, rank), group=group)) for rank in range(ranks))
     checks, results = {}, []
     for number in range(products):
         random = np.random.default_rng(number)
@@ -82,7 +82,7 @@ def _findings(share, problem, matrices, device, pieces, buffers, check):
     if check is None:
         return Findings("here", None, np.empty(0, np.uint64), copies.results())
     sums, suspects, wrong = check.sums(THRESHOLD)
-    return Findings("here", sums, pieces.of_pieces(check.checksums()), copies.results(), suspects, wrong)
+    return Findings("here", sums, check.checksums_of_pieces(), copies.results(), suspects, wrong)
 
 
 def assert_right(results):

@@ -13,7 +13,7 @@ from hybrid.kernels.catalogue import C_TYPES
 from hybrid.kernels.sources import KERNELS
 
 GROUP = 64
-EXPRESSIONS = ["column_totals", "compare_sums"] + [
+EXPRESSIONS = ["column_totals", "compare_sums", "total_pieces"] + [
     expression
     for element in C_TYPES.values()
     for expression in (
@@ -94,7 +94,7 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns):
 
 @pytest.mark.needs("compiler")
 def test_compare_sums(kernels, rng):
-    rows, groups = 21, 70
+    rows, groups = 150, 70
     squares, of_rows, of_columns = (rng.uniform(1, 2, shape) for shape in ((rows, groups), (rows, 1), (1, groups)))
     differences = rng.standard_normal((rows, groups))
     differences[3, 5], differences[4], squares[6, 1], of_rows[7], of_columns[0, 9] = np.nan, 0, 0, np.inf, np.nan
@@ -102,11 +102,15 @@ def test_compare_sums(kernels, rng):
     differences[9, 11], squares[9, 11] = 1e200, np.inf  # of an element of C whose square overflows
     numbers = np.array([[0.25, 0.1, 1e-30, 1e300]])
     got, wanted = (np.full((rows, 5), np.nan) for _ in range(2))
+    together, numpys_together = np.zeros((2, 4)), np.zeros((2, 4))
     ours, numpys = differences.copy(), differences.copy()
-    kernels["compare_sums"]((-(-rows // 8), 1), (32, 8), 0, (ours, squares, of_rows, of_columns, numbers, got))
-    operations().compare(numpys, squares, of_rows, of_columns, numbers, wanted)([])
+    kernels["compare_sums"]((-(-rows // 8), 1), (32, 8), 0, (ours, squares, of_rows, of_columns, numbers, got, together))
+    operations().compare(numpys, squares, of_rows, of_columns, numbers, wanted, numpys_together)([])
     np.testing.assert_allclose(ours, numpys, rtol=1e-12)
     np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    np.testing.assert_allclose(together, numpys_together, rtol=1e-12)
+    assert together[0, 2] == NOT_INTEGRAL
+    assert together[1, 2] == got[128:, 2].max() < 10
     assert got[3, 2] == NOT_INTEGRAL
     assert got[3, 3] == 5
     assert got[7, 4] == groups
@@ -114,3 +118,17 @@ def test_compare_sums(kernels, rng):
     assert (got[9, 3], got[9, 4]) == (11, 1), "it is wrong, not too large to be judged; the other one is group 9"
     assert got[9, 2] > 1e199
     assert list(got[4, :3]) == [0, 0, 0]
+
+
+@pytest.mark.needs("compiler")
+def test_total_pieces(kernels, rng):
+    pieces = np.array([(0, 1, 7), (1, 300, 0), (301, 128, 1 << 40), (301, 0, 5)], np.uint64)
+    checksums = rng.integers(0, 1 << 64, (429, 1), np.uint64, endpoint=False)
+    largest = rng.uniform(0, 100, (429, 1))
+    largest[400] = NOT_INTEGRAL
+    got, wanted = np.zeros((4, 2), np.uint64), np.zeros((4, 2), np.uint64)
+    kernels["total_pieces"]((4, 1), (128, 1), 0, (checksums, largest.view(np.uint64), pieces, got))
+    operations().total_pieces(checksums, largest, pieces, wanted)([])
+    np.testing.assert_array_equal(got, wanted)
+    assert got[2, 1:].view(float) == NOT_INTEGRAL
+    assert got[1, 1:].view(float) == largest[1:301].max()

@@ -15,7 +15,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.devices.cpu import CpuDevice
 from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import check_layout
-from hybrid.verification import copy_checksums
+from hybrid.verification import copy_checksums, row_summing
 from hybrid.verification import summing as ways
 from hybrid.verification.copied import CopiedPieces
 from hybrid.verification.copy_checksums import CopyChecksums
@@ -46,13 +46,13 @@ def summing(request, monkeypatch):
     """By threads or, as for arrays on a GPU, by the device's operations."""
     if request.param == "device":
         monkeypatch.setattr(
-            copy_checksums, "ByThreads", lambda device, weights, sizes, threads: by_device(device, weights, sizes)
+            copy_checksums, "ByThreads", lambda device, weights, pieces, threads: by_device(device, weights, pieces)
         )
     return request.param
 
 
-def by_device(device, weights, sizes):
-    made = ways.ByDevice(device, weights, sizes)
+def by_device(device, weights, pieces):
+    made = ways.ByDevice(device, weights, pieces)
     original = made.sum
 
     def waiting(rank, piece, rows, event):
@@ -149,8 +149,9 @@ def test_what_is_written_over_c_after_it_was_summed_shows(device, rng):
 
 def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monkeypatch):
     reads = []
-    original = ways.row_checksums
-    monkeypatch.setattr(ways, "row_checksums", lambda *given: (reads.append(1), original(*given)))
+    original = row_summing.row_checksums
+    monkeypatch.setattr(row_summing, "row_checksums", lambda *given: (reads.append(1), original(*given)))
+    monkeypatch.setattr(ways, "row_sums", row_summing.ByNumPy)
     sums, layout, share, _ = made(device, rng, panel_rows=5)
     event = threading.Event()
     sums.begin()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.selection import examples
 
 from hybrid.core.problem import Problem
-from hybrid.devices.cpu_check import compare
+from hybrid.devices.cpu_check import compare, summary_of
 from hybrid.host.row_sums import NOT_INTEGRAL, row_sums
 from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, of_product, random_x, smallest_x
 
@@ -30,7 +30,7 @@ def sums_of(a, b, c):
         through_c -= a.astype(np.float64) @ through_b
         squares_a = (a.astype(np.float64) ** 2).sum(axis=1)[:, None]
         compare(through_c, of_c, squares_a, of_b.sum(axis=0)[None], of_product(problem, GROUP), found)
-    return Sums.of(found, groups, NOT_INTEGRAL, NOT_INTEGRAL)
+    return Sums.of(summary_of(found), n, groups, NOT_INTEGRAL, NOT_INTEGRAL)
 
 
 def naive(a, b):
@@ -101,7 +101,7 @@ def test_what_is_not_finite_in_c_alone_is_a_fault(rng, bad):
 
 
 def test_nothing_is_within_the_threshold():
-    assert Sums.of(np.zeros((0, 5)), 0, 0.0, 0.0).error == 0
+    assert Sums.of(summary_of(np.zeros((0, 5))), 0, 0, 0.0, 0.0).error == 0
 
 
 @given(widths=st.lists(st.integers(0, 300), max_size=5), group=st.sampled_from([1, 64, 100, 512]), seed=st.integers(0, 2**32))

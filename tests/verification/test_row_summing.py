@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 
@@ -15,9 +16,9 @@ from support.selection import examples
 
 from hybrid.emulation.build import EmulationError
 from hybrid.errors import DeviceUnavailable
-from hybrid.host.row_sums import checksum_weights, row_checksums
+from hybrid.host.row_sums import checksum_weights, mixed_total, row_checksums
 from hybrid.verification import row_summing
-from hybrid.verification.row_summing import ByNumPy, InC, load, row_sums
+from hybrid.verification.row_summing import ByNumPy, InC, PieceOfRows, load, row_sums
 
 THREADS = 3
 
@@ -30,18 +31,30 @@ def library():
         pytest.skip(str(missing))
 
 
+@pytest.fixture(scope="module")
+def in_c(library):
+    """Makes those for one product, all of one pool."""
+    pool = library.new_pool()
+    return lambda threads=THREADS: InC(library, pool, threads)
+
+
 @pytest.fixture(params=["NumPy", "C"])
 def sums(request):
     """For one product."""
-    if request.param == "NumPy":
-        return ByNumPy(THREADS)
-    return InC(request.getfixturevalue("library"), THREADS)
+    return ByNumPy(THREADS) if request.param == "NumPy" else request.getfixturevalue("in_c")()
 
 
-def expected(rows, weights):
-    into = np.empty(len(rows), np.uint64)
-    row_checksums(rows, weights, into)
-    return into
+def piece_of(rows, operand="A", number=5, columns=None):
+    """Its results have values before. `columns`: the weights', else they begin with those of the first column."""
+    weights = checksum_weights(rows.shape[1], rows.itemsize) if columns is None else columns
+    return PieceOfRows(operand, rows, weights, np.full(len(rows), 7, np.uint64), np.full(1, 8, np.uint64), number)
+
+
+def assert_summed(piece):
+    wanted = np.empty(len(piece.rows), np.uint64)
+    row_checksums(piece.rows, piece.weights, wanted)
+    np.testing.assert_array_equal(piece.checksums, wanted)
+    assert piece.total[0] == mixed_total(wanted, piece.number)
 
 
 @examples(200)
@@ -53,62 +66,121 @@ def expected(rows, weights):
     dtype=st.sampled_from(["float32", "float64"]),
     seed=st.integers(0, 2**32),
 )
-def test_c_sums_what_numpy_does(library, rows, columns, first, more, dtype, seed):
+def test_c_sums_what_numpy_does(in_c, rows, columns, first, more, dtype, seed):
     item = np.dtype(dtype).itemsize
     rng = np.random.default_rng(seed)
     whole = rng.integers(0, 256, (rows, item * (first + columns + more)), np.uint8).view(dtype)
-    part = whole[:, first : first + columns]
     weights = checksum_weights(first + columns + more, item)[first : first + columns]
-    into = np.full(rows, 7, np.uint64)
-    in_c = InC(library, THREADS)
-    in_c.sum("A", part, weights, into)
-    in_c.wait()
-    np.testing.assert_array_equal(into, expected(part, weights))
+    piece, sums = piece_of(whole[:, first : first + columns], columns=weights), in_c()
+    sums.sum(piece)
+    sums.wait()
+    assert_summed(piece)
 
 
-def test_rows_of_a_large_piece_are_shared_out(library, rng):
-    matrix, weights = rng.standard_normal((3000, 1001)), checksum_weights(1001, 8)
-    into = np.empty(3000, np.uint64)
-    in_c = InC(library, THREADS)
-    in_c.sum("A", matrix, weights, into)
-    in_c.wait()
-    np.testing.assert_array_equal(into, expected(matrix, weights))
+def test_rows_of_a_large_piece_are_shared_out(sums, rng):
+    piece = piece_of(rng.standard_normal((3000, 1001)))
+    sums.sum(piece)
+    sums.wait()
+    assert_summed(piece)
 
 
 def test_pieces_come_while_others_are_summed(sums, rng):
-    weights, pieces = checksum_weights(50, 8), [rng.standard_normal((40, 50)) for _ in range(60)]
-    into = [np.empty(40, np.uint64) for _ in pieces]
-    for piece, each in zip(pieces, into, strict=True):
-        sums.sum("C", piece, weights, each)
+    pieces = [piece_of(rng.standard_normal((40, 50)), "C", number) for number in range(60)]
+    for piece in pieces:
+        sums.sum(piece)
     sums.wait()
-    for piece, each in zip(pieces, into, strict=True):
-        np.testing.assert_array_equal(each, expected(piece, weights))
+    for piece in pieces:
+        assert_summed(piece)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 256, 257, 258, 800])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_some_rows_are_summed_again(sums, rng, rows, dtype):
+    piece = piece_of(rng.standard_normal((rows, 50)).astype(dtype), "C")
+    sums.sum(piece)
+    sums.wait()
+    before = piece.total[0]
+    sums.sum_again(piece)
+    sums.wait()
+    assert_summed(piece)
+    assert piece.total[0] == before
+    piece.rows[(rows - 1) // 256 * 256 + 1 if rows % 256 != 1 else max(0, rows - 256) :] += 1
+    sums.sum_again(piece)
+    sums.wait()
+    assert piece.total[0] != before
+    assert piece.total[0] == mixed_total(piece.checksums, piece.number)
 
 
 def test_what_is_given_up_is_not_read_afterwards(sums, rng):
-    matrix, weights = rng.standard_normal((5000, 1000)), checksum_weights(1000, 8)
-    into = np.zeros(5000, np.uint64)
+    piece = piece_of(rng.standard_normal((5000, 1000)))
     for _ in range(20):
-        sums.sum("A", matrix, weights, into)
+        sums.sum(piece)
     sums.abandon()
-    before = into.copy()
-    matrix[:] = 0
+    before = piece.checksums.copy()
+    piece.rows[:] = 0
     sums.abandon()
-    np.testing.assert_array_equal(into, before)
+    np.testing.assert_array_equal(piece.checksums, before)
 
 
-def test_one_that_is_forgotten_keeps_no_thread_and_no_array(library, rng):
+def test_products_at_the_same_time_do_not_disturb_each_other(in_c, rng):
+    given_up, kept = in_c(), in_c()
+    pieces = [piece_of(rng.standard_normal((300, 1000)), number=number) for number in range(20)]
+    for number, piece in enumerate(pieces):
+        (kept if number % 3 else given_up).sum(piece)
+    given_up.abandon()
+    kept.wait()
+    for number, piece in enumerate(pieces):
+        if number % 3:
+            assert_summed(piece)
+
+
+def test_with_fewer_threads_than_before_all_is_summed(in_c, rng):
+    for threads in (6, 1, 2):
+        sums, pieces = in_c(threads), [piece_of(rng.standard_normal((500, 1000))) for _ in range(4)]
+        for piece in pieces:
+            sums.sum(piece)
+        sums.wait()
+        for piece in pieces:
+            assert_summed(piece)
+        sums.abandon()
+
+
+def test_one_that_is_forgotten_keeps_no_array(in_c, rng):
     for _ in range(10):
-        forgotten, matrix = InC(library, THREADS), rng.standard_normal((4, 5))
-        forgotten.sum("A", matrix, checksum_weights(5, 8), np.empty(4, np.uint64))
+        forgotten, matrix = in_c(), rng.standard_normal((4, 5))
+        forgotten.sum(piece_of(matrix))
         array = weakref.ref(matrix)
         del forgotten, matrix
     gc.collect()
-    sums, matrix, into = InC(library, THREADS), np.ones((4, 5)), np.empty(4, np.uint64)
-    sums.sum("A", matrix, checksum_weights(5, 8), into)
-    sums.wait()
-    np.testing.assert_array_equal(into, expected(matrix, checksum_weights(5, 8)))
     assert array() is None
+    sums, piece = in_c(), piece_of(np.ones((4, 5)))
+    sums.sum(piece)
+    sums.wait()
+    assert_summed(piece)
+
+
+def test_a_process_that_is_forked_sums_by_threads_of_its_own(monkeypatch, library):
+    monkeypatch.setattr(row_summing, "load", lambda: library)
+    monkeypatch.setattr(row_summing, "_loading", None)
+    row_sums(THREADS).abandon()
+    wait_until_loaded()
+    before = row_sums(THREADS)
+    before.sum(piece_of(np.ones((4, 5))))
+    child = os.fork()
+    if not child:
+        sums, piece = row_sums(THREADS), piece_of(np.ones((400, 5)))
+        sums.sum(piece)
+        sums.wait()
+        del before  # the parent's: nothing waits for it here
+        os._exit(int(piece.total[0] != mixed_total(piece.checksums, piece.number)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    before.wait()
+
+
+def wait_until_loaded():
+    for thread in threading.enumerate():
+        if thread.name == "hybrid-compile":
+            thread.join(10)
 
 
 @pytest.mark.parametrize("why", [DeviceUnavailable("no compiler"), EmulationError("build", "it does not compile")])
@@ -131,9 +203,7 @@ def test_once_it_is_loaded_c_sums(monkeypatch, library):
     monkeypatch.setattr(row_summing, "_loading", None)
     row_sums(1).abandon()
     assert row_summing._loading is not None
-    for thread in threading.enumerate():
-        if thread.name == "hybrid-compile":
-            thread.join(10)
+    wait_until_loaded()
     sums = row_sums(1)
     assert isinstance(sums, InC)
     sums.abandon()
