@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hybrid.core.spans import Span
 from hybrid.devices.base import Event, Timings
 from hybrid.host.row_view import RowView
 from hybrid.plan.schedule import Arrival, Tile
@@ -30,8 +31,8 @@ class CopyObserver(Protocol):
     def loaded(self, rank: int, arrival: Arrival) -> None:
         """What a rank's device gets by this arrival is in memory. May be told more than once."""
 
-    def stored(self, rank: int, tile: Tile, event: Event) -> None:
-        """A tile of a rank is in memory after the event."""
+    def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
+        """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""
 
 
 class Transport(Protocol):

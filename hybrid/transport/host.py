@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.transport.base import CopyObserver, RankMatrices
 from hybrid.transport.panel_stream import PanelStream
+from hybrid.transport.tile_copies import copy_out, last_tile
 
 
 class HostTransport:
@@ -25,9 +27,10 @@ class HostTransport:
     ) -> None:
         self._device, self._rank, self._matrices = device, rank, matrices
         self._observer, self._panel_stream = observer, panel_stream
+        self._last: Tile | None = None
 
     def begin(self, order: Sequence[Arrival]) -> None:
-        pass
+        self._last = last_tile(order)
 
     def ready(self, arrival: Arrival) -> bool:
         return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
@@ -52,10 +55,9 @@ class HostTransport:
         return []
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        event = self._device.copy_out(self._matrices.c[tile.rows.slice, tile.columns.slice], source, after)
-        if self._observer is not None:
-            self._observer.stored(self._rank, tile, event)
-        return event
+        into = self._matrices.c[tile.rows.slice, tile.columns.slice]
+        told = partial(self._observer.stored, self._rank, tile) if self._observer is not None else None
+        return copy_out(self._device, into, source, after, told, is_last=tile is self._last)
 
     def advance(self) -> None:
         pass

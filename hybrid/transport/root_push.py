@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -19,6 +20,7 @@ from hybrid.plan.schedule import Arrival, Tile
 from hybrid.ranks.node_flags import NodeFlags
 from hybrid.transport.base import CopyObserver, RankMatrices
 from hybrid.transport.node_peers import Peer, fetch_panel
+from hybrid.transport.tile_copies import copy_out, last_tile
 
 
 class RootPushReceiver:
@@ -79,6 +81,7 @@ class RootPushDriver:
         self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
         self._events: dict[tuple[int, int], Event] = {}
         self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # of the other ranks, their tiles in order
+        self._last = {rank: last_tile(peer.share.order) for rank, peer in peers.items()}
 
     def begin(self, order: Sequence[Arrival]) -> None:
         others = {rank: peer.share for rank, peer in self._peers.items() if rank != self._root}
@@ -111,10 +114,9 @@ class RootPushDriver:
         return self._store(self._root, tile, source, after)
 
     def _store(self, rank: int, tile: Tile, source: Any, after: list[Event]) -> Event:
-        event = self._links[rank].copy_out(self._tile_of_c(rank, tile), source, after)
-        if self._observer is not None:
-            self._observer.stored(rank, tile, event)
-        return event
+        told = partial(self._observer.stored, rank, tile) if self._observer is not None else None
+        is_last = tile is self._last[rank]
+        return copy_out(self._links[rank], self._tile_of_c(rank, tile), source, after, told, is_last=is_last)
 
     def advance(self) -> None:
         while self._store_computed():

@@ -108,7 +108,7 @@ class WrongCopy:
 
 def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -> bool:
     """As `wrong_copies` finds none, but sooner: most products have none."""
-    known, seen = np.zeros(pieces.count, np.uint64), np.zeros(pieces.count, bool)
+    known, seen = np.zeros(pieces.how_many, np.uint64), np.zeros(pieces.how_many, bool)
     for found in findings:
         for rank, (summed, checksums) in found.in_memory.items():
             places, of_places = pieces.numbers[rank][summed], checksums[summed]

@@ -46,7 +46,7 @@ class PiecesOfRanks(list[CopiedPieces]):
         return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
 
     @cached_property
-    def count(self) -> int:
+    def how_many(self) -> int:
         """How many different places there are."""
         return 1 + max((int(of_rank.max()) for of_rank in self.numbers if len(of_rank)), default=-1)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
 from hybrid.host.row_sums import checksum_weights, row_checksums
 from hybrid.host.row_view import RowView
@@ -59,7 +60,7 @@ class CopyChecksums:
             self._summed[rank] = {number: piece for number, piece in summed.items() if keeps and piece.operand != "C"}
         self._complete = False
         for each in self._summing.values():
-            each.begin()
+            each.begin({rank: list(summed) for rank, summed in self._summed.items()})
 
     def abandon(self) -> None:
         """The product has failed. When this returns, no matrix is read any more."""
@@ -71,12 +72,12 @@ class CopyChecksums:
         """What arrives on a rank's device by this is in memory."""
         for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
             if piece.number not in self._summed[rank] and (piece.operand == "A" or self._sums_piece(rank, piece)):
-                self._sum(rank, piece, None)
+                self._sum(rank, piece, Span(0, len(piece.rows)), None)
 
-    def stored(self, rank: int, tile: Tile, event: Event) -> None:
-        """This tile of a rank is in memory after the event."""
+    def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
+        """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""
         for piece in self._pieces[rank].layout.pieces_of_tile[tile]:
-            self._sum(rank, piece, event)
+            self._sum(rank, piece, part, event)
 
     def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
         """For each rank the numbers of the pieces that are summed here, and the checksums of all its pieces, once made."""
@@ -113,10 +114,10 @@ class CopyChecksums:
                     return rank, piece
         return 0, None
 
-    def _sum(self, rank: int, piece: Piece, event: Event | None) -> None:
+    def _sum(self, rank: int, piece: Piece, part: Span, event: Event | None) -> None:
         self._summed[rank][piece.number] = piece
-        rows = self._rows_of(rank, piece)
-        self._summing[isinstance(rows, np.ndarray)].sum(rank, piece, rows, event)
+        rows = self._rows_of(rank, piece)[part.slice]
+        self._summing[isinstance(rows, np.ndarray)].sum(rank, piece, part, rows, event)
 
     def _rows_of(self, rank: int, piece: Piece) -> Any:
         a, b, c = self._matrices

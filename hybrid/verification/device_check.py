@@ -65,6 +65,8 @@ class DeviceCheck:
             for arrival, (own, tiles) in zip(layout.share.order, layout.by_arrival, strict=True)
         ]
         m = self._m
+        of_operand = {operand: [piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"}
+        self._numbers = {operand: np.array(numbers, np.intp) for operand, numbers in of_operand.items()}
         self._clear = operations.clear(m["to clear"])
         self._total = operations.column_totals(m["squares of B"], self._column_squares)
         self._compare = operations.compare(
@@ -165,8 +167,7 @@ class DeviceCheck:
         is exact: all of them, or of more than a few rows the worst; and all squares of C with such sums. When the device is
         idle."""
         largest = self._totals_told[:, 1].view(np.float64)
-        of_operands = np.array([piece.operand for piece in self.layout.pieces], dtype="U1")
-        largest_a, largest_b, largest_c = (float(largest[of_operands == operand].max(initial=0.0)) for operand in "ABC")
+        largest_a, largest_b, largest_c = (float(largest[numbers].max(initial=0.0)) for numbers in self._numbers.values())
         exact = is_exact(self._problem, self.layout.group, largest_a, largest_b)
         limit, has_fractions = 0.0 if exact else allowed, exact and largest_c >= NOT_INTEGRAL
         rows, groups = len(self.layout.share.rows), self.layout.groups

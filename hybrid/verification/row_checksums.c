@@ -10,9 +10,12 @@
 
 enum { BYTES_AT_ONCE = 1 << 20 };  // rows that a thread takes: few enough that all end together, too many for the lock to matter
 
+struct Piece;
+
 // What one product asks for.
 typedef struct {
     int64_t left;  // rows that have not been summed
+    struct Piece* again;  // rows that are to be summed once more
 } Batch;
 
 // Rows of a matrix that have not been taken yet. A row of `columns` elements of `item_size` bytes follows after `row_bytes`, its
@@ -177,8 +180,21 @@ Batch* new_batch(Pool* pool, int threads)
     return some ? calloc(1, sizeof(Batch)) : NULL;
 }
 
+static void append(Pool* pool, Piece* piece)
+{
+    piece->batch->left += piece->rows;
+    piece->next = NULL;
+    if (pool->first)
+        pool->last->next = piece;
+    else
+        pool->first = piece;
+    pool->last = piece;
+    pthread_cond_signal(&pool->work);
+}
+
 // Returns 0, or 1 without memory. Weighted are the row after `first_weighted` others, and each `every` rows after it. Where `step`
-// is more than 1, these rows have been summed before, and `total` gets the difference.
+// is more than 1, these are rows of others that are put as well: when all have been summed, these are once more, and `total` gets
+// the difference.
 int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
         const uint64_t* weights, int64_t first_weighted, int64_t every, uint64_t* sums, int64_t step, uint64_t number,
         uint64_t* total)
@@ -200,13 +216,12 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
                      .number = number,
                      .total = total};
     pthread_mutex_lock(&pool->lock);
-    batch->left += rows;
-    if (pool->first)
-        pool->last->next = piece;
-    else
-        pool->first = piece;
-    pool->last = piece;
-    pthread_cond_signal(&pool->work);
+    if (step > 1) {
+        piece->next = batch->again;
+        batch->again = piece;
+    } else {
+        append(pool, piece);
+    }
     pthread_mutex_unlock(&pool->lock);
     return 0;
 }
@@ -215,6 +230,12 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
 void wait_for(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);
+    while (batch->left) pthread_cond_wait(&pool->done, &pool->lock);
+    while (batch->again) {
+        Piece* piece = batch->again;
+        batch->again = piece->next;
+        append(pool, piece);
+    }
     while (batch->left) pthread_cond_wait(&pool->done, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }
@@ -238,5 +259,10 @@ void drop(Pool* pool, Batch* batch)
     pool->last = kept;
     while (batch->left) pthread_cond_wait(&pool->done, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
+    while (batch->again) {
+        Piece* piece = batch->again;
+        batch->again = piece->next;
+        free(piece);
+    }
     free(batch);
 }

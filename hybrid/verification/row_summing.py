@@ -35,18 +35,21 @@ _NEVER = 1 << 61  # rows until the first, or the next, that is weighted
 
 @dataclass
 class PieceOfRows:
-    """Rows in host memory, where their checksums go, and where their total: mixed with their numbers, which begin at `number`."""
+    """Rows in host memory, and where their checksums go. Their total, each mixed with its row's number, is added to `total`."""
 
     operand: str
     rows: np.ndarray
     weights: np.ndarray  # of the columns
     checksums: np.ndarray
     total: np.ndarray  # of one element
-    number: int
+    number: int  # of the first row
 
     @property
     def again(self) -> slice:
-        """Some of the rows. Not the first, unlike which the others have no weights: those would take longer than all the rest."""
+        """Some of the rows of a tile of C, to be summed once more: so what another tile's copy wrote there later is found.
+
+        Not the first row, unlike which the second has no weights: those would take longer than all the rest.
+        """
         return slice(min(1, len(self.rows) - 1), None, _AGAIN)
 
 
@@ -57,10 +60,7 @@ class RowSums(Protocol):
         """Of each of the rows, soon."""
 
     def wait(self) -> None:
-        """Until all have been summed."""
-
-    def sum_again(self, piece: PieceOfRows) -> None:
-        """Some rows of a piece that was summed, soon, in case they have changed. Then wait again."""
+        """Until all have been summed, and then some rows of C once more. To be called when all copies are complete."""
 
     def abandon(self) -> None:
         """Sum nothing more. When this returns, nothing is read."""
@@ -69,30 +69,28 @@ class RowSums(Protocol):
 class ByNumPy:
     def __init__(self, threads: int) -> None:
         self._calls = Calls(threads)
-        self._untotalled: list[PieceOfRows] = []
+        self._pieces: list[PieceOfRows] = []
 
     def sum(self, piece: PieceOfRows) -> None:
+        self._pieces.append(piece)
         rows, weights, into = piece.rows, piece.weights, piece.checksums
         together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
         for part in rows_of_about(_CALL_BYTES[piece.operand], Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
             some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
             self._calls.soon(partial(row_checksums, rows[some], weights, into[some]))
-        self._untotalled.append(piece)
 
     def wait(self) -> None:
         self._calls.wait()
-        while self._untotalled:
-            piece = self._untotalled.pop()
-            piece.total[0] = mixed_total(piece.checksums, piece.number)
-
-    def sum_again(self, piece: PieceOfRows) -> None:
-        some, weighted = piece.again, slice(int(len(piece.rows) == 1))
-        self._calls.soon(partial(row_checksums, piece.rows[some], piece.weights, piece.checksums[some], weighted))
-        self._untotalled.append(piece)
+        while self._pieces:
+            piece = self._pieces.pop()
+            if piece.operand == "C" and len(piece.rows):
+                some, weighted = piece.again, slice(int(len(piece.rows) == 1))
+                row_checksums(piece.rows[some], piece.weights, piece.checksums[some], weighted)
+            piece.total += mixed_total(piece.checksums, piece.number)
 
     def abandon(self) -> None:
         self._calls.abandon()
-        self._untotalled.clear()
+        self._pieces.clear()
 
 
 class InC:
@@ -109,15 +107,14 @@ class InC:
         self.abandon()
 
     def sum(self, piece: PieceOfRows) -> None:
-        piece.total[0] = 0
+        self._pieces.append(piece)
+        if piece.operand == "C":
+            self._put(piece, piece.again, (0 if len(piece.rows) == 1 else _NEVER, 2 * _NEVER), _AGAIN)
         self._put(piece, slice(None), (0, WEIGHTED_ROWS), 1)
 
     def wait(self) -> None:
         if self._batch:
             self._library.wait_for(self._pool, self._batch)
-
-    def sum_again(self, piece: PieceOfRows) -> None:
-        self._put(piece, piece.again, (0 if len(piece.rows) == 1 else _NEVER, 2 * _NEVER), _AGAIN)
 
     def abandon(self) -> None:
         batch, self._batch = self._batch, None
@@ -126,7 +123,6 @@ class InC:
         self._pieces.clear()
 
     def _put(self, piece: PieceOfRows, some: slice, weighted: tuple[int, int], step: int) -> None:
-        self._pieces.append(piece)
         rows, sums = piece.rows[some], piece.checksums[some]
         first, weights, of_rows, total = (each.ctypes.data for each in (rows, piece.weights, sums, piece.total))
         layout = *rows.shape, rows.strides[0], rows.itemsize

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
 
+from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
 from hybrid.plan.check_layout import Piece
 from hybrid.verification.copied import CopiedPieces
@@ -25,14 +26,14 @@ Checksums = dict[int, tuple[np.ndarray, np.ndarray]]
 class Summing(Protocol):
     keeps: bool  # the checksums of one product are still there in the next
 
-    def begin(self) -> None:
-        """A product begins."""
+    def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
+        """A product begins. For each rank the numbers of the pieces whose checksums of the last product are kept."""
 
     def abandon(self) -> None:
         """It has failed: sum nothing more. When this returns, no matrix is read."""
 
-    def sum(self, rank: int, piece: Piece, rows: Any, event: Event | None) -> None:
-        """The checksums of a piece's rows, which are there after the event."""
+    def sum(self, rank: int, piece: Piece, part: Span, rows: Any, event: Event | None) -> None:
+        """The checksums of rows `part` of a piece, which are there after the event. Each row is told once in a product."""
 
     def wait(self) -> Checksums:
         """When all are made."""
@@ -53,32 +54,32 @@ class ByThreads:
             for rank, each in pieces.items()
         }
         self._sums: RowSums | None = None
-        self._stored: list[PieceOfRows] = []  # the pieces of C in this product
         self._awaited: SimpleQueue[tuple[PieceOfRows, Event] | None] = SimpleQueue()
         self._abandoned = False
         self._failure: BaseException | None = None  # of the thread that waits for events
         self._no_more_awaited = threading.Event()
         self._no_more_awaited.set()
 
-    def begin(self) -> None:
+    def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
         self.abandon()
         self._abandoned, self._failure = False, None
         self._sums = row_sums(self._threads)
+        for rank, (_, of_pieces) in self._made.items():
+            kept_totals = of_pieces[kept[rank]]
+            of_pieces[:] = 0
+            of_pieces[kept[rank]] = kept_totals
 
     def abandon(self) -> None:
         self._abandoned = True
         self._end_waiting()
         if self._sums is not None:
             self._sums.abandon()
-        self._stored.clear()
 
-    def sum(self, rank: int, piece: Piece, rows: np.ndarray, event: Event | None) -> None:
+    def sum(self, rank: int, piece: Piece, part: Span, rows: np.ndarray, event: Event | None) -> None:
         of_rows, of_pieces = self._made[rank]
-        weights, checksums = self._weights[piece.operand][piece.columns.slice], of_rows[piece.offset : piece.offset + len(rows)]
-        total, first = of_pieces[piece.number : piece.number + 1], self._pieces[rank].layout.first_row(piece)
-        entry = PieceOfRows(piece.operand, rows, weights, checksums, total, first)
-        if piece.operand == "C":
-            self._stored.append(entry)
+        weights, first = self._weights[piece.operand][piece.columns.slice], piece.offset + part.lo
+        total, number = of_pieces[piece.number : piece.number + 1], self._pieces[rank].layout.first_row(piece) + part.lo
+        entry = PieceOfRows(piece.operand, rows, weights, of_rows[first : first + len(part)], total, number)
         if event is None:
             self._begin_to_sum(entry)
             return
@@ -94,12 +95,7 @@ class ByThreads:
             raise self._failure
         if self._sums is not None:
             self._sums.wait()
-            # Some rows of C once more, now that all copies are complete: what a tile's copy wrote into another's place is found.
-            for piece in self._stored:
-                self._sums.sum_again(piece)
-            self._sums.wait()
             self._sums.abandon()
-        self._stored.clear()
         return {rank: (of_rows, of_pieces.copy()) for rank, (of_rows, of_pieces) in self._made.items()}
 
     def _begin_to_sum(self, piece: PieceOfRows) -> None:
@@ -145,20 +141,20 @@ class ByDevice:
         self._checksums = self._checksums.view("uint64")
         self._summed: dict[int, list[int]] = {}
 
-    def begin(self) -> None:
+    def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
         self._summed = {rank: [] for rank in self._pieces}
         self._clear([])
 
     def abandon(self) -> None:
         pass
 
-    def sum(self, rank: int, piece: Piece, rows: Any, event: Event | None) -> None:
+    def sum(self, rank: int, piece: Piece, part: Span, rows: Any, event: Event | None) -> None:
         self._summed[rank].append(piece.number)
         first = self._first[rank] + piece.offset
-        part = slice(first, first + len(rows))
-        weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[part]
+        there = slice(first + part.lo, first + part.hi)
+        weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
         operation = self._operations.row_sums(
-            rows, weights, weights, 0, squares, squares, self._largest[part], self._checksums[part]
+            rows, weights, weights, 0, squares, squares, self._largest[there], self._checksums[there]
         )
         operation([] if event is None else [event])
 

@@ -78,7 +78,7 @@ def _findings(share, problem, matrices, device, pieces, buffers, check):
     for arrival in share.order:
         copies.loaded(share.rank, arrival)
         for tile in filter(lambda tile: tile.completes, arrival.releases):
-            copies.stored(share.rank, tile, None)
+            copies.stored(share.rank, tile, Span(0, len(tile.rows)), None)
     if check is None:
         return Findings("here", None, np.empty(0, np.uint64), copies.results())
     sums, suspects, wrong = check.sums(THRESHOLD)

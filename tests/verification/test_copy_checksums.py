@@ -55,10 +55,10 @@ def by_device(device, weights, pieces):
     made = ways.ByDevice(device, weights, pieces)
     original = made.sum
 
-    def waiting(rank, piece, rows, event):
+    def waiting(rank, piece, part, rows, event):
         if event is not None:
             device.wait(event)
-        original(rank, piece, rows, None)
+        original(rank, piece, part, rows, None)
 
     made.sum = waiting
     return made
@@ -79,7 +79,7 @@ def tell(sums, share, event):
         sums.loaded(0, arrival)
         for tile in arrival.releases:
             if tile.completes:
-                sums.stored(0, tile, event)
+                sums.stored(0, tile, Span(0, len(tile.rows)), event)
 
 
 def ready():

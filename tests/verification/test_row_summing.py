@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -54,7 +55,7 @@ def assert_summed(piece):
     wanted = np.empty(len(piece.rows), np.uint64)
     row_checksums(piece.rows, piece.weights, wanted)
     np.testing.assert_array_equal(piece.checksums, wanted)
-    assert piece.total[0] == mixed_total(wanted, piece.number)
+    assert piece.total[0] == 8 + mixed_total(wanted, piece.number), "it is added to what was there"
 
 
 @examples(200)
@@ -95,20 +96,49 @@ def test_pieces_come_while_others_are_summed(sums, rng):
 
 @pytest.mark.parametrize("rows", [1, 2, 256, 257, 258, 800])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_some_rows_are_summed_again(sums, rng, rows, dtype):
-    piece = piece_of(rng.standard_normal((rows, 50)).astype(dtype), "C")
+def test_some_rows_of_c_are_summed_once_more_in_the_end(sums, rng, rows, dtype):
+    piece, changed = piece_of(rng.standard_normal((rows, 50)).astype(dtype), "C"), min(1, rows - 1)
     sums.sum(piece)
+    let_all_be_summed(sums)
+    before = piece.checksums.copy()
+    piece.rows[changed] += 1
     sums.wait()
-    before = piece.total[0]
-    sums.sum_again(piece)
+    assert (piece.checksums != before).nonzero()[0].tolist() == [changed]
+    assert piece.total[0] == 8 + mixed_total(piece.checksums, piece.number)
+
+
+@pytest.mark.parametrize("operand", ["A", "B"])
+def test_rows_of_operands_are_summed_once(sums, rng, operand):
+    piece = piece_of(rng.standard_normal((300, 50)), operand)
+    sums.sum(piece)
+    let_all_be_summed(sums)
+    before = piece.checksums.copy()
+    piece.rows[:] += 1
     sums.wait()
-    assert_summed(piece)
-    assert piece.total[0] == before
-    piece.rows[(rows - 1) // 256 * 256 + 1 if rows % 256 != 1 else max(0, rows - 256) :] += 1
-    sums.sum_again(piece)
+    np.testing.assert_array_equal(piece.checksums, before)
+
+
+def let_all_be_summed(sums):
+    """But nothing twice: pieces are summed in the order in which they come."""
+    if isinstance(sums, InC):
+        end = piece_of(np.ones((1, 1)))
+        sums.sum(end)
+        while end.checksums[0] == 7:
+            time.sleep(0.001)
+        time.sleep(0.01)  # those that were begun before
+    else:
+        sums._calls.wait()
+
+
+def test_parts_of_a_piece_have_its_total(sums, rng):
+    whole, parts = piece_of(rng.standard_normal((200, 50)), "C", number=3), (slice(0, 96), slice(96, 160), slice(160, 200))
+    total = np.zeros(1, np.uint64)
+    for part in parts:
+        number = whole.number + part.start
+        sums.sum(PieceOfRows("C", whole.rows[part], whole.weights, whole.checksums[part], total, number))
     sums.wait()
-    assert piece.total[0] != before
-    assert piece.total[0] == mixed_total(piece.checksums, piece.number)
+    whole.total[0] = total[0] + np.uint64(8)
+    assert_summed(whole)
 
 
 def test_what_is_given_up_is_not_read_afterwards(sums, rng):
@@ -172,7 +202,7 @@ def test_a_process_that_is_forked_sums_by_threads_of_its_own(monkeypatch, librar
         sums.sum(piece)
         sums.wait()
         del before  # the parent's: nothing waits for it here
-        os._exit(int(piece.total[0] != mixed_total(piece.checksums, piece.number)))
+        os._exit(int(piece.total[0] != 8 + mixed_total(piece.checksums, piece.number)))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     before.wait()
 
