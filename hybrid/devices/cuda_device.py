@@ -29,7 +29,7 @@ _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # waits for what those that prepare find of the next tile.
 _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1, "allgather": 1, "prepare": 1}
 # Thread blocks of a stream with a lower number are started first. The check's sums shall take the SMs that multiplications leave.
-_PRIORITIES = {"allgather": -2, "prepare": -2, "multiply": -1, "products": -1}
+_PRIORITIES = {"allgather": -2, "prepare": -2, "multiply": -1}
 
 
 class CudaDevice:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,9 +42,9 @@ class RankCheck:
             # The cores of ranks whose matrices the root copies are free.
             users = placements if plan.at_root else [placements[team.rank]]
             threads = sum(placement.threads.count for placement in users)
-            # Not a method of this object: a cycle of references would keep the matrices until it is collected.
-            own_piece = partial(sums_piece, plan, self._all_pieces())
-            self.copies = CopyChecksums(problem, self._pieces(), device, own_piece, operands, origin, threads)
+            pieces = self._pieces()
+            own = self._once("own pieces", lambda: {rank: own_pieces(plan, self._all_pieces(), rank) for rank in pieces})
+            self.copies = CopyChecksums(problem, pieces, device, own, operands, origin, threads)
 
     def check_in(self, buffers: Buffers) -> None:
         """Have sums made of what is in this rank's buffers."""
@@ -132,11 +131,15 @@ class RankCheck:
         return self._rank_device.once_for_plan(f"{what} of the check, {self._plan.transport}", self._plan, make)
 
 
-def sums_piece(plan: Plan, pieces: Sequence[CopiedPieces], rank: int, piece: Piece) -> bool:
-    """Whether a piece of B, of which every rank of the node gets a copy, is summed as one of this rank's: so each is summed once.
-    `pieces`: of all ranks."""
-    if plan.transport in ("peers", "nccl"):
-        return piece.rows.lies_in(plan.b_rows_over_link(rank))
+def own_pieces(plan: Plan, pieces: Sequence[CopiedPieces], rank: int) -> frozenset[int]:
+    """The numbers of those of a rank's pieces of A and B that are summed as its own: of a piece of B, of which every rank of the
+    node gets a copy, one rank's. `pieces`: of all ranks."""
+    layout = pieces[rank].layout
     multiplying = [each for each in plan.topology.nodes[plan.topology.node_of(rank)] if plan.shares[each].order]
-    number = pieces[rank].layout.numbers_of_b[piece.rows, piece.columns]
-    return multiplying[number % len(multiplying)] == rank
+
+    def sums(piece: Piece) -> bool:
+        if piece.operand == "A" or plan.transport in ("peers", "nccl"):
+            return piece.operand == "A" or piece.rows.lies_in(plan.b_rows_over_link(rank))
+        return multiplying[layout.numbers_of_b[piece.rows, piece.columns] % len(multiplying)] == rank
+
+    return frozenset(piece.number for piece in layout.pieces if piece.operand != "C" and sums(piece))

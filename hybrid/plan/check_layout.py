@@ -76,18 +76,26 @@ class CheckLayout:
 
     def pieces_of_arrival(self, arrival: Arrival) -> tuple[Piece, ...]:
         """Of an arrival of the share's order: where it comes several times, those of the first."""
-        return self._by_place[arrival.operand, arrival.span, arrival.slab]
+        return self._by_identity[id(arrival)]
+
+    @cached_property
+    def _by_identity(self) -> dict[int, tuple[Piece, ...]]:
+        """Which is found sooner than an arrival of many numbers."""
+        return {id(each): self._by_place[each.operand, each.span, each.slab] for each in self.share.order}
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, Span, tuple[Span, ...]], tuple[Piece, ...]]:
         arrivals = reversed(tuple(zip(self.share.order, self.by_arrival, strict=True)))
         return {(arrival.operand, arrival.span, arrival.slab): own for arrival, (own, _) in arrivals}
 
+    def pieces_of_tile(self, tile: Tile) -> tuple[Piece, ...]:
+        """Of a tile of the share's order that completes a part of C."""
+        return self._of_tiles[id(tile)]
+
     @cached_property
-    def pieces_of_tile(self) -> dict[Tile, tuple[Piece, ...]]:
-        """Of each tile that completes a part of C."""
+    def _of_tiles(self) -> dict[int, tuple[Piece, ...]]:
         return {
-            tile: pieces
+            id(tile): pieces
             for arrival, (_, of_tiles) in zip(self.share.order, self.by_arrival, strict=True)
             for tile, pieces in zip(arrival.releases, of_tiles, strict=True)
             if pieces

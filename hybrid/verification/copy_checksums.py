@@ -4,7 +4,7 @@ on a GPU by that GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,14 @@ class CopyChecksums:
         problem: Problem,
         pieces: Mapping[int, CopiedPieces],
         device: Device,
-        sums_piece: Callable[[int, Piece], bool],
+        own: Mapping[int, Container[int]],
         matrices: tuple[Any, RowView, Any],
         origin: int,
         threads: int,
     ) -> None:
-        """`sums_piece(rank, piece)`: whether a piece of B, which several ranks copy, is summed as one of this rank's. `threads`:
-        that may be used."""
-        self._pieces, self._sums_piece, self._matrices, self._origin = pieces, sums_piece, matrices, origin
+        """`own`: for each rank the numbers of the pieces of A and B that are summed here: of B, which several ranks copy, not
+        all. `threads`: that may be used."""
+        self._pieces, self._own, self._matrices, self._origin = pieces, own, matrices, origin
         widths = {"A": problem.l, "B": problem.m, "C": problem.m}
         self._weights = weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
         a, b, c = matrices
@@ -70,13 +70,14 @@ class CopyChecksums:
 
     def loaded(self, rank: int, arrival: Arrival) -> None:
         """What arrives on a rank's device by this is in memory."""
+        summed, own = self._summed[rank], self._own[rank]
         for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
-            if piece.number not in self._summed[rank] and (piece.operand == "A" or self._sums_piece(rank, piece)):
+            if piece.number in own and piece.number not in summed:
                 self._sum(rank, piece, Span(0, len(piece.rows)), None)
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""
-        for piece in self._pieces[rank].layout.pieces_of_tile[tile]:
+        for piece in self._pieces[rank].layout.pieces_of_tile(tile):
             self._sum(rank, piece, part, event)
 
     def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
@@ -116,12 +117,16 @@ class CopyChecksums:
 
     def _sum(self, rank: int, piece: Piece, part: Span, event: Event | None) -> None:
         self._summed[rank][piece.number] = piece
-        rows = self._rows_of(rank, piece)[part.slice]
-        self._summing[isinstance(rows, np.ndarray)].sum(rank, piece, part, rows, event)
+        matrix, first = self._matrix_of(rank, piece)
+        self._summing[isinstance(matrix, np.ndarray)].sum(rank, piece, part, matrix, first, event)
 
     def _rows_of(self, rank: int, piece: Piece) -> Any:
+        matrix, first = self._matrix_of(rank, piece)
+        return matrix[first : first + len(piece.rows), piece.columns.slice]
+
+    def _matrix_of(self, rank: int, piece: Piece) -> tuple[Any, int]:
+        """And which of its rows is the piece's first."""
         a, b, c = self._matrices
         if piece.operand == "B":
-            return b[piece.rows][:, piece.columns.slice]
-        matrix, first = (a if piece.operand == "A" else c), self._pieces[rank].layout.share.rows.lo - self._origin
-        return matrix[first + piece.rows.lo : first + piece.rows.hi, piece.columns.slice]
+            return b.array, piece.rows.lo - b.rows.lo
+        return (a if piece.operand == "A" else c), self._pieces[rank].layout.first_row(piece) - self._origin

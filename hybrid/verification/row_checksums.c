@@ -8,7 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES_AT_ONCE = 1 << 20 };  // rows that a thread takes: few enough that all end together, too many for the lock to matter
+enum {
+    BYTES_AT_ONCE = 1 << 20,  // rows that a thread takes: few enough that all end together, too many for the lock to matter
+    WEIGHTED_ROWS = 32,  // of so many rows one has weights
+    AGAIN = 256,  // of so many rows one is summed again
+    NEVER = 1 << 30
+};
 
 struct Piece;
 
@@ -24,7 +29,7 @@ typedef struct Piece {
     struct Piece* next;
     Batch* batch;
     const char* row;
-    int64_t rows, columns, row_bytes, item_size, until_weighted, every;
+    int64_t rows, columns, row_bytes, item_size, until_weighted;
     const uint64_t* weights;
     uint64_t* sums;
     int64_t step;  // 1, or more where only some rows of a piece are summed again
@@ -99,7 +104,7 @@ static void sum_rows(const Piece* piece)
         const char* row = piece->row + i * piece->row_bytes;
         uint64_t sum, *before = &piece->sums[i * piece->step];
         if (until_weighted == 0) {
-            until_weighted = piece->every;
+            until_weighted = WEIGHTED_ROWS;
             sum = weighted_sum(row, piece->weights, columns, piece->item_size);
         } else {
             sum = piece->item_size == 8 ? sum_of_words(row, columns) : sum_of_halves(row, columns, begins_odd);
@@ -109,6 +114,13 @@ static void sum_rows(const Piece* piece)
         *before = sum;
     }
     __atomic_fetch_add(piece->total, total, __ATOMIC_RELAXED);
+}
+
+// How many rows are left until one with weights, when so many have gone.
+static int64_t after(int64_t until_weighted, int64_t rows)
+{
+    if (until_weighted == NEVER) return NEVER;
+    return (until_weighted + WEIGHTED_ROWS - rows % WEIGHTED_ROWS) % WEIGHTED_ROWS;
 }
 
 // The next rows of the first piece, of which the rest stays. Called with the lock.
@@ -126,7 +138,7 @@ static Piece take(Pool* pool)
     piece->rows -= at_once;
     piece->sums += at_once * piece->step;
     piece->number += at_once * piece->step;
-    piece->until_weighted = (piece->until_weighted % piece->every - at_once % piece->every + piece->every) % piece->every;
+    piece->until_weighted = after(piece->until_weighted, at_once);
     return taken;
 }
 
@@ -192,35 +204,40 @@ static void append(Pool* pool, Piece* piece)
     pthread_cond_signal(&pool->work);
 }
 
-// Returns 0, or 1 without memory. Weighted are the row after `first_weighted` others, and each `every` rows after it. Where `step`
-// is more than 1, these are rows of others that are put as well: when all have been summed, these are once more, and `total` gets
-// the difference.
+// To sum some rows once more, when all of the batch have been: a tile's copy may have written into another tile. Not the first row of
+// a piece, unlike which the second has no weights: those would take longer than all the rest.
+static Piece rows_again(const Piece* piece)
+{
+    Piece some = *piece;
+    int skipped = piece->rows > 1;
+    some.row += skipped * piece->row_bytes;
+    some.row_bytes *= AGAIN;
+    some.sums += skipped;
+    some.number += skipped;
+    some.step = AGAIN;
+    some.rows = (piece->rows - skipped + AGAIN - 1) / AGAIN;
+    some.until_weighted = skipped ? NEVER : 0;
+    return some;
+}
+
+// Returns 0, or 1 without memory. The first row is weighted; `again`: some rows are summed twice.
 int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
-        const uint64_t* weights, int64_t first_weighted, int64_t every, uint64_t* sums, int64_t step, uint64_t number,
-        uint64_t* total)
+        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int again)
 {
     if (!rows) return 0;
-    Piece* piece = malloc(sizeof *piece);
-    if (!piece) return 1;
-    *piece = (Piece){.batch = batch,
-                     .row = first_row,
-                     .rows = rows,
-                     .columns = columns,
-                     .row_bytes = row_bytes,
-                     .item_size = item_size,
-                     .until_weighted = first_weighted,
-                     .every = every,
-                     .weights = weights,
-                     .sums = sums,
-                     .step = step,
-                     .number = number,
-                     .total = total};
+    Piece *piece = malloc(sizeof *piece), *some = again ? malloc(sizeof *some) : NULL;
+    if (!piece || (again && !some)) {
+        free(piece);
+        free(some);
+        return 1;
+    }
+    *piece = (Piece){NULL, batch, first_row, rows, columns, row_bytes, item_size, 0, weights, sums, 1, number, total};
+    if (again) *some = rows_again(piece);
     pthread_mutex_lock(&pool->lock);
-    if (step > 1) {
-        piece->next = batch->again;
-        batch->again = piece;
-    } else {
-        append(pool, piece);
+    append(pool, piece);
+    if (again) {
+        some->next = batch->again;
+        batch->again = some;
     }
     pthread_mutex_unlock(&pool->lock);
     return 0;

@@ -8,10 +8,9 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,34 +28,38 @@ _MOST_THREADS = 12  # in C: 8 and 14 took as long on 16 cores, and copies want t
 # copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those of C are shorter:
 # several threads shall sum the last tile together.
 _CALL_BYTES = {"A": 32 << 20, "B": 32 << 20, "C": 16 << 20}
-_AGAIN = 256  # of so many rows one is summed again
-_NEVER = 1 << 61  # rows until the first, or the next, that is weighted
+_AGAIN = 256  # of so many rows one is summed again, as row_checksums.c does
 
 
-@dataclass
-class PieceOfRows:
-    """Rows in host memory, and where their checksums go. Their total, each mixed with its row's number, is added to `total`."""
+class RowsToSum(NamedTuple):
+    """Rows and columns of a matrix in host memory, and where their checksums go. Whole arrays and places in them, since slices of
+    arrays take longer to make than these numbers."""
 
     operand: str
-    rows: np.ndarray
-    weights: np.ndarray  # of the columns
+    matrix: np.ndarray
+    rows: Span
+    columns: Span
+    weights: np.ndarray  # of all columns
     checksums: np.ndarray
-    total: np.ndarray  # of one element
+    first: int  # where the first row's goes
+    totals: np.ndarray
+    place: int  # where the total is added: of the checksums, each mixed with its row's number
     number: int  # of the first row
 
     @property
-    def again(self) -> slice:
-        """Some of the rows of a tile of C, to be summed once more: so what another tile's copy wrote there later is found.
+    def elements(self) -> np.ndarray:
+        return self.matrix[self.rows.slice, self.columns.slice]
 
-        Not the first row, unlike which the second has no weights: those would take longer than all the rest.
-        """
-        return slice(min(1, len(self.rows) - 1), None, _AGAIN)
+    @property
+    def of_rows(self) -> np.ndarray:
+        """Their checksums."""
+        return self.checksums[self.first : self.first + len(self.rows)]
 
 
 class RowSums(Protocol):
     """One product's, as `row_checksums` has them. No array that was given may be freed before `wait` or `abandon` returns."""
 
-    def sum(self, piece: PieceOfRows) -> None:
+    def sum(self, rows: RowsToSum) -> None:
         """Of each of the rows, soon."""
 
     def wait(self) -> None:
@@ -69,28 +72,30 @@ class RowSums(Protocol):
 class ByNumPy:
     def __init__(self, threads: int) -> None:
         self._calls = Calls(threads)
-        self._pieces: list[PieceOfRows] = []
+        self._summed: list[RowsToSum] = []
 
-    def sum(self, piece: PieceOfRows) -> None:
-        self._pieces.append(piece)
-        rows, weights, into = piece.rows, piece.weights, piece.checksums
-        together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
-        for part in rows_of_about(_CALL_BYTES[piece.operand], Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
+    def sum(self, rows: RowsToSum) -> None:
+        self._summed.append(rows)
+        elements, weights, into = rows.elements, rows.weights[rows.columns.slice], rows.of_rows
+        together = WEIGHTED_ROWS * elements.shape[1] * elements.itemsize
+        for part in rows_of_about(_CALL_BYTES[rows.operand], Span(0, -(-len(elements) // WEIGHTED_ROWS)), together):
             some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
-            self._calls.soon(partial(row_checksums, rows[some], weights, into[some]))
+            self._calls.soon(partial(row_checksums, elements[some], weights, into[some]))
 
     def wait(self) -> None:
         self._calls.wait()
-        while self._pieces:
-            piece = self._pieces.pop()
-            if piece.operand == "C" and len(piece.rows):
-                some, weighted = piece.again, slice(int(len(piece.rows) == 1))
-                row_checksums(piece.rows[some], piece.weights, piece.checksums[some], weighted)
-            piece.total += mixed_total(piece.checksums, piece.number)
+        while self._summed:
+            rows = self._summed.pop()
+            if rows.operand == "C" and len(rows.rows):
+                # As rows_again in row_checksums.c.
+                some = slice(min(1, len(rows.rows) - 1), None, _AGAIN)
+                weighted = slice(int(len(rows.rows) == 1))
+                row_checksums(rows.elements[some], rows.weights[rows.columns.slice], rows.of_rows[some], weighted)
+            rows.totals[rows.place] += mixed_total(rows.of_rows, rows.number)
 
     def abandon(self) -> None:
         self._calls.abandon()
-        self._pieces.clear()
+        self._summed.clear()
 
 
 class InC:
@@ -101,16 +106,20 @@ class InC:
         self._batch = library.new_batch(pool, threads)
         if not self._batch:
             raise MemoryError("no thread for checksums")
-        self._pieces: list[PieceOfRows] = []  # whose arrays the threads use
+        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # that the threads use, and their addresses
 
     def __del__(self) -> None:
         self.abandon()
 
-    def sum(self, piece: PieceOfRows) -> None:
-        self._pieces.append(piece)
-        if piece.operand == "C":
-            self._put(piece, piece.again, (0 if len(piece.rows) == 1 else _NEVER, 2 * _NEVER), _AGAIN)
-        self._put(piece, slice(None), (0, WEIGHTED_ROWS), 1)
+    def sum(self, rows: RowsToSum) -> None:
+        matrix, columns, address = rows.matrix, rows.columns, self._address
+        stride, item_size = matrix.strides[0], matrix.itemsize
+        first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
+        weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
+        layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
+        again = rows.operand == "C"
+        if self._library.put(self._pool, self._batch, first, *layout, weights, checksums, rows.number, total, again):
+            raise MemoryError
 
     def wait(self) -> None:
         if self._batch:
@@ -120,15 +129,13 @@ class InC:
         batch, self._batch = self._batch, None
         if batch and self._process == os.getpid():  # a fork's child has no such threads
             self._library.drop(self._pool, batch)
-        self._pieces.clear()
+        self._arrays.clear()
 
-    def _put(self, piece: PieceOfRows, some: slice, weighted: tuple[int, int], step: int) -> None:
-        rows, sums = piece.rows[some], piece.checksums[some]
-        first, weights, of_rows, total = (each.ctypes.data for each in (rows, piece.weights, sums, piece.total))
-        layout = *rows.shape, rows.strides[0], rows.itemsize
-        number = piece.number + (some.start or 0)
-        if self._library.put(self._pool, self._batch, first, *layout, weights, *weighted, of_rows, step, number, total):
-            raise MemoryError
+    def _address(self, array: np.ndarray) -> int:
+        known = self._arrays.get(id(array))
+        if known is None:
+            known = self._arrays[id(array)] = array, array.ctypes.data
+        return known[1]
 
 
 def load() -> Any:
@@ -137,8 +144,8 @@ def load() -> Any:
     address, number = ctypes.c_void_p, ctypes.c_int64
     library.new_pool.restype = address
     library.new_batch.argtypes, library.new_batch.restype = [address, ctypes.c_int], address
-    layout = [address, number, number, number, number]
-    library.put.argtypes = [address, address, *layout, address, number, number, address, number, ctypes.c_uint64, address]
+    matrix: list[Any] = [address, number, number, number, number]
+    library.put.argtypes = [address, address, *matrix, address, address, ctypes.c_uint64, address, ctypes.c_int]
     library.wait_for.argtypes, library.wait_for.restype = [address, address], None
     library.drop.argtypes, library.drop.restype = [address, address], None
     return library

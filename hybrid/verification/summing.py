@@ -15,7 +15,7 @@ from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
 from hybrid.plan.check_layout import Piece
 from hybrid.verification.copied import CopiedPieces
-from hybrid.verification.row_summing import PieceOfRows, RowSums, row_sums
+from hybrid.verification.row_summing import RowsToSum, RowSums, row_sums
 
 _BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
 
@@ -32,8 +32,9 @@ class Summing(Protocol):
     def abandon(self) -> None:
         """It has failed: sum nothing more. When this returns, no matrix is read."""
 
-    def sum(self, rank: int, piece: Piece, part: Span, rows: Any, event: Event | None) -> None:
-        """The checksums of rows `part` of a piece, which are there after the event. Each row is told once in a product."""
+    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event | None) -> None:
+        """The checksums of rows `part` of a piece, which are there after the event. Each row is told once in a product. The
+        piece's first row is row `first` of the matrix."""
 
     def wait(self) -> Checksums:
         """When all are made."""
@@ -54,7 +55,7 @@ class ByThreads:
             for rank, each in pieces.items()
         }
         self._sums: RowSums | None = None
-        self._awaited: SimpleQueue[tuple[PieceOfRows, Event] | None] = SimpleQueue()
+        self._awaited: SimpleQueue[tuple[RowsToSum, Event] | None] = SimpleQueue()
         self._abandoned = False
         self._failure: BaseException | None = None  # of the thread that waits for events
         self._no_more_awaited = threading.Event()
@@ -75,11 +76,13 @@ class ByThreads:
         if self._sums is not None:
             self._sums.abandon()
 
-    def sum(self, rank: int, piece: Piece, part: Span, rows: np.ndarray, event: Event | None) -> None:
+    def sum(self, rank: int, piece: Piece, part: Span, matrix: np.ndarray, first: int, event: Event | None) -> None:
         of_rows, of_pieces = self._made[rank]
-        weights, first = self._weights[piece.operand][piece.columns.slice], piece.offset + part.lo
-        total, number = of_pieces[piece.number : piece.number + 1], self._pieces[rank].layout.first_row(piece) + part.lo
-        entry = PieceOfRows(piece.operand, rows, weights, of_rows[first : first + len(part)], total, number)
+        number = self._pieces[rank].layout.first_row(piece) + part.lo
+        rows, weights = Span(first + part.lo, first + part.hi), self._weights[piece.operand]
+        entry = RowsToSum(
+            piece.operand, matrix, rows, piece.columns, weights, of_rows, piece.offset + part.lo, of_pieces, piece.number, number
+        )
         if event is None:
             self._begin_to_sum(entry)
             return
@@ -98,7 +101,7 @@ class ByThreads:
             self._sums.abandon()
         return {rank: (of_rows, of_pieces.copy()) for rank, (of_rows, of_pieces) in self._made.items()}
 
-    def _begin_to_sum(self, piece: PieceOfRows) -> None:
+    def _begin_to_sum(self, piece: RowsToSum) -> None:
         assert self._sums is not None, "a product has begun"
         self._sums.sum(piece)
 
@@ -148,10 +151,10 @@ class ByDevice:
     def abandon(self) -> None:
         pass
 
-    def sum(self, rank: int, piece: Piece, part: Span, rows: Any, event: Event | None) -> None:
+    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event | None) -> None:
         self._summed[rank].append(piece.number)
-        first = self._first[rank] + piece.offset
-        there = slice(first + part.lo, first + part.hi)
+        rows, begin = matrix[first + part.lo : first + part.hi, piece.columns.slice], self._first[rank] + piece.offset
+        there = slice(begin + part.lo, begin + part.hi)
         weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
         operation = self._operations.row_sums(
             rows, weights, weights, 0, squares, squares, self._largest[there], self._checksums[there]

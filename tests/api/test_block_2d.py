@@ -56,8 +56,9 @@ def test_any_block_cyclic_distribution_gives_numpys_product(comm, rng, monkeypat
 def test_blocks_of_a_grid_may_be_of_any_size_and_powers_stay_distributed(comm, rng):
     a = rng.standard_normal((60, 60)) / 8
     cut = comm.bcast(int(rng.integers(0, 61)))
-    columns = [(0, cut), (cut, 60)][comm.rank % 2]
-    rows = (60 * (comm.rank // 2) // (comm.size // 2), 60 * (comm.rank // 2 + 1) // (comm.size // 2))
+    pairs, beside = comm.size // 2, comm.rank // 2  # of an odd number of ranks the last has nothing
+    columns = [(0, cut), (cut, 60)][comm.rank % 2] if beside < pairs else (0, 0)
+    rows = (60 * beside // pairs, 60 * (beside + 1) // pairs) if beside < pairs else (0, 0)
     power = block = hybrid.Block2D(a[slice(*rows), slice(*columns)], a.shape, [rows], [columns])
     for _ in range(3):
         power = hybrid.multiply(power, block, comm=comm)

@@ -73,7 +73,9 @@ def _findings(share, problem, matrices, device, pieces, buffers, check):
     transport = HostTransport(device, share.rank, matrices)
     list(run_share(share, buffers, transport, device, lambda phase: None, check))
     operands = matrices.a, matrices.b, matrices.c
-    copies = CopyChecksums(problem, {share.rank: pieces}, CpuDevice(), lambda *_: True, operands, share.rows.lo, 1)
+    copies = CopyChecksums(
+        problem, {share.rank: pieces}, CpuDevice(), {share.rank: range(len(pieces.places))}, operands, share.rows.lo, 1
+    )
     copies.begin()
     for arrival in share.order:
         copies.loaded(share.rank, arrival)

@@ -15,7 +15,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import UsageError
-from hybrid.execution.rank_check import sums_piece
+from hybrid.execution.rank_check import own_pieces
 from hybrid.plan.check_layout import check_layout, memory_for_check, most_bytes_of_check
 from hybrid.plan.planning import make_plan
 from hybrid.plan.request import PlanRequest, RowBlocks
@@ -86,11 +86,13 @@ def test_every_piece_that_reaches_a_device_is_summed_by_one_rank_of_its_node(pla
     for ranks in plan.topology.nodes:
         summed = []
         for rank in ranks:
+            own = own_pieces(plan, pieces, rank)
             summed += {
                 place
                 for piece, place in zip(pieces[rank].layout.pieces, pieces[rank].places, strict=True)
-                if piece.operand == "B" and sums_piece(plan, pieces, rank, piece)
+                if piece.operand == "B" and piece.number in own
             }
+            assert {piece.number for piece in pieces[rank].layout.pieces if piece.operand == "A"} <= own
         arriving = {place for rank in ranks for place in pieces[rank].places if place[0] == "B"}
         assert len(summed) == len(set(summed))
         assert set(summed) == arriving

@@ -55,10 +55,10 @@ def by_device(device, weights, pieces):
     made = ways.ByDevice(device, weights, pieces)
     original = made.sum
 
-    def waiting(rank, piece, part, rows, event):
+    def waiting(rank, piece, part, matrix, first, event):
         if event is not None:
             device.wait(event)
-        original(rank, piece, part, rows, None)
+        original(rank, piece, part, matrix, first, None)
 
     made.sum = waiting
     return made
@@ -70,7 +70,7 @@ def made(device, rng, dtype="float64", **pieces):
     plan = planned(problem, Topology(((0,),)), staged=True, check="on", **pieces).with_transport("host")
     layout = CopiedPieces(check_layout(plan, 0))
     a, b, c = matrices
-    sums = CopyChecksums(problem, {0: layout}, device, lambda rank, piece: True, (a, RowView(b, Span(0, L)), c), 0, 4)
+    sums = CopyChecksums(problem, {0: layout}, device, {0: range(len(layout.places))}, (a, RowView(b, Span(0, L)), c), 0, 4)
     return sums, layout, plan.shares[0], matrices
 
 

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.selection import examples
 
+from hybrid.core.spans import Span
 from hybrid.emulation.build import EmulationError
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.row_sums import checksum_weights, mixed_total, row_checksums
 from hybrid.verification import row_summing
-from hybrid.verification.row_summing import ByNumPy, InC, PieceOfRows, load, row_sums
+from hybrid.verification.row_summing import ByNumPy, InC, RowsToSum, load, row_sums
 
 THREADS = 3
 
@@ -45,17 +46,19 @@ def sums(request):
     return ByNumPy(THREADS) if request.param == "NumPy" else request.getfixturevalue("in_c")()
 
 
-def piece_of(rows, operand="A", number=5, columns=None):
-    """Its results have values before. `columns`: the weights', else they begin with those of the first column."""
-    weights = checksum_weights(rows.shape[1], rows.itemsize) if columns is None else columns
-    return PieceOfRows(operand, rows, weights, np.full(len(rows), 7, np.uint64), np.full(1, 8, np.uint64), number)
+def rows_of(matrix, operand="A", number=5, columns=None):
+    """Their results have values before."""
+    columns = columns or Span(0, matrix.shape[1])
+    weights, checksums = checksum_weights(matrix.shape[1], matrix.itemsize), np.full(len(matrix) + 3, 7, np.uint64)
+    return RowsToSum(operand, matrix, Span(0, len(matrix)), columns, weights, checksums, 2, np.full(3, 8, np.uint64), 1, number)
 
 
-def assert_summed(piece):
-    wanted = np.empty(len(piece.rows), np.uint64)
-    row_checksums(piece.rows, piece.weights, wanted)
-    np.testing.assert_array_equal(piece.checksums, wanted)
-    assert piece.total[0] == 8 + mixed_total(wanted, piece.number), "it is added to what was there"
+def assert_summed(rows):
+    wanted = np.empty(len(rows.rows), np.uint64)
+    row_checksums(rows.elements, rows.weights[rows.columns.slice], wanted)
+    np.testing.assert_array_equal(rows.of_rows, wanted)
+    assert rows.checksums[[0, 1, -1]].tolist() == [7, 7, 7]
+    assert rows.totals.tolist() == [8, 8 + mixed_total(wanted, rows.number), 8], "it is added to what was there"
 
 
 @examples(200)
@@ -71,22 +74,21 @@ def test_c_sums_what_numpy_does(in_c, rows, columns, first, more, dtype, seed):
     item = np.dtype(dtype).itemsize
     rng = np.random.default_rng(seed)
     whole = rng.integers(0, 256, (rows, item * (first + columns + more)), np.uint8).view(dtype)
-    weights = checksum_weights(first + columns + more, item)[first : first + columns]
-    piece, sums = piece_of(whole[:, first : first + columns], columns=weights), in_c()
-    sums.sum(piece)
+    part, sums = rows_of(whole, columns=Span(first, first + columns)), in_c()
+    sums.sum(part)
     sums.wait()
-    assert_summed(piece)
+    assert_summed(part)
 
 
 def test_rows_of_a_large_piece_are_shared_out(sums, rng):
-    piece = piece_of(rng.standard_normal((3000, 1001)))
+    piece = rows_of(rng.standard_normal((3000, 1001)))
     sums.sum(piece)
     sums.wait()
     assert_summed(piece)
 
 
 def test_pieces_come_while_others_are_summed(sums, rng):
-    pieces = [piece_of(rng.standard_normal((40, 50)), "C", number) for number in range(60)]
+    pieces = [rows_of(rng.standard_normal((40, 50)), "C", number) for number in range(60)]
     for piece in pieces:
         sums.sum(piece)
     sums.wait()
@@ -97,23 +99,23 @@ def test_pieces_come_while_others_are_summed(sums, rng):
 @pytest.mark.parametrize("rows", [1, 2, 256, 257, 258, 800])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_some_rows_of_c_are_summed_once_more_in_the_end(sums, rng, rows, dtype):
-    piece, changed = piece_of(rng.standard_normal((rows, 50)).astype(dtype), "C"), min(1, rows - 1)
+    piece, changed = rows_of(rng.standard_normal((rows, 50)).astype(dtype), "C"), min(1, rows - 1)
     sums.sum(piece)
     let_all_be_summed(sums)
-    before = piece.checksums.copy()
-    piece.rows[changed] += 1
+    before = piece.of_rows.copy()
+    piece.matrix[changed] += 1
     sums.wait()
-    assert (piece.checksums != before).nonzero()[0].tolist() == [changed]
-    assert piece.total[0] == 8 + mixed_total(piece.checksums, piece.number)
+    assert (piece.of_rows != before).nonzero()[0].tolist() == [changed]
+    assert piece.totals[1] == 8 + mixed_total(piece.of_rows, piece.number)
 
 
 @pytest.mark.parametrize("operand", ["A", "B"])
 def test_rows_of_operands_are_summed_once(sums, rng, operand):
-    piece = piece_of(rng.standard_normal((300, 50)), operand)
+    piece = rows_of(rng.standard_normal((300, 50)), operand)
     sums.sum(piece)
     let_all_be_summed(sums)
     before = piece.checksums.copy()
-    piece.rows[:] += 1
+    piece.matrix[:] += 1
     sums.wait()
     np.testing.assert_array_equal(piece.checksums, before)
 
@@ -121,9 +123,9 @@ def test_rows_of_operands_are_summed_once(sums, rng, operand):
 def let_all_be_summed(sums):
     """But nothing twice: pieces are summed in the order in which they come."""
     if isinstance(sums, InC):
-        end = piece_of(np.ones((1, 1)))
+        end = rows_of(np.ones((1, 1)))
         sums.sum(end)
-        while end.checksums[0] == 7:
+        while end.of_rows[0] == 7:
             time.sleep(0.001)
         time.sleep(0.01)  # those that were begun before
     else:
@@ -131,30 +133,27 @@ def let_all_be_summed(sums):
 
 
 def test_parts_of_a_piece_have_its_total(sums, rng):
-    whole, parts = piece_of(rng.standard_normal((200, 50)), "C", number=3), (slice(0, 96), slice(96, 160), slice(160, 200))
-    total = np.zeros(1, np.uint64)
-    for part in parts:
-        number = whole.number + part.start
-        sums.sum(PieceOfRows("C", whole.rows[part], whole.weights, whole.checksums[part], total, number))
+    whole = rows_of(rng.standard_normal((200, 50)), "C", number=3)
+    for part in (Span(0, 96), Span(96, 160), Span(160, 200)):
+        sums.sum(whole._replace(rows=part, first=whole.first + part.lo, number=whole.number + part.lo))
     sums.wait()
-    whole.total[0] = total[0] + np.uint64(8)
     assert_summed(whole)
 
 
 def test_what_is_given_up_is_not_read_afterwards(sums, rng):
-    piece = piece_of(rng.standard_normal((5000, 1000)))
+    piece = rows_of(rng.standard_normal((5000, 1000)))
     for _ in range(20):
         sums.sum(piece)
     sums.abandon()
     before = piece.checksums.copy()
-    piece.rows[:] = 0
+    piece.matrix[:] = 0
     sums.abandon()
     np.testing.assert_array_equal(piece.checksums, before)
 
 
 def test_products_at_the_same_time_do_not_disturb_each_other(in_c, rng):
     given_up, kept = in_c(), in_c()
-    pieces = [piece_of(rng.standard_normal((300, 1000)), number=number) for number in range(20)]
+    pieces = [rows_of(rng.standard_normal((300, 1000)), number=number) for number in range(20)]
     for number, piece in enumerate(pieces):
         (kept if number % 3 else given_up).sum(piece)
     given_up.abandon()
@@ -166,7 +165,7 @@ def test_products_at_the_same_time_do_not_disturb_each_other(in_c, rng):
 
 def test_with_fewer_threads_than_before_all_is_summed(in_c, rng):
     for threads in (6, 1, 2):
-        sums, pieces = in_c(threads), [piece_of(rng.standard_normal((500, 1000))) for _ in range(4)]
+        sums, pieces = in_c(threads), [rows_of(rng.standard_normal((500, 1000))) for _ in range(4)]
         for piece in pieces:
             sums.sum(piece)
         sums.wait()
@@ -178,12 +177,12 @@ def test_with_fewer_threads_than_before_all_is_summed(in_c, rng):
 def test_one_that_is_forgotten_keeps_no_array(in_c, rng):
     for _ in range(10):
         forgotten, matrix = in_c(), rng.standard_normal((4, 5))
-        forgotten.sum(piece_of(matrix))
+        forgotten.sum(rows_of(matrix))
         array = weakref.ref(matrix)
         del forgotten, matrix
     gc.collect()
     assert array() is None
-    sums, piece = in_c(), piece_of(np.ones((4, 5)))
+    sums, piece = in_c(), rows_of(np.ones((4, 5)))
     sums.sum(piece)
     sums.wait()
     assert_summed(piece)
@@ -195,14 +194,14 @@ def test_a_process_that_is_forked_sums_by_threads_of_its_own(monkeypatch, librar
     row_sums(THREADS).abandon()
     wait_until_loaded()
     before = row_sums(THREADS)
-    before.sum(piece_of(np.ones((4, 5))))
+    before.sum(rows_of(np.ones((4, 5))))
     child = os.fork()
     if not child:
-        sums, piece = row_sums(THREADS), piece_of(np.ones((400, 5)))
+        sums, piece = row_sums(THREADS), rows_of(np.ones((400, 5)))
         sums.sum(piece)
         sums.wait()
         del before  # the parent's: nothing waits for it here
-        os._exit(int(piece.total[0] != 8 + mixed_total(piece.checksums, piece.number)))
+        os._exit(int(piece.totals[1] != 8 + mixed_total(piece.of_rows, piece.number)))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     before.wait()
 
