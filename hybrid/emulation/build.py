@@ -125,14 +125,16 @@ def takes(program: str, flag: str) -> bool:
 
 
 def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
-    """A shared library of one ordinary C file, by this compiler. EmulationError of kind "build" if it fails."""
+    """A shared library of one ordinary C file and the headers beside it, by this compiler. EmulationError of kind "build" if it
+    fails."""
     flags = (*flags, "-fPIC", "-shared", *native())
 
     def compile_in(folder: Path, log: Path) -> Path:
         compile_file(program, source.name, [*flags, str(source), "-o", str(folder / "library.so")], log)
         return folder / "library.so"
 
-    return cached(f"{source.stem}-{cache_key(program, flags, source)}.so", compile_in)
+    key = cache_key(program, flags, source, *sorted(source.parent.glob("*.h")))
+    return cached(f"{source.stem}-{key}.so", compile_in)
 
 
 def _runtime(program: str, checks: str) -> list[Path]:

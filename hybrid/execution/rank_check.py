@@ -19,8 +19,9 @@ from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import Check, Findings, InMemory, Suspect, WrongCopy, judge, wrong_copies
 from hybrid.verification.copied import CopiedPieces, PiecesOfRanks
 from hybrid.verification.copy_checksums import CopyChecksums
-from hybrid.verification.device_check import MOST_SUSPECTS, DeviceCheck
+from hybrid.verification.device_check import DeviceCheck
 from hybrid.verification.rounding import THRESHOLD
+from hybrid.verification.wrong_sums import MOST_SUSPECTS
 
 SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
 
@@ -68,6 +69,8 @@ class RankCheck:
         """Of the product, when it is complete. `elsewhere(pieces)` sums this rank's copies of what other nodes' ranks copy."""
         suspects: tuple[Suspect, ...] = ()
         sums, wrong, on_device = None, None, np.empty(0, np.uint64)
+        if self.copies is not None:
+            self.copies.complete()
         if self.device is not None:
             sums, suspects, wrong = self.device.sums(THRESHOLD)
             on_device = self.device.checksums_of_pieces()

@@ -7,6 +7,7 @@ All panels are resident where they fit; where they do not, out_of_core.py choose
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from hybrid.core.spans import Span, pieces
 from hybrid.plan.arithmetic import UNIT
@@ -88,6 +89,7 @@ def _panel_columns(r: TilingRequest) -> int:
     return max(width, _least_lines(r, model.panel_row_bytes // p.item_size, p.bytes(1, p.l + r.rows)))
 
 
+@lru_cache(maxsize=64)
 def soonest(r: TilingRequest) -> tuple[float, tuple[int, int]]:
     """When a product whose operands come without k-slabs is complete, in bytes that a link could have copied by then, with the
     best panels; and their rows and columns.

@@ -80,8 +80,13 @@ class CopyChecksums:
         for piece in self._pieces[rank].layout.pieces_of_tile(tile):
             self._sum(rank, piece, part, event)
 
+    def complete(self) -> None:
+        """All copies are complete, and have been told."""
+        for each in self._summing.values():
+            each.complete()
+
     def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
-        """For each rank the numbers of the pieces that are summed here, and the checksums of all its pieces, once made."""
+        """After `complete`: for each rank the numbers of the pieces that are summed here, and the checksums of all its pieces."""
         found = [each.wait() for each in self._summing.values()]
         self._complete = True
         results = {}

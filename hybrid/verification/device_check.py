@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,22 +22,13 @@ from hybrid.devices.base import CheckOperations, Event, Operation
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu_check import summary_of
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
-from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
+from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.check import Suspect
 from hybrid.verification.copied import piece_table
-from hybrid.verification.rounding import (
-    Sums,
-    errors_of_rows,
-    is_exact,
-    of_product,
-    random_x,
-    rows_together,
-    spread_beside,
-    usual_largest,
-)
+from hybrid.verification.rounding import Sums, is_exact, of_product, random_x
+from hybrid.verification.wrong_sums import WrongSums, fractions_in
 
-MOST_SUSPECTS = 16  # rows in which sums that look wrong are told; where they are fewer, all such sums are
 _ROWS_AT_ONCE = 4096  # from which A·(B·x) is subtracted: fewer do not fill a large GPU
 
 
@@ -177,57 +167,10 @@ class DeviceCheck:
             return sums, (), None
         found, fractions = np.array(self._operations.read(self._m["found"])), {}
         if exact:
-            fractions = self._fractions(found, self._operations.read(self._largest)[:, 0])
+            fractions = fractions_in(self.layout, found, self._operations.read(self._largest)[:, 0])
             sums = Sums.of(summary_of(found), rows, groups, largest_a, largest_b)
-        errors, first = errors_of_rows(found), self.layout.share.rows.lo
-        worst = [row for row in np.argsort(-errors)[:MOST_SUSPECTS].tolist() if errors[row] > limit]
-        of_rows = {row: [(int(found[row, 3]), float(errors[row]))] for row in worst}
-        if limit and len(worst) < MOST_SUSPECTS:
-            of_rows = {row: self._above(limit, row, float(errors[row])) for row in worst}
-        entries = [(row, group, size) for row, of_row in of_rows.items() for group, size in of_row]
-        suspects = tuple(Suspect(first + row, fractions.get(row) or self._columns(group), size) for row, group, size in entries)
-        together = rows_together(found[:, 1].mean())
-        return sums, suspects, self._squares(np.flatnonzero(errors > limit), together, exact=not limit)
-
-    def _above(self, limit: float, row: int, error: float) -> list[tuple[int, float]]:
-        """All groups of a row with larger differences, and these. `error`: the largest."""
-        sizes = self._operations.read(self._m["differences"][row : row + 1])[0]  # which comparing has turned into sizes
-        largest = int(np.nanargmax(sizes))
-        with np.errstate(all="ignore"):
-            sizes = sizes * (error / sizes[largest])
-        return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > limit).tolist()] or [(largest, error)]
-
-    def _fractions(self, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:
-        """Of a product of integers whose sums are exact: rows of C with numbers that are none, and in which columns, where these
-        are too small to show in sums of a whole group. In `found` they become differences."""
-        rows_of_c = {}
-        for piece in (each for each in self.layout.pieces if each.operand == "C"):
-            of_piece = largest[piece.offset : piece.offset + len(piece.rows)]
-            for row in (piece.rows.lo + np.flatnonzero(of_piece >= NOT_INTEGRAL)).tolist():
-                if not found[row, 2]:
-                    found[row, 1:4] = 1, NOT_INTEGRAL, piece.groups.lo
-                    rows_of_c[row] = piece.columns
-        return rows_of_c
-
-    def _squares(self, rows: np.ndarray, together: int, *, exact: bool) -> np.ndarray:
-        """Where sums look wrong: near these rows, since large errors hide small ones in the rows that are taken together."""
-        near = Span(max(0, int(rows[0]) - together), min(len(self.layout.share.rows), int(rows[-1]) + 1 + together))
-        sizes = self._operations.read(self._m["differences"][near.slice])  # which comparing has turned into sizes
-        usual = 0.0 if exact else usual_largest(len(self.layout.share.rows) * self.layout.groups)
-        where, groups = np.nonzero(sizes > usual * spread_beside(sizes, usual))
-        first, found = self.layout.share.rows.lo + near.lo, set()
-        for group in np.unique(groups).tolist():
-            down = np.unique((first + where[groups == group]) // GROUP_COLUMNS).tolist()
-            across = self._columns(group)
-            numbers = range(across.lo // GROUP_COLUMNS, -(-across.hi // GROUP_COLUMNS))
-            found |= set(product(down, numbers))
-        return np.array(sorted(found), np.intp).reshape(-1, 2)
-
-    def _columns(self, group: int) -> Span:
-        panels = zip(self.layout.share.column_panels, self.layout.panel_groups, strict=True)
-        panel, groups = next(each for each in panels if each[1].lo <= group < each[1].hi)
-        first = panel.lo + (group - groups.lo) * self.layout.group
-        return Span(first, min(first + self.layout.group, panel.hi))
+        wrong = WrongSums(self.layout, lambda rows: self._operations.read(self._m["differences"][rows]), found, limit)
+        return sums, wrong.suspects(fractions), wrong.squares()
 
     def _subtract(self, rows_of_c: Sequence[Span]) -> list[Event]:
         """A·(B·x) from C·x, for neighbouring rows and groups together."""

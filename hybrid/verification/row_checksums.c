@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Checksums of the rows of matrices in host memory, by threads that take rows from one queue. hybrid/host/row_sums.py and
-// hybrid/verification/copied.py compute the same with NumPy, but each of NumPy's calls waits for Python's GIL when it ends, and the
-// thread that submits copies and kernels then waits for it, too. These threads are none of Python's; they stay from product to
-// product, because to start them takes longer than to wake them.
+// Checksums of the rows of matrices in host memory, by threads that take rows from one queue. hybrid/host/row_sums.py computes the
+// same with NumPy, but each of NumPy's calls waits for Python's GIL when it ends, and the thread that submits copies and kernels
+// then waits for it, too. These threads are none of Python's; they stay from product to product, because to start them takes longer
+// than to wake them.
 #include <pthread.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "row_checksums.h"
 
 enum {
     BYTES_AT_ONCE = 1 << 20,  // rows that a thread takes: few enough that all end together, too many for the lock to matter
@@ -21,6 +21,7 @@ struct Piece;
 typedef struct {
     int64_t left;  // rows that have not been summed
     struct Piece* again;  // rows that are to be summed once more
+    int complete;  // nothing more is put
 } Batch;
 
 // Rows of a matrix that have not been taken yet. A row of `columns` elements of `item_size` bytes follows after `row_bytes`, its
@@ -43,56 +44,6 @@ typedef struct {
     Piece *first, *last;
     int threads, allowed, working;
 } Pool;
-
-// Elements' bits. They need not be aligned.
-static uint64_t word(const char* at)
-{
-    uint64_t bits;
-    memcpy(&bits, at, sizeof bits);
-    return bits;
-}
-
-static uint64_t half(const char* at)
-{
-    uint32_t bits;
-    memcpy(&bits, at, sizeof bits);
-    return bits;
-}
-
-static uint64_t sum_of_words(const char* row, int64_t columns)
-{
-    uint64_t sum = 0;
-    for (int64_t j = 0; j < columns; ++j) sum += word(row + 8 * j);
-    return sum;
-}
-
-// Of float32: the bits of odd columns are shifted by 32, so two neighbours are one word.
-static uint64_t sum_of_halves(const char* row, int64_t columns, int begins_odd)
-{
-    uint64_t sum = begins_odd ? half(row) << 32 : 0;
-    int64_t j = begins_odd;
-    for (; j + 1 < columns; j += 2) sum += word(row + 4 * j);
-    return j < columns ? sum + half(row + 4 * j) : sum;
-}
-
-static uint64_t weighted_sum(const char* row, const uint64_t* weights, int64_t columns, int64_t item_size)
-{
-    uint64_t sum = 0;
-    if (item_size == 8)
-        for (int64_t j = 0; j < columns; ++j) sum += word(row + 8 * j) * weights[j];
-    else
-        for (int64_t j = 0; j < columns; ++j) sum += half(row + 4 * j) * weights[j];
-    return sum;
-}
-
-// The finalizer of SplitMix64, of a checksum and the row's number.
-static uint64_t mixed(uint64_t checksum, uint64_t number)
-{
-    uint64_t bits = checksum + number * 0x9E3779B97F4A7C15;
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
-    return bits ^ (bits >> 31);
-}
 
 static void sum_rows(const Piece* piece)
 {
@@ -142,9 +93,30 @@ static Piece take(Pool* pool)
     return taken;
 }
 
+static void append(Pool* pool, Piece* piece)
+{
+    piece->batch->left += piece->rows;
+    piece->next = NULL;
+    if (pool->first)
+        pool->last->next = piece;
+    else
+        pool->first = piece;
+    pool->last = piece;
+    pthread_cond_signal(&pool->work);
+}
+
+// So many rows have been summed. Called with the lock.
 static void finished(Pool* pool, Batch* batch, int64_t rows)
 {
     batch->left -= rows;
+    if (batch->left) return;
+    Piece* again = batch->complete ? batch->again : NULL;
+    if (again) batch->again = NULL;
+    while (again) {
+        Piece* piece = again;
+        again = piece->next;
+        append(pool, piece);
+    }
     if (!batch->left) pthread_cond_broadcast(&pool->done);
 }
 
@@ -192,18 +164,6 @@ Batch* new_batch(Pool* pool, int threads)
     return some ? calloc(1, sizeof(Batch)) : NULL;
 }
 
-static void append(Pool* pool, Piece* piece)
-{
-    piece->batch->left += piece->rows;
-    piece->next = NULL;
-    if (pool->first)
-        pool->last->next = piece;
-    else
-        pool->first = piece;
-    pool->last = piece;
-    pthread_cond_signal(&pool->work);
-}
-
 // To sum some rows once more, when all of the batch have been: a tile's copy may have written into another tile. Not the first row of
 // a piece, unlike which the second has no weights: those would take longer than all the rest.
 static Piece rows_again(const Piece* piece)
@@ -243,16 +203,19 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
     return 0;
 }
 
-// When this returns, all that was put into the batch has been summed.
+// Nothing more is put: when all has been summed, some rows are summed again.
+void complete(Pool* pool, Batch* batch)
+{
+    pthread_mutex_lock(&pool->lock);
+    batch->complete = 1;
+    finished(pool, batch, 0);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+// After `complete`: when this returns, all has been summed.
 void wait_for(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);
-    while (batch->left) pthread_cond_wait(&pool->done, &pool->lock);
-    while (batch->again) {
-        Piece* piece = batch->again;
-        batch->again = piece->next;
-        append(pool, piece);
-    }
     while (batch->left) pthread_cond_wait(&pool->done, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }

@@ -62,8 +62,11 @@ class RowSums(Protocol):
     def sum(self, rows: RowsToSum) -> None:
         """Of each of the rows, soon."""
 
+    def complete(self) -> None:
+        """All copies are complete, and all rows told: when they have been summed, some rows of C are once more."""
+
     def wait(self) -> None:
-        """Until all have been summed, and then some rows of C once more. To be called when all copies are complete."""
+        """After `complete`, until all that has been done."""
 
     def abandon(self) -> None:
         """Sum nothing more. When this returns, nothing is read."""
@@ -82,6 +85,9 @@ class ByNumPy:
             some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
             self._calls.soon(partial(row_checksums, elements[some], weights, into[some]))
 
+    def complete(self) -> None:
+        pass  # `wait` does it
+
     def wait(self) -> None:
         self._calls.wait()
         while self._summed:
@@ -91,7 +97,7 @@ class ByNumPy:
                 some = slice(min(1, len(rows.rows) - 1), None, _AGAIN)
                 weighted = slice(int(len(rows.rows) == 1))
                 row_checksums(rows.elements[some], rows.weights[rows.columns.slice], rows.of_rows[some], weighted)
-            rows.totals[rows.place] += mixed_total(rows.of_rows, rows.number)
+            rows.totals[rows.place : rows.place + 1] += mixed_total(rows.of_rows, rows.number)  # modulo 2^64
 
     def abandon(self) -> None:
         self._calls.abandon()
@@ -121,6 +127,10 @@ class InC:
         if self._library.put(self._pool, self._batch, first, *layout, weights, checksums, rows.number, total, again):
             raise MemoryError
 
+    def complete(self) -> None:
+        if self._batch:
+            self._library.complete(self._pool, self._batch)
+
     def wait(self) -> None:
         if self._batch:
             self._library.wait_for(self._pool, self._batch)
@@ -146,8 +156,8 @@ def load() -> Any:
     library.new_batch.argtypes, library.new_batch.restype = [address, ctypes.c_int], address
     matrix: list[Any] = [address, number, number, number, number]
     library.put.argtypes = [address, address, *matrix, address, address, ctypes.c_uint64, address, ctypes.c_int]
-    library.wait_for.argtypes, library.wait_for.restype = [address, address], None
-    library.drop.argtypes, library.drop.restype = [address, address], None
+    for function in (library.complete, library.wait_for, library.drop):
+        function.argtypes, function.restype = [address, address], None
     return library
 
 

@@ -36,8 +36,11 @@ class Summing(Protocol):
         """The checksums of rows `part` of a piece, which are there after the event. Each row is told once in a product. The
         piece's first row is row `first` of the matrix."""
 
+    def complete(self) -> None:
+        """All copies are complete, and have been told."""
+
     def wait(self) -> Checksums:
-        """When all are made."""
+        """After `complete`, when all are made."""
 
 
 class ByThreads:
@@ -92,8 +95,12 @@ class ByThreads:
             _thread.start_new_thread(self._await_events, ())  # unlike Thread.start, it does not wait until the thread runs
         self._awaited.put((entry, event))
 
-    def wait(self) -> Checksums:
+    def complete(self) -> None:
         self._end_waiting()
+        if self._sums is not None:
+            self._sums.complete()
+
+    def wait(self) -> Checksums:
         if self._failure is not None:
             raise self._failure
         if self._sums is not None:
@@ -160,6 +167,9 @@ class ByDevice:
             rows, weights, weights, 0, squares, squares, self._largest[there], self._checksums[there]
         )
         operation([] if event is None else [event])
+
+    def complete(self) -> None:
+        pass
 
     def wait(self) -> Checksums:
         of_all, found = self._operations.read(self._checksums)[:, 0], {}

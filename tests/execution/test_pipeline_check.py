@@ -81,10 +81,12 @@ def _findings(share, problem, matrices, device, pieces, buffers, check):
         copies.loaded(share.rank, arrival)
         for tile in filter(lambda tile: tile.completes, arrival.releases):
             copies.stored(share.rank, tile, Span(0, len(tile.rows)), None)
+    copies.complete()
+    results = copies.results()
     if check is None:
-        return Findings("here", None, np.empty(0, np.uint64), copies.results())
+        return Findings("here", None, np.empty(0, np.uint64), results)
     sums, suspects, wrong = check.sums(THRESHOLD)
-    return Findings("here", sums, check.checksums_of_pieces(), copies.results(), suspects, wrong)
+    return Findings("here", sums, check.checksums_of_pieces(), results, suspects, wrong)
 
 
 def assert_right(results):

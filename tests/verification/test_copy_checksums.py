@@ -88,10 +88,15 @@ def ready():
     return event
 
 
+def finished(sums):
+    sums.complete()
+    return sums.results()
+
+
 def told(sums, share):
     sums.begin()
     tell(sums, share, ready())
-    return sums.results()[0]
+    return finished(sums)[0]
 
 
 PIECES = [{}, {"panel_rows": 9, "panel_columns": 50}, {"panel_rows": 20, "panel_columns": 33}]
@@ -132,7 +137,7 @@ def test_a_tile_is_summed_only_after_its_event(device, rng):
     time.sleep(0.02)  # a thread that did not wait would have summed by now
     c += 1
     event.set()
-    late = sums.results()[0][1]
+    late = finished(sums)[0][1]
     np.testing.assert_array_equal(late, told(sums, share)[1])
 
 
@@ -143,7 +148,7 @@ def test_what_is_written_over_c_after_it_was_summed_shows(device, rng):
     tell(sums, share, ready())
     time.sleep(0.05)
     c[: len(c) // 2, 40:50] = 0  # every 64th row is summed again
-    wrong = sums.results()[0][1]
+    wrong = finished(sums)[0][1]
     assert [place[0] for place, same in zip(layout.places, right == wrong, strict=True) if not same] == ["C"]
 
 
@@ -192,6 +197,6 @@ def test_a_device_that_fails_while_it_is_waited_for_is_heard_of(device, rng):
     sums.begin()
     tell(sums, share, ready())
     with pytest.raises(OSError, match="planted"):
-        sums.results()
+        finished(sums)
     device.failure = None
     assert len(told(sums, share)[0])

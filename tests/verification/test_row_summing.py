@@ -53,6 +53,11 @@ def rows_of(matrix, operand="A", number=5, columns=None):
     return RowsToSum(operand, matrix, Span(0, len(matrix)), columns, weights, checksums, 2, np.full(3, 8, np.uint64), 1, number)
 
 
+def finish(sums):
+    sums.complete()
+    sums.wait()
+
+
 def assert_summed(rows):
     wanted = np.empty(len(rows.rows), np.uint64)
     row_checksums(rows.elements, rows.weights[rows.columns.slice], wanted)
@@ -76,14 +81,14 @@ def test_c_sums_what_numpy_does(in_c, rows, columns, first, more, dtype, seed):
     whole = rng.integers(0, 256, (rows, item * (first + columns + more)), np.uint8).view(dtype)
     part, sums = rows_of(whole, columns=Span(first, first + columns)), in_c()
     sums.sum(part)
-    sums.wait()
+    finish(sums)
     assert_summed(part)
 
 
 def test_rows_of_a_large_piece_are_shared_out(sums, rng):
     piece = rows_of(rng.standard_normal((3000, 1001)))
     sums.sum(piece)
-    sums.wait()
+    finish(sums)
     assert_summed(piece)
 
 
@@ -91,7 +96,7 @@ def test_pieces_come_while_others_are_summed(sums, rng):
     pieces = [rows_of(rng.standard_normal((40, 50)), "C", number) for number in range(60)]
     for piece in pieces:
         sums.sum(piece)
-    sums.wait()
+    finish(sums)
     for piece in pieces:
         assert_summed(piece)
 
@@ -104,7 +109,7 @@ def test_some_rows_of_c_are_summed_once_more_in_the_end(sums, rng, rows, dtype):
     let_all_be_summed(sums)
     before = piece.of_rows.copy()
     piece.matrix[changed] += 1
-    sums.wait()
+    finish(sums)
     assert (piece.of_rows != before).nonzero()[0].tolist() == [changed]
     assert piece.totals[1] == 8 + mixed_total(piece.of_rows, piece.number)
 
@@ -116,7 +121,7 @@ def test_rows_of_operands_are_summed_once(sums, rng, operand):
     let_all_be_summed(sums)
     before = piece.checksums.copy()
     piece.matrix[:] += 1
-    sums.wait()
+    finish(sums)
     np.testing.assert_array_equal(piece.checksums, before)
 
 
@@ -136,7 +141,7 @@ def test_parts_of_a_piece_have_its_total(sums, rng):
     whole = rows_of(rng.standard_normal((200, 50)), "C", number=3)
     for part in (Span(0, 96), Span(96, 160), Span(160, 200)):
         sums.sum(whole._replace(rows=part, first=whole.first + part.lo, number=whole.number + part.lo))
-    sums.wait()
+    finish(sums)
     assert_summed(whole)
 
 
@@ -157,7 +162,7 @@ def test_products_at_the_same_time_do_not_disturb_each_other(in_c, rng):
     for number, piece in enumerate(pieces):
         (kept if number % 3 else given_up).sum(piece)
     given_up.abandon()
-    kept.wait()
+    finish(kept)
     for number, piece in enumerate(pieces):
         if number % 3:
             assert_summed(piece)
@@ -168,7 +173,7 @@ def test_with_fewer_threads_than_before_all_is_summed(in_c, rng):
         sums, pieces = in_c(threads), [rows_of(rng.standard_normal((500, 1000))) for _ in range(4)]
         for piece in pieces:
             sums.sum(piece)
-        sums.wait()
+        finish(sums)
         for piece in pieces:
             assert_summed(piece)
         sums.abandon()
@@ -184,7 +189,7 @@ def test_one_that_is_forgotten_keeps_no_array(in_c, rng):
     assert array() is None
     sums, piece = in_c(), rows_of(np.ones((4, 5)))
     sums.sum(piece)
-    sums.wait()
+    finish(sums)
     assert_summed(piece)
 
 
@@ -199,11 +204,11 @@ def test_a_process_that_is_forked_sums_by_threads_of_its_own(monkeypatch, librar
     if not child:
         sums, piece = row_sums(THREADS), rows_of(np.ones((400, 5)))
         sums.sum(piece)
-        sums.wait()
+        finish(sums)
         del before  # the parent's: nothing waits for it here
         os._exit(int(piece.totals[1] != 8 + mixed_total(piece.of_rows, piece.number)))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    before.wait()
+    finish(before)
 
 
 def wait_until_loaded():

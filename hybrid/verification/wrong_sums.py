@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Of a product that a device multiplied, and in which sums look wrong: which they are. Read from the device only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+
+from hybrid.core.spans import Span
+from hybrid.host.row_sums import NOT_INTEGRAL
+from hybrid.plan.check_layout import GROUP_COLUMNS, CheckLayout
+from hybrid.verification.check import Suspect
+from hybrid.verification.rounding import errors_of_rows, rows_together, spread_beside, usual_largest
+
+MOST_SUSPECTS = 16  # rows in which sums that look wrong are told; where they are fewer, all such sums are
+
+
+def fractions_in(layout: CheckLayout, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:
+    """Of a product of integers whose sums are exact: rows of C with numbers that are none, and in which columns, where these are
+    too small to show in sums of a whole group. In `found` they become differences. `largest`: of all rows of pieces."""
+    rows_of_c = {}
+    for piece in (each for each in layout.pieces if each.operand == "C"):
+        of_piece = largest[piece.offset : piece.offset + len(piece.rows)]
+        for row in (piece.rows.lo + np.flatnonzero(of_piece >= NOT_INTEGRAL)).tolist():
+            if not found[row, 2]:
+                found[row, 1:4] = 1, NOT_INTEGRAL, piece.groups.lo
+                rows_of_c[row] = piece.columns
+    return rows_of_c
+
+
+class WrongSums:
+    """`sizes_of(rows)`: the sums' differences, in units of the expected ones. `found`: what `compare_sums` of kernels/check.cu
+    says of each row. Wrong is what differs by more than `limit` standard deviations, which is 0 where every sum is exact."""
+
+    def __init__(self, layout: CheckLayout, sizes_of: Callable[[slice], np.ndarray], found: np.ndarray, limit: float) -> None:
+        self._layout, self._sizes_of, self._found, self._limit = layout, sizes_of, found, limit
+        self._errors = errors_of_rows(found)
+
+    def suspects(self, fractions: dict[int, Span]) -> tuple[Suspect, ...]:
+        """All of them; or of more than a few rows the worst. `fractions`: as `fractions_in` gives them."""
+        limit, errors, first = self._limit, self._errors, self._layout.share.rows.lo
+        worst = [row for row in np.argsort(-errors)[:MOST_SUSPECTS].tolist() if errors[row] > limit]
+        of_rows = {row: [(int(self._found[row, 3]), float(errors[row]))] for row in worst}
+        if limit and len(worst) < MOST_SUSPECTS:
+            of_rows = {row: self._above(row, float(errors[row])) for row in worst}
+        entries = [(row, group, size) for row, of_row in of_rows.items() for group, size in of_row]
+        return tuple(Suspect(first + row, fractions.get(row) or self._columns(group), size) for row, group, size in entries)
+
+    def _above(self, row: int, error: float) -> list[tuple[int, float]]:
+        """All groups of a row with wrong sums, and how large they are. `error`: the largest."""
+        sizes = self._sizes_of(slice(row, row + 1))[0]
+        largest = int(np.nanargmax(sizes))
+        with np.errstate(all="ignore"):
+            sizes = sizes * (error / sizes[largest])
+        return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
+
+    def squares(self) -> np.ndarray:
+        """All squares of C, as WrongParts numbers them, in which sums look wrong: near rows with wrong ones, since large errors
+        hide small ones in the rows that are taken together."""
+        rows, together = np.flatnonzero(self._errors > self._limit), rows_together(self._found[:, 1].mean())
+        of_share, groups_of_share = len(self._layout.share.rows), self._layout.groups
+        near = Span(max(0, int(rows[0]) - together), min(of_share, int(rows[-1]) + 1 + together))
+        sizes = self._sizes_of(near.slice)
+        usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
+        where, groups = np.nonzero(sizes > usual * spread_beside(sizes, usual))
+        first, found = self._layout.share.rows.lo + near.lo, set()
+        for group in np.unique(groups).tolist():
+            down = np.unique((first + where[groups == group]) // GROUP_COLUMNS).tolist()
+            across = self._columns(group)
+            numbers = range(across.lo // GROUP_COLUMNS, -(-across.hi // GROUP_COLUMNS))
+            found |= set(product(down, numbers))
+        return np.array(sorted(found), np.intp).reshape(-1, 2)
+
+    def _columns(self, group: int) -> Span:
+        panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)
+        panel, groups = next(each for each in panels if each[1].lo <= group < each[1].hi)
+        first = panel.lo + (group - groups.lo) * self._layout.group
+        return Span(first, min(first + self._layout.group, panel.hi))
