@@ -70,7 +70,7 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             checksum += (weighted ? weight[i] : weight[i] & 1 ? 1 : Word(1) << 32) * word_of(elements[i]);
-            double value = elements[i], term = GROUP ? value * factor[i] : value;
+            double value = widened(elements[i]), term = GROUP ? value * factor[i] : value;
             peak = value == rint(value) ? max(peak, fabs(value)) : NOT_INTEGRAL;
             sum += term;
             square = fma(term, term, square);

@@ -24,7 +24,7 @@ struct Magnitudes {
     __device__ __forceinline__ void store(const T (&four)[4], Size line, Size offset) const
     {
         double cut = cuts.data[line] * 0.999999;  // so that no rounding makes a magnitude larger
-        auto rounded_down = [&](T x) { return static_cast<unsigned>(fmin(fabs(static_cast<double>(x)) * cut, 127.0)); };
+        auto rounded_down = [&](T x) { return static_cast<unsigned>(fmin(fabs(widened(x)) * cut, 127.0)); };
         *reinterpret_cast<unsigned*>(packed.data + offset) =
             pack_bytes(rounded_down(four[0]), rounded_down(four[1]), rounded_down(four[2]), rounded_down(four[3]));
     }

@@ -15,6 +15,28 @@ __device__ __forceinline__ float multiply_add(float x, float y, float sum)
 
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return fma(x, y, sum); }
 
+// Conversions between float and double, which keep subnormal floats as well.
+__device__ __forceinline__ double widened(float x)
+{
+    double y;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ double widened(double x) { return x; }
+
+template <typename T>
+__device__ __forceinline__ T rounded(double x)
+{
+    if constexpr (sizeof(T) == sizeof(double)) {
+        return x;
+    } else {
+        float y;
+        asm("cvt.rn.f32.f64 %0, %1;" : "=f"(y) : "d"(x));
+        return y;
+    }
+}
+
 // The dynamic shared memory, whose size the launch configuration gives.
 template <typename T>
 __device__ __forceinline__ T* dynamic_shared_memory()

@@ -61,7 +61,7 @@ struct Digits32 {
 
 // Nearest integers, ties to even. (Ties upwards would be a bias: random numbers are often multiples of 2⁻⁵³.)
 __device__ __forceinline__ Digits64 digits_of(double x, double scale) { return Digits64(__double2ll_rn(x * scale)); }
-__device__ __forceinline__ Digits32 digits_of(float x, double scale) { return Digits32(__double2int_rn(x * scale)); }
+__device__ __forceinline__ Digits32 digits_of(float x, double scale) { return Digits32(__double2int_rn(widened(x) * scale)); }
 
 // The integer modulo P, from 0 to P - 1, in the result's lowest byte; the others mean nothing.
 //

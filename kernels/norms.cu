@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(THREADS) measure_rows(Matrix<const T> a, Matri
     Measure mine;
     const T* row = &a(blockIdx.x, 0);
 #pragma unroll 4
-    for (Size k = threadIdx.x; k < a.columns; k += THREADS) mine.take(row[k]);
+    for (Size k = threadIdx.x; k < a.columns; k += THREADS) mine.take(widened(row[k]));
     mine.join_warp();
     if (threadIdx.x % 32 == 0) mine.store(of_warps, threadIdx.x / 32);
     __syncthreads();
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS) measure_columns(Matrix<const T> b, Ma
     Measure mine;
     if (column < b.columns) {
 #pragma unroll 8
-        for (Size k = first + warp; k < min(b.rows, first + CHUNK); k += WARPS) mine.take(b(k, column));
+        for (Size k = first + warp; k < min(b.rows, first + CHUNK); k += WARPS) mine.take(widened(b(k, column)));
     }
     mine.store({&parts[0][0], WARPS * 32, 4, 4}, threadIdx.x);
     __syncthreads();

@@ -109,7 +109,8 @@ __device__ __forceinline__ void store_four(double* to, const double (&x)[4])
 
 __device__ __forceinline__ void store_four(float* to, const double (&x)[4])
 {
-    __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
+    auto narrow = [](double y) { return rounded<float>(y); };
+    __stcs(reinterpret_cast<float4*>(to), make_float4(narrow(x[0]), narrow(x[1]), narrow(x[2]), narrow(x[3])));
 }
 
 // `remainders`: one matrix below the other, each of as many rows as C; the row stride is a multiple of 4. A block takes 1024 columns of
@@ -131,5 +132,5 @@ __global__ void __launch_bounds__(256) reconstruct(Matrix<const unsigned char> r
         store_four(to, four);
     else
         for (int j = 0; j < 4; ++j)
-            if (column + j < c.columns) to[j] = static_cast<T>(four[j]);
+            if (column + j < c.columns) to[j] = rounded<T>(four[j]);
 }

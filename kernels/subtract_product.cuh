@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
 
     load(begin);
     for (Size inner = begin, part = 1; inner < end; inner += DEEP, ++part) {
-        for (int i = 0; i < LOADS; ++i) a_part[thread % DEEP][thread / DEEP + i * (THREADS / DEEP)] = next_a[i];
+        for (int i = 0; i < LOADS; ++i) a_part[thread % DEEP][thread / DEEP + i * (THREADS / DEEP)] = widened(next_a[i]);
         for (int i = 0; i < LOADS; ++i) y_part[thread / TILE + i * (THREADS / TILE)][thread % TILE] = next_y[i];
         __syncthreads();
         load(inner + DEEP);

@@ -8,6 +8,13 @@
 
 __device__ __forceinline__ float multiply_add(float x, float y, float sum) { return std::fma(x, y, sum); }
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return std::fma(x, y, sum); }
+__device__ __forceinline__ double widened(double x) { return x; }
+
+template <typename T>
+__device__ __forceinline__ T rounded(double x)
+{
+    return static_cast<T>(x);
+}
 
 __device__ __forceinline__ int dot_bytes(unsigned unsigned_bytes, unsigned signed_bytes, int sum)
 {

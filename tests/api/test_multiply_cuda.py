@@ -77,6 +77,24 @@ def test_nan_and_infinity_are_numpys():
     np.testing.assert_array_equal(hybrid.multiply(a, b, device="cuda"), a @ b)
 
 
+@pytest.mark.parametrize("precision", ["native", "fast"])
+def test_subnormal_numbers_are_not_taken_for_zeros(rng, precision):
+    a = (rng.standard_normal((200, 300)) * 2.0**-140).astype(np.float32)  # CuPy compiles with -ftz=true
+    b = (rng.standard_normal((300, 100)) * 2.0**100).astype(np.float32)
+    for first, second in ((a, b), (b.T, a.T)):
+        exact = first.astype(np.float64) @ second.astype(np.float64)
+        c = hybrid.multiply(first, second, device="cuda", precision=precision)
+        assert np.abs(c - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("precision", ["native", "fast"])
+def test_results_may_be_subnormal(rng, precision):
+    a, b = ((rng.standard_normal(shape) * 2.0**-68).astype(np.float32) for shape in ((50, 300), (300, 40)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    c = hybrid.multiply(a, b, device="cuda", precision=precision)
+    assert np.abs(c - exact).max() <= 2.0**-148
+
+
 @pytest.mark.parametrize("memory", ["100k", "10k", "3k"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_in_little_gpu_memory(rng, monkeypatch, memory, dtype):
