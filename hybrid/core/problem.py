@@ -57,6 +57,11 @@ def padded(columns: int, item_size: int) -> int:
     return -(-columns // in_a_copy) * in_a_copy
 
 
+def is_aligned(*addresses_and_strides: int) -> bool:
+    """Whether these addresses and row strides, in bytes, allow the widest copies."""
+    return not any(number % WIDEST_COPY for number in addresses_and_strides)
+
+
 def copy_width(item_size: int, addresses_and_strides: Iterable[int]) -> int:
     """Elements of the widest vector copy for which all these addresses and row strides (in bytes) are aligned."""
     numbers = list(addresses_and_strides)

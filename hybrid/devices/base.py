@@ -33,6 +33,9 @@ class Device(Protocol):
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         """Make `multiply` use this kernel, compiling it if needed; with `adding` also its instance for c += a · b."""
 
+    def holds(self, array: Any) -> bool:
+        """Whether kernels can use this contiguous matrix where it lies, as fast as one of the device's own buffers."""
+
     def reserve(self, size: int, *, shared: bool) -> Any:
         """Allocate `size` bytes of device memory, uninitialized. `shared`: other processes can open it by an IPC handle."""
 

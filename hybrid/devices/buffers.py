@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hybrid.core.problem import Problem
@@ -16,16 +17,23 @@ _MOST_CACHED_TILES = 10_000
 
 
 class Buffers:
-    """The views that `device` has of a share's memory, which may be another rank's, opened by its IPC handle."""
+    """The views that `device` has of a share's memory, which may be another rank's, opened by its IPC handle.
 
-    def __init__(self, device: Device, memory: Any, share: RankShare, problem: Problem) -> None:
-        layout, dtype = share.layout, problem.dtype
-        self._a = device.matrix(memory, 0, layout.rows, problem.l, dtype)
+    `in_place`: matrices that are used where they lie, by operand; they take the place of their buffers.
+    """
 
-        def matrices(region: Region, rows: int) -> list[Any]:
+    def __init__(
+        self, device: Device, memory: Any, share: RankShare, problem: Problem, in_place: Mapping[str, Any] | None = None
+    ) -> None:
+        layout, dtype, there = share.layout, problem.dtype, in_place or {}
+
+        def matrices(operand: str, region: Region, rows: int) -> list[Any]:
+            if operand in there:
+                return [there[operand]]
             return [device.matrix(memory, region.offset_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
 
-        self._b, self._c = matrices(layout.b, problem.l), matrices(layout.c, layout.rows)
+        self._a = there["A"] if "A" in there else device.matrix(memory, 0, layout.rows, problem.l, dtype)
+        self._b, self._c = matrices("B", layout.b, problem.l), matrices("C", layout.c, layout.rows)
         self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # cached: slicing a CuPy array takes microseconds
 
     def destination(self, arrival: Arrival) -> Any:

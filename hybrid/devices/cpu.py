@@ -44,6 +44,9 @@ class CpuDevice:
 
         self._product = compiled_loops(kernel.name, dtype)
 
+    def holds(self, array: Any) -> bool:
+        return False  # staged, it stands in for a GPU with memory of its own
+
     def reserve(self, size: int, *, shared: bool) -> _Memory:
         return _Memory.created(size) if shared else _Memory(np.empty(size + WIDEST_COPY, np.uint8))
 

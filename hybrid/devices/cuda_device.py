@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from itertools import chain, cycle
 from typing import Any
 
-from hybrid.core.problem import padded
+from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
@@ -68,6 +68,11 @@ class CudaDevice:
             self._multiply = self._multiplications[key]
             if adding and isinstance(self._multiply, CompiledKernel):
                 self._multiply.compile_ahead(adds=True)
+
+    def holds(self, array: Any) -> bool:
+        if not isinstance(array, self._cupy.ndarray) or array.device.id != self.gpu.index:
+            return False
+        return is_aligned(array.data.ptr, array.strides[0])
 
     def reserve(self, size: int, *, shared: bool) -> Any:
         # An IPC handle stands for a whole cudaMalloc allocation, so shared memory must not be a part of one in CuPy's pool.

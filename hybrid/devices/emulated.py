@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import WIDEST_COPY, copy_width, padded
+from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.kernel import EmulatedKernel
@@ -26,6 +26,9 @@ class EmulatedDevice(CpuDevice):
         self._capability = capability
         self._kernels: dict[str, EmulatedKernel] = {}
         self.use_kernel(kernel, dtype)
+
+    def holds(self, array: Any) -> bool:
+        return isinstance(array, np.ndarray) and is_aligned(array.ctypes.data, array.strides[0])
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._entry = kernel

@@ -80,7 +80,7 @@ class ModularProduct:
         self._panels: dict[tuple[str, int], _Panel] = {}
         self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: where and when the ratio is told
         self._asked, self._asks_ahead = 0, False
-        self._prepared: dict[tuple[object, ...], KernelCall] = {}  # what products launch again and again
+        self._prepared: dict[tuple[object, ...], tuple[object, KernelCall]] = {}  # what products launch again and again
         self._queues.compile_ahead(self._usual_launches())
 
     def _usual_launches(self) -> list[Launch]:
@@ -102,7 +102,7 @@ class ModularProduct:
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
         """A panel is complete after these events. Returns when it has been measured."""
         lines = self._operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
-        measure = self._once(("measure", arrival.operand, lines), lambda: self._measuring(arrival.operand, lines, matrix))
+        measure = self._once(("measure", arrival.operand, lines), lambda: self._measuring(arrival.operand, lines, matrix), matrix)
         event = self._queues.enqueue([measure], after, _PREPARE)
         self._panels[arrival.operand, lines.lo] = _Panel(arrival.operand, lines, matrix, event)
         return event
@@ -135,18 +135,21 @@ class ModularProduct:
             if panel.held != arithmetic:
                 panel.held = arithmetic
                 reducing = partial(self._reducing, panel, arithmetic)
-                work.append(self._once(("remainders", panel.operand, panel.lines, arithmetic), reducing))
+                work.append(self._once(("remainders", panel.operand, panel.lines, arithmetic), reducing, panel.matrix))
         multiplying = partial(self._multiplying, rows, columns, c, arithmetic)
-        work.append(self._once(("products", rows, columns, arithmetic), multiplying))
+        work.append(self._once(("products", rows, columns, arithmetic), multiplying, c))
         return self._queues.enqueue(work, after, _PRODUCTS)
 
-    def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]]) -> KernelCall:
-        """Prepared at first: views of device memory take longer to make than kernels to launch."""
-        if key not in self._prepared:
+    def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]], matrix: Any = None) -> KernelCall:
+        """Prepared at first, and anew where the matrix lies elsewhere than before, which one in a buffer does not: views of
+        device memory take longer to make than kernels to launch."""
+        place = _place(matrix) if matrix is not None else None
+        known = self._prepared.get(key)
+        if known is None or known[0] != place:
             if len(self._prepared) >= _MOST_PREPARED:
                 self._prepared.clear()
-            self._prepared[key] = self._queues.together(make())
-        return self._prepared[key]
+            known = self._prepared[key] = place, self._queues.together(make())
+        return known[1]
 
     def _panels_in(self, operand: str, lines: Span) -> list[_Panel]:
         return [panel for (name, _), panel in self._panels.items() if name == operand and panel.lines.lies_in(lines)]
@@ -167,7 +170,8 @@ class ModularProduct:
         for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
             if not panel.has_magnitudes:
                 panel.has_magnitudes = True
-                work.append(self._once(("magnitudes", panel.operand, panel.lines), partial(self._packing_magnitudes, panel)))
+                packing = partial(self._packing_magnitudes, panel)
+                work.append(self._once(("magnitudes", panel.operand, panel.lines), packing, panel.matrix))
         number = self._asked % GUARDS
         work.append(self._once(("guard", rows, columns, number), partial(self._guarding, rows, columns, number)))
         self._guarded[rows, columns] = number, self._queues.enqueue(work, [], _PREPARE)
@@ -238,3 +242,8 @@ class ModularProduct:
                 self._queues.kernel(reconstruction(*back), (remainders, *scales, c[:, part.within(columns).slice])),
             ]
         return work
+
+
+def _place(matrix: Any) -> tuple[int, int]:
+    """All that kernels know of a matrix beside its sizes."""
+    return matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr, matrix.strides[0]

@@ -186,7 +186,7 @@ class _Run:
             if readers and self._check is not None:
                 readers += self._check.before_overwriting(arrival)
             event = self._transport.load(arrival, self._buffers.destination(arrival), readers)
-            self._resident.put(arrival, _Piece([event], []))
+            self._resident.put(arrival, _Piece([event] if event is not None else [], []))
             self._loaded += 1
 
     def _multiply(self, index: int, number: int, tile: Tile) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,16 +27,22 @@ SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
 
 
 class RankCheck:
-    """Made for a call, used for each of its products. `matrices`: as for `make_transport`."""
+    """Made for a call, used for each of its products. `matrices`, `in_place`: as for `make_transport`."""
 
     def __init__(
-        self, team: Team, plan: Plan, rank_device: RankDevice, matrices: RankMatrices | None, placements: Sequence[RankPlacement]
+        self,
+        team: Team,
+        plan: Plan,
+        rank_device: RankDevice,
+        matrices: RankMatrices | None,
+        placements: Sequence[RankPlacement],
+        in_place: Container[str] = (),
     ) -> None:
-        self._team, self._plan, self._rank_device = team, plan, rank_device
+        self._team, self._plan, self._rank_device, self._in_place = team, plan, rank_device, in_place
         self._where = placements[team.rank].name
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
-        if matrices is not None:
+        if matrices is not None and not all(operand in in_place for operand in "ABC"):
             device, problem = rank_device.device, plan.problem
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
             operands = matrices.a, matrices.b, matrices.c
@@ -53,7 +59,8 @@ class RankCheck:
             operations, problem = self._rank_device.device.check_operations(), self._plan.problem
             layout = self._all_pieces()[self._team.rank].layout
             self._rank_device.reserved_for_check = self._plan.bytes_of_device_check(self._team.rank)
-            self.device = self._once("sums", lambda: DeviceCheck(operations, layout, buffers, problem))
+            self.device = self._once("sums", lambda: DeviceCheck(operations, layout, problem))
+            self.device.use(buffers)
 
     def begin(self) -> None:
         """A product begins."""
@@ -74,11 +81,22 @@ class RankCheck:
         if self.device is not None:
             sums, suspects, wrong = self.device.sums(THRESHOLD)
             on_device = self.device.checksums_of_pieces()
-        in_memory = self.copies.results() if self.copies is not None else {}
+        in_memory: dict[int, tuple[list[int], np.ndarray]] = self.copies.results() if self.copies is not None else {}
+        if len(on_device):
+            self._add_in_place(in_memory, on_device)
         if elsewhere is not None:
             in_memory |= elsewhere(self._all_pieces())
         all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
         return Findings(self._where, sums, on_device, in_memory, suspects, wrong, all_told)
+
+    def _add_in_place(self, in_memory: dict[int, tuple[list[int], np.ndarray]], on_device: np.ndarray) -> None:
+        """What was not copied is on the device as it is in memory."""
+        own = self._team.rank
+        numbers = [piece.number for piece in self._all_pieces()[own].layout.pieces if piece.operand in self._in_place]
+        if numbers:
+            summed, checksums = in_memory.get(own, ([], np.zeros(len(on_device), np.uint64)))
+            checksums[numbers] = on_device[numbers]
+            in_memory[own] = summed + numbers, checksums
 
     def judge(self, findings: Sequence[Findings]) -> Check:
         """From all ranks' findings."""

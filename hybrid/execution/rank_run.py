@@ -21,7 +21,7 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.transport.build import make_panel_gather, make_panel_stream, make_transport
+from hybrid.transport.build import make_panel_gather, make_panel_stream, make_transport, operands_in_place
 from hybrid.transport.panel_stream import PanelStream, PanelTransfers
 from hybrid.verification.check import Check, Findings, Suspect, WrongCopy
 
@@ -62,14 +62,15 @@ class RankRun:
         self._panel_stream: PanelStream | None = None
         if transfers_of_b is not None:
             self._panel_stream = make_panel_stream(team, plan, self._rank_device, transfers_of_b, self._gather)
+        in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self._check: RankCheck | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         if plan.check == "device":
-            self._check = RankCheck(team, plan, self._rank_device, matrices, decision.placements)
+            self._check = RankCheck(team, plan, self._rank_device, matrices, decision.placements, in_place)
         if plan.staged:
             observer = self._check.copies if self._check else None
             self._transport, self._buffers = make_transport(
-                team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream
+                team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream, in_place
             )
             self._modular = self._make_modular(settings)
             if self._check is not None:

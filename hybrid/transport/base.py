@@ -44,8 +44,9 @@ class Transport(Protocol):
     def ready(self, arrival: Arrival) -> bool:
         """Whether `load` would return without waiting for other ranks."""
 
-    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
-        """Copy a row panel to the device; of a column panel or k-slab the rows that this rank loads."""
+    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
+        """Copy a row panel to the device; of a column panel or k-slab the rows that this rank loads. No event where nothing
+        needs to be copied."""
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
         """Copy the rows of a column panel or k-slab that other ranks loaded from their devices."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hybrid.devices.base import Device, PeerDevice
 from hybrid.devices.buffers import Buffers
@@ -107,6 +108,18 @@ def _most_pieces(plan: Plan) -> tuple[int, int]:
     return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
+def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
+    """By operand, the matrices of row blocks that the rank's device uses where they lie: there is nothing to copy, unless other
+    ranks need it, or memory is so short that panels follow each other."""
+    share = plan.shares[rank]
+    if matrices is None or not (plan.has_row_blocks and plan.staged and share.order and share.holds_all):
+        return {}
+    there = {"A": matrices.a}
+    if share.layout.slots == 1:
+        there |= {"C": matrices.c} | ({"B": matrices.b.array} if plan.topology.size == 1 else {})
+    return {operand: matrix for operand, matrix in there.items() if device.holds(matrix)}
+
+
 def make_transport(
     team: Team,
     plan: Plan,
@@ -116,19 +129,23 @@ def make_transport(
     kernel: Kernel,
     observer: CopyObserver | None = None,
     panel_stream: PanelStream | None = None,
+    in_place: Mapping[str, Any] | None = None,
 ) -> tuple[Transport, Buffers]:
     """The plan's transport, and the buffers that it fills. Every rank calls it.
 
     `matrices`: this rank's rows; or where the operands are the root's arrays, the whole matrices at the root, None elsewhere.
+    `in_place`: as `operands_in_place` gives them.
     """
+    there = in_place or {}
     if plan.transport in ("host", "nccl"):
         assert matrices is not None
         rank_device.reserve(team, plan.shares[team.rank].layout.bytes)
-        buffers = rank_device.own_buffers(team, plan)
+        buffers = rank_device.own_buffers(team, plan, there)
         if plan.transport == "host":
-            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream), buffers
+            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, there), buffers
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
-        return NcclTransport(rank_device.device, team.rank, matrices, rank_device.device_group, rows_of, observer), buffers
+        group = rank_device.device_group
+        return NcclTransport(rank_device.device, team.rank, matrices, group, rows_of, observer, there), buffers
 
     row_panels, pieces_of_b = _most_pieces(plan)
     driver = plan.root if plan.at_root else None
@@ -144,7 +161,9 @@ def make_transport(
     made: Transport
     if driver is None:
         assert matrices is not None
-        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream)
+        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, there)
+        if there:
+            return made, rank_device.own_buffers(team, plan, there)
     elif team.rank == driver:
         assert matrices is not None
         remote_buffers = rank_device.buffers_of_driver(team, plan)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,10 @@ class HostTransport:
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
         panel_stream: PanelStream | None = None,
+        in_place: Container[str] = (),
     ) -> None:
-        self._device, self._rank, self._matrices = device, rank, matrices
+        """`in_place`: operands that lie in the buffers already, and are not copied."""
+        self._device, self._rank, self._matrices, self._in_place = device, rank, matrices, in_place
         self._observer, self._panel_stream = observer, panel_stream
         self._last: Tile | None = None
 
@@ -36,6 +38,8 @@ class HostTransport:
         return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
+        if arrival.operand in self._in_place:
+            return None
         self._wait_for_panel(arrival)
         event = self._copy_in(arrival, into, after)
         if self._observer is not None:
@@ -55,6 +59,8 @@ class HostTransport:
         return []
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
+        if "C" in self._in_place:
+            return after[-1]
         into = self._matrices.c[tile.rows.slice, tile.columns.slice]
         told = partial(self._observer.stored, self._rank, tile) if self._observer is not None else None
         return copy_out(self._device, into, source, after, told, is_last=tile is self._last)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from hybrid.core.spans import Span
@@ -26,9 +26,10 @@ class NcclTransport(HostTransport):
         device_group: DeviceGroup,
         rows_of: Sequence[Span],
         observer: CopyObserver | None = None,
+        in_place: Container[str] = (),
     ) -> None:
         """`rows_of[rank]`: the rows of B that that rank loads; `matrices.b` has at least this rank's."""
-        super().__init__(device, rank, matrices, observer)
+        super().__init__(device, rank, matrices, observer, in_place=in_place)
         self._device_group, self._own_rows, self._rows_of = device_group, rows_of[rank], rows_of
         self._gathered: list[Event] = []
 

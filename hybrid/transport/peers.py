@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from hybrid.devices.base import Event, PeerDevice
@@ -28,8 +28,9 @@ class PeersTransport(HostTransport):
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
         panel_stream: PanelStream | None = None,
+        in_place: Container[str] = (),
     ) -> None:
-        super().__init__(device, rank, matrices, observer, panel_stream)
+        super().__init__(device, rank, matrices, observer, panel_stream, in_place)
         self._peer_device, self._flags, self._peers = device, flags, peers
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -94,9 +94,11 @@ class RankDevice:
         self.links.forget_devices()
         self.memory, self.flags, self.reserved = None, None, 0
 
-    def own_buffers(self, team: Team, plan: Plan) -> Buffers:
-        """This rank's buffers. After `reserve`."""
+    def own_buffers(self, team: Team, plan: Plan, in_place: Mapping[str, Any]) -> Buffers:
+        """This rank's buffers, of which the matrices in `in_place` take the place. After `reserve`."""
         share = plan.shares[team.rank]
+        if in_place:
+            return Buffers(self.device, self.memory, share, plan.problem, in_place)
         return self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
 
     def peers(self, team: Team, plan: Plan) -> dict[int, Peer]:

@@ -41,19 +41,14 @@ class _Pending:
 
 
 class DeviceCheck:
-    """Made once for a plan, used for any number of products, each from `begin` to `finish`."""
+    """Made once for a plan, used for any number of products, each from `begin` to `finish`, after `use`."""
 
-    def __init__(self, operations: CheckOperations, layout: CheckLayout, buffers: Buffers, problem: Problem) -> None:
-        self.layout, self._operations, self._buffers, self._problem = layout, operations, buffers, problem
+    def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
+        self.layout, self._operations, self._problem = layout, operations, problem
         operations.compile_ahead(problem.dtype, layout.group)
         self._make_matrices(problem)
-        self._by_arrival = [
-            (
-                [self._of_operand(arrival, piece) for piece in own],
-                [[self._of_c(tile, piece) for piece in of_tile] for tile, of_tile in zip(arrival.releases, tiles, strict=True)],
-            )
-            for arrival, (own, tiles) in zip(layout.share.order, layout.by_arrival, strict=True)
-        ]
+        self._buffers: Buffers | None = None
+        self._by_arrival: list[tuple[list[Operation], list[list[Operation]]]] = []
         m = self._m
         of_operand = {operand: [piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"}
         self._numbers = {operand: np.array(numbers, np.intp) for operand, numbers in of_operand.items()}
@@ -101,6 +96,23 @@ class DeviceCheck:
         self._largest, self._checksums = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
         self._summary, self._totals = parts[4].reshape(-1, NUMBERS_TOGETHER), parts[5].reshape(-1, 2).view("uint64")
         self._to_tell = m["to clear"][:, ends[3] :]
+
+    def use(self, buffers: Buffers) -> None:
+        """In these are the operands of the next products."""
+        if buffers is self._buffers:
+            return
+        self._buffers = buffers
+        self._subtractions.clear()
+        self._by_arrival = [
+            (
+                [self._of_operand(buffers, arrival, piece) for piece in own],
+                [
+                    [self._of_c(buffers, tile, piece) for piece in of_tile]
+                    for tile, of_tile in zip(arrival.releases, tiles, strict=True)
+                ],
+            )
+            for arrival, (own, tiles) in zip(self.layout.share.order, self.layout.by_arrival, strict=True)
+        ]
 
     def begin(self) -> None:
         """A product begins."""
@@ -191,12 +203,13 @@ class DeviceCheck:
         key = (rows, buffer_rows, groups)
         if key not in self._subtractions:
             products, differences = self._m["B·x"][:, groups.slice], self._m["differences"][rows.slice, groups.slice]
+            assert self._buffers is not None
             a = self._buffers.rows_of_a(buffer_rows)
             self._subtractions[key] = self._operations.subtract_product(a, products, differences)
         return self._subtractions[key]
 
-    def _of_operand(self, arrival: Arrival, piece: Piece) -> Operation:
-        matrix, m, rows = self._buffers.destination(arrival), self._m, piece.rows.slice
+    def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece) -> Operation:
+        matrix, m, rows = buffers.destination(arrival), self._m, piece.rows.slice
         if piece.operand == "A":
             # Rows that arrive again are added to the squares again: they come all as often, and only allow for larger errors.
             return self._row_sums(piece, matrix, "weights of A", 0, m["unused"][rows], self._row_squares[rows])
@@ -204,9 +217,9 @@ class DeviceCheck:
         groups = piece.groups.slice
         return self._row_sums(piece, part, "weights", self.layout.group, m["B·x"][rows, groups], m["squares of B"][rows, groups])
 
-    def _of_c(self, tile: Tile, piece: Piece) -> Operation:
+    def _of_c(self, buffers: Buffers, tile: Tile, piece: Piece) -> Operation:
         rows, groups, m = piece.rows.slice, piece.groups.slice, self._m
-        part = self._buffers.operands(tile)[2][:, piece.columns.within(tile.columns).slice]
+        part = buffers.operands(tile)[2][:, piece.columns.within(tile.columns).slice]
         sums, squares = m["differences"][rows, groups], m["squares of C"][rows, groups]
         return self._row_sums(piece, part, "weights", self.layout.group, sums, squares)
 

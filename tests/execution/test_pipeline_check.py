@@ -63,7 +63,8 @@ def _set_up(plan, share, device, pieces):
     if not share.order:
         return buffers, None
     operations = device.check_operations()
-    check = DeviceCheck(operations, pieces.layout, buffers, plan.problem)
+    check = DeviceCheck(operations, pieces.layout, plan.problem)
+    check.use(buffers)
     if pieces.layout.group == group_columns(plan.device_memory):
         assert operations.made <= most_bytes_of_check(plan.problem, len(share.rows), share.tiling, plan.device_memory)
     return buffers, check

@@ -115,7 +115,7 @@ def test_the_check_takes_no_more_memory_than_is_forecast(plan):
 
         operations.make = counting
         buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, plan.problem)
-        DeviceCheck(operations, layout, buffers, plan.problem)
+        DeviceCheck(operations, layout, plan.problem).use(buffers)
         most = most_bytes_of_check(plan.problem, len(share.rows), share.tiling, plan.device_memory)
         assert sum(made) <= most
 

@@ -72,7 +72,8 @@ def test_a_device_tells_all_sums_that_look_wrong(operands, wrong):
     plan = planned(Problem(*SHAPE), Topology(((0,),)), staged=True, check="on")
     (share,) = plan.shares
     buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, plan.problem)
-    check = DeviceCheck(device.check_operations(), check_layout(plan, 0), buffers, plan.problem)
+    check = DeviceCheck(device.check_operations(), check_layout(plan, 0), plan.problem)
+    check.use(buffers)
 
     class Wrong(HostTransport):
         def store(self, tile, source, after):
