@@ -3,7 +3,7 @@
 //
 // `row_sums` gives B·x and C·x for one group of columns after the other, with sums of squares, from which the size of rounding
 // errors is estimated; and a checksum of each row's bits, which tells whether a copy arrived as it was sent. `column_totals` adds
-// the squares of B up. `subtract_product` takes A·(B·x) from C·x, `compare_sums` judges what is left, `total_pieces` sums up of each
+// the squares of B up. `subtract_product` gives -A·(B·x), `compare_sums` adds and judges C·x, `total_pieces` sums up of each
 // piece that was copied what its rows' checksums say. So the host reads some hundred numbers of a right product. Everything is in
 // float64.
 //
@@ -115,21 +115,22 @@ enum { VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE };
 
 constexpr int ROWS_TOGETHER = 128;
 
-// One warp per row. Each difference becomes its size in units of the rounding errors that are to be expected of it:
+// One warp per row. `differences`, C·x at first, becomes the size of C·x + subtracted, in units of the rounding errors to be expected:
 //   √(numbers[VARIANCE] · (squares[i,g] + row_squares[i] · column_squares[g] · numbers[PER_TERM]))
 // plus what is lost where tiny numbers are flushed to zero. `found`, for each row: the sum of these sizes, each at most 4; how many
 // are not 0; the largest; its group; and how many groups cannot be judged, because A·B may overflow or holds NaN or infinities.
 // `summary`, 0 before, for each ROWS_TOGETHER rows: the same without the group.
-__global__ void compare_sums(Matrix<double> differences, Matrix<const double> squares, Matrix<const double> row_squares,
-                             Matrix<const double> column_squares, Matrix<const double> numbers, Matrix<double> found,
-                             Matrix<double> summary)
+__global__ void compare_sums(Matrix<double> differences, Matrix<const double> subtracted, Matrix<const double> squares,
+                             Matrix<const double> row_squares, Matrix<const double> column_squares, Matrix<const double> numbers,
+                             Matrix<double> found, Matrix<double> summary)
 {
     Size row = blockIdx.x * Size(blockDim.y) + threadIdx.y;
     int lane = threadIdx.x;
     if (row >= differences.rows) return;  // the whole warp
     double sum = 0, count = 0, worst = 0, where = 0, open = 0, flushed = numbers(0, FLUSHED);
     for (Size group = lane; group < differences.columns; group += 32) {
-        double norms = row_squares(row, 0) * column_squares(0, group), size = fabs(differences(row, group));
+        double norms = row_squares(row, 0) * column_squares(0, group),
+               size = fabs(differences(row, group) + subtracted(row, group));
         if (!(norms < numbers(0, LARGEST_SQUARE))) {
             open += 1;
             size = 0;

@@ -149,10 +149,18 @@ class CheckOperations(Protocol):
         """difference -= a · y, in float64."""
 
     def compare(
-        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any, summary: Any
+        self,
+        differences: Any,
+        subtracted: Any,
+        squares: Any,
+        row_squares: Any,
+        column_squares: Any,
+        numbers: Any,
+        found: Any,
+        summary: Any,
     ) -> Operation:
-        """Each difference in units of its expected rounding error, in place; `found` for each row, and `summary`, 0 before, for
-        each ROWS_TOGETHER rows as in kernels/check.cu."""
+        """Each difference + subtracted in units of its expected rounding error, in place of the difference; `found` for each row,
+        and `summary`, 0 before, for each ROWS_TOGETHER rows as in kernels/check.cu."""
 
     def total_pieces(self, checksums: Any, largest: Any, pieces: Any, totals: Any) -> Operation:
         """For each piece, which is some rows, the total of their checksums and the largest magnitude, as in kernels/check.cu."""

@@ -72,6 +72,7 @@ class CpuCheckOperations:
     def compare(
         self,
         differences: np.ndarray,
+        subtracted: np.ndarray,
         squares: np.ndarray,
         row_squares: np.ndarray,
         column_squares: np.ndarray,
@@ -80,6 +81,7 @@ class CpuCheckOperations:
         summary: np.ndarray,
     ) -> Operation:
         def work() -> None:
+            differences[...] += subtracted
             compare(differences, squares, row_squares, column_squares, numbers[0], found)
             summary[...] = summary_of(found)
 

@@ -91,9 +91,17 @@ class CudaCheckOperations:
         return self._operation(expression, grid, (a, y, difference), difference.size and a.shape[1])
 
     def compare(
-        self, differences: Any, squares: Any, row_squares: Any, column_squares: Any, numbers: Any, found: Any, summary: Any
+        self,
+        differences: Any,
+        subtracted: Any,
+        squares: Any,
+        row_squares: Any,
+        column_squares: Any,
+        numbers: Any,
+        found: Any,
+        summary: Any,
     ) -> Operation:
-        arguments = (differences, squares, row_squares, column_squares, numbers, found, summary)
+        arguments = (differences, subtracted, squares, row_squares, column_squares, numbers, found, summary)
         rows = len(differences)
         return self._operation("compare_sums", (-(-rows // _WARPS), 1), arguments, rows)
 

@@ -23,7 +23,7 @@ NUMBERS_A_ROW = 5  # of what `compare_sums` finds
 ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4  # rows, at least a thread-block tile's, of which it tells so many numbers
 NUMBERS_A_PIECE = 5  # the table of `total_pieces` has three, and it tells two
 _LINKS = 64  # that bring parts of B, at most
-_MATRICES, _ALLOCATION = 12, 512  # that the check allocates, and bytes of which each is a multiple
+_MATRICES, _ALLOCATION = 13, 512  # that the check allocates, and bytes of which each is a multiple
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 
@@ -171,7 +171,7 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
     """At most so many bytes does the check take on a device that multiplies so many rows."""
     group, panels = group_columns(device_memory), tiling.column_panels_in(problem.m)
     groups = -(-problem.m // group) + panels
-    sums = groups * (2 * problem.l + 2 * rows + 1)
+    sums = groups * (2 * problem.l + 3 * rows + 1)
     # A stationary operand comes once, a streamed one once for each part of the stationary one.
     parts = -(-rows // (tiling.panel_rows * tiling.row_panels))
     checksums = problem.l * panels * parts + rows * (1 + panels) * max(1, -(-panels // tiling.column_panels))
@@ -186,7 +186,7 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
 def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:
     """What the panels leave to the check on a device of so much memory; 0 where the host checks."""
     groups = -(-problem.m // GROUP_COLUMNS_OUT_OF_CORE) + 1
-    least = 8 * 2 * groups * (2 * problem.l + 2 * rows)
+    least = 8 * 2 * groups * (2 * problem.l + 3 * rows)
     return min(2 * least, device_memory // _MOST_OF_MEMORY) if least <= device_memory // _MOST_OF_MEMORY else 0
 
 

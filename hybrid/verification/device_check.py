@@ -2,9 +2,10 @@
 """Freivalds' check of a rank's product on its device, while its panels are there, and checksums of all that was copied.
 
 For one group of columns after the other, C·x is compared with A·(B·x), x random. B·x is summed when rows of B arrive, C·x when
-a tile is computed, and A·(B·x) when rows of A have met all of B, or are about to be overwritten. That finds what the kernel did
-wrong with the operands that it had. Whether it had the right ones, and whether C went home as it was computed, the checksums
-tell: each piece that is copied gets one on the device, to be compared with that of the memory it was copied from or to.
+a tile is computed, and A·(B·x) when all of B is there; or, where memory is short, when rows of A have met all of B, or are about
+to be overwritten. That finds what the kernel did wrong with the operands that it had. Whether it had the right ones, and whether
+C went home as it was computed, the checksums tell: each piece that is copied gets one on the device, to be compared with that of
+the memory it was copied from or to.
 """
 
 from __future__ import annotations
@@ -52,15 +53,19 @@ class DeviceCheck:
         m = self._m
         of_operand = {operand: [piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"}
         self._numbers = {operand: np.array(numbers, np.intp) for operand, numbers in of_operand.items()}
-        self._clear = operations.clear(m["to clear"])
+        self._clear = [operations.clear(m[name]) for name in ("to clear", "-A·(B·x)")]
         self._total = operations.column_totals(m["squares of B"], self._column_squares)
         self._compare = operations.compare(
-            m["differences"], m["squares of C"], self._row_squares, self._column_squares, m["numbers"], m["found"], self._summary
-        )
+            m["differences"], m["-A·(B·x)"], m["squares of C"], self._row_squares, self._column_squares, m["numbers"], m["found"],
+            self._summary,
+        )  # fmt: skip
         self._total_pieces = operations.total_pieces(self._checksums, self._largest, m["checksum table"], self._totals)
         self._told, self._tell = operations.told(self._to_tell)
         self._subtractions: dict[tuple[Span, Span, Span], Operation] = {}
         self._pending: dict[Span, _Pending] = {}
+        order = layout.share.order
+        self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
+        self._met: list[Arrival] = []  # rows of A, from which nothing has been subtracted
         self._subtracted: list[tuple[Span, Event]] = []  # rows of the buffer of A, in order, and until when they are read
 
     def _make_matrices(self, problem: Problem) -> None:
@@ -76,6 +81,7 @@ class DeviceCheck:
                 "B·x": (problem.l, groups),
                 "squares of B": (problem.l, groups),
                 "differences": (rows, groups),
+                "-A·(B·x)": (rows, groups),
                 "squares of C": (rows, groups),
                 "unused": (rows, 1),
                 "numbers": (1, 4),
@@ -118,7 +124,9 @@ class DeviceCheck:
         """A product begins."""
         self._pending.clear()
         self._subtracted.clear()
-        self._clear([])
+        self._met.clear()
+        for clear in self._clear:
+            clear([])
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
         """Subtract what rows of A are still needed for. Returns what must be complete before they are overwritten."""
@@ -131,11 +139,27 @@ class DeviceCheck:
     def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
         """Arrival `number` of the rank's order is on the device after these events. Returns what must be complete before it is
         overwritten."""
-        return [operation(after) for operation in self._by_arrival[number][0]][-1:]
+        events = [operation(after) for operation in self._by_arrival[number][0]]
+        if self.layout.share.holds_all:
+            self._subtract_early(number)
+        return events[-1:]
+
+    def _subtract_early(self, number: int) -> None:
+        """Where nothing is overwritten: when all of B is there, from all rows of A that are, and then from those that arrive."""
+        arrival = self.layout.share.order[number]
+        if arrival.operand == "A":
+            self._met.append(arrival)
+        if number >= self._all_of_b and (sum(len(each.span) for each in self._met) >= _ROWS_AT_ONCE or number == self._last):
+            for each in self._met:
+                self._pending[each.span] = _Pending(each.buffer_span, [Span(0, self.layout.groups)])
+            self._subtract(list(self._pending))
+            self._met.clear()
 
     def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
         """Tile `index` that arrival `number` releases is complete after these events. Returns as `arrived` does."""
         events = [operation(after) for operation in self._by_arrival[number][1][index]]
+        if self.layout.share.holds_all:
+            return events[-1:]
         pending = self._pending.setdefault(tile.rows, _Pending(tile.buffer_rows))
         pending.groups += [piece.groups for piece in self.layout.by_arrival[number][1][index]]
         whole = [rows for rows, each in self._pending.items() if sum(map(len, each.groups)) == self.layout.groups]
@@ -185,7 +209,7 @@ class DeviceCheck:
         return sums, wrong.suspects(fractions), wrong.squares()
 
     def _subtract(self, rows_of_c: Sequence[Span]) -> list[Event]:
-        """A·(B·x) from C·x, for neighbouring rows and groups together."""
+        """A·(B·x), for neighbouring rows and groups together."""
         blocks: list[tuple[Span, Span, list[Span]]] = []
         for rows in sorted(rows_of_c):
             pending = self._pending.pop(rows)
@@ -202,10 +226,10 @@ class DeviceCheck:
     def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> Operation:
         key = (rows, buffer_rows, groups)
         if key not in self._subtractions:
-            products, differences = self._m["B·x"][:, groups.slice], self._m["differences"][rows.slice, groups.slice]
+            products, into = self._m["B·x"][:, groups.slice], self._m["-A·(B·x)"][rows.slice, groups.slice]
             assert self._buffers is not None
             a = self._buffers.rows_of_a(buffer_rows)
-            self._subtractions[key] = self._operations.subtract_product(a, products, differences)
+            self._subtractions[key] = self._operations.subtract_product(a, products, into)
         return self._subtractions[key]
 
     def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece) -> Operation:

@@ -77,7 +77,13 @@ def test_nan_and_infinity_are_numpys():
     np.testing.assert_array_equal(hybrid.multiply(a, b, device="cuda"), a @ b)
 
 
-@pytest.mark.parametrize("precision", ["native", "fast"])
+@pytest.fixture(params=["native", "fast"])
+def precision(request, monkeypatch):
+    """From remainders also where native kernels would be faster."""
+    monkeypatch.setattr("hybrid.selection.precision._gain", lambda *_: 10.0)
+    return request.param
+
+
 def test_subnormal_numbers_are_not_taken_for_zeros(rng, precision):
     a = (rng.standard_normal((200, 300)) * 2.0**-140).astype(np.float32)  # CuPy compiles with -ftz=true
     b = (rng.standard_normal((300, 100)) * 2.0**100).astype(np.float32)
@@ -87,12 +93,11 @@ def test_subnormal_numbers_are_not_taken_for_zeros(rng, precision):
         assert np.abs(c - exact).max() <= 1e-5 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("precision", ["native", "fast"])
 def test_results_may_be_subnormal(rng, precision):
     a, b = ((rng.standard_normal(shape) * 2.0**-68).astype(np.float32) for shape in ((50, 300), (300, 40)))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     c = hybrid.multiply(a, b, device="cuda", precision=precision)
-    assert np.abs(c - exact).max() <= 2.0**-148
+    assert np.abs(c - exact).max() <= 300 * 2.0**-150  # each of 300 sums may be rounded; zeros would err by up to 2^-126
 
 
 @pytest.mark.parametrize("memory", ["100k", "10k", "3k"])

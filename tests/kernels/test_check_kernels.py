@@ -104,8 +104,11 @@ def test_compare_sums(kernels, rng):
     got, wanted = (np.full((rows, 5), np.nan) for _ in range(2))
     together, numpys_together = np.zeros((2, 4)), np.zeros((2, 4))
     ours, numpys = differences.copy(), differences.copy()
-    kernels["compare_sums"]((-(-rows // 8), 1), (32, 8), 0, (ours, squares, of_rows, of_columns, numbers, got, together))
-    operations().compare(numpys, squares, of_rows, of_columns, numbers, wanted, numpys_together)([])
+    subtracted = rng.standard_normal((rows, groups))
+    subtracted[4] = 0
+    beside = subtracted, squares, of_rows, of_columns, numbers
+    kernels["compare_sums"]((-(-rows // 8), 1), (32, 8), 0, (ours, *beside, got, together))
+    operations().compare(numpys, *beside, wanted, numpys_together)([])
     np.testing.assert_allclose(ours, numpys, rtol=1e-12)
     np.testing.assert_allclose(got, wanted, rtol=1e-12)
     np.testing.assert_allclose(together, numpys_together, rtol=1e-12)
