@@ -20,11 +20,11 @@ from hybrid.execution.calls import (
     asked_for,
     multiply_blocks_2d,
     multiply_on_gpu,
-    multiply_root_arrays,
     multiply_row_blocks,
     refuse_no_rank,
 )
 from hybrid.execution.redistribution import gathered, scattered
+from hybrid.execution.root_call import multiply_root_arrays
 from hybrid.host.page_memory import empty_matrix
 from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.ranks.world import team_of
@@ -61,14 +61,14 @@ def multiply(
     ----------
     a, b
         Matrices at `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol.
-        float32 and float64 are taken as they are, other types where NumPy's promotion leads to one of these. Or a `RowBlock`
-        each, or a `Block2D` each, on every rank.
+        float32, float64, complex64 and complex128 are taken as they are, other types where NumPy's promotion leads to one of
+        these. Or a `RowBlock` each, or a `Block2D` each, on every rank.
     comm
         The mpi4py communicator whose ranks work together; every one of them must call. None: this process alone, without MPI.
     root
         The rank that has the operands and gets the result.
     out
-        At the root, a float32 or float64 array for the result, which must not overlap a or b.
+        At the root, an array for the result, of its type, which must not overlap a or b.
     kernel
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
         HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_PRECISION, HYBRID_CHECK, HYBRID_ON_FAULT and HYBRID_THREADS, and to the defaults.

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.distributed import Distributed
-from hybrid.arrays.interop import common_dtype, on_gpu, refuse_masked
-from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.arrays.interop import on_gpu, refuse_masked
+from hybrid.arrays.product_type import ProductType, product_type
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.plan.grid import Placement
@@ -120,7 +121,7 @@ class Blocks:
     shape_b: tuple[int, int]
     a: Part
     b: Part
-    dtype: str
+    types: ProductType
     copied_bytes: int  # of host memory, for blocks that must be converted
 
     @classmethod
@@ -129,28 +130,39 @@ class Blocks:
         for name, block in (("a", a), ("b", b)):
             if not isinstance(block, Block2D):
                 raise UsageError(f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank")
-        dtype = common_dtype(a.array.dtype, b.array.dtype)
-        copied = [block.array for block in (a, b) if block.array.dtype != dtype or not block.array.flags.c_contiguous]
-        return cls(tuple(a.shape), tuple(b.shape), a.part, b.part, dtype, sum(each.size for each in copied) * ITEM_SIZES[dtype])
+        types = product_type(a.array.dtype, b.array.dtype)
+        copied = [
+            block.array.size * (1 + complex_) * (1 + expanded)
+            for block, dtype, complex_, expanded in (
+                (a, types.operand_a, types.complex_a, False),
+                (b, types.operand_b, types.complex_b, types.complex_a),
+            )
+            if expanded or block.array.dtype != dtype or not block.array.flags.c_contiguous
+        ]
+        return cls(tuple(a.shape), tuple(b.shape), a.part, b.part, types, sum(copied) * types.item_size)
 
 
 def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:
-    """The product of all ranks' blocks, and where these lie. UsageError if they do not fit together, or are no grid's."""
+    """The real product of all ranks' blocks, and where its parts lie. UsageError if they do not fit, or are no grid's."""
     first = blocks[0]
     for rank, block in enumerate(blocks):
-        if (block.shape_a, block.shape_b, block.dtype) != (first.shape_a, first.shape_b, first.dtype):
+        if (block.shape_a, block.shape_b, block.types) != (first.shape_a, first.shape_b, first.types):
             raise UsageError(
-                f"rank {rank}'s blocks are of matrices {block.shape_a} and {block.shape_b} of {block.dtype}, "
-                f"rank 0's {first.shape_a} and {first.shape_b} of {first.dtype}"
+                f"rank {rank}'s blocks are of matrices {block.shape_a} and {block.shape_b} of {block.types}, "
+                f"rank 0's {first.shape_a} and {first.shape_b} of {first.types}"
             )
     if first.shape_a[1] != first.shape_b[0]:
         raise UsageError(f"A has {first.shape_a[1]} columns and B {first.shape_b[0]} rows: they must be the same")
-    problem = Problem(*first.shape_a, first.shape_b[1], first.dtype)
     of_a, of_b = [block.a for block in blocks], [block.b for block in blocks]
     of_c = [Part(a.rows, b.columns) for a, b in zip(of_a, of_b, strict=True)]
-    for name, parts, shape in (("A", of_a, first.shape_a), ("B", of_b, first.shape_b), ("C", of_c, (problem.n, problem.m))):
+    shape_c = first.shape_a[0], first.shape_b[1]
+    for name, parts, shape in (("A", of_a, first.shape_a), ("B", of_b, first.shape_b), ("C", of_c, shape_c)):
         _refuse_no_grid(name, parts, shape)
-    return problem, _with_neighbours(Placement(tuple(of_a), tuple(of_b), tuple(of_c)))
+    l, m = 1 + first.types.complex_a, 1 + first.types.complex_b
+    placement = Placement(
+        *(tuple(part.stretched(*by) for part in of) for of, by in ((of_a, (1, l)), (of_b, (l, m)), (of_c, (1, m))))
+    )
+    return first.types.problem(*first.shape_a, first.shape_b[1]), _with_neighbours(placement)
 
 
 def _with_neighbours(placement: Placement) -> Placement:

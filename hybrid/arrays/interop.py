@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -111,6 +112,11 @@ def await_callers_work(*arrays: Any) -> None:
 
             with array.device:
                 cupy.cuda.get_current_stream().synchronize()
+
+
+def on_device_of(array: Any) -> AbstractContextManager[Any]:
+    """While CuPy computes with arrays on a GPU, that must be its current one."""
+    return array.device if on_gpu(array) else nullcontext()
 
 
 def empty_like(array: Any, rows: int, columns: int) -> Any:

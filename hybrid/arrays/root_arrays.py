@@ -5,17 +5,84 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import as_gpu_matrix, as_matrix, common_dtype, on_gpu
+from hybrid.arrays.complex_matrices import complex_view, real_view, write_expanded
+from hybrid.arrays.interop import as_gpu_matrix, as_matrix, on_gpu
+from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.arrays.shared_arrays import SharedArrays, SharedLocation
-from hybrid.arrays.sources import RootMatrix
-from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.arrays.sources import DerivedMatrix, RootMatrix, copy_rows
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.host.page_memory import result_pool
 from hybrid.ranks.team import Team
+
+
+@dataclass(frozen=True)
+class RootOperands:
+    """The root's matrices, checked."""
+
+    a: Any
+    b: Any
+    out: np.ndarray | None
+    types: ProductType
+
+    @classmethod
+    def of(cls, a: Any, b: Any, out: np.ndarray | None) -> RootOperands:
+        """A and B on a GPU if both are there and C may be, too, else on the host.
+
+        UsageError if they have no product, or if `out` cannot take it.
+        """
+        converted = as_gpu_matrix if out is None and on_gpu(a) and on_gpu(b) else as_matrix
+        first, second = converted(a, "a"), converted(b, "b")
+        refuse_shapes(first.shape, second.shape)
+        types = product_type(first.dtype, second.dtype)
+        if out is not None:
+            _refuse_out(out, (first.shape[0], second.shape[1]), types.result)
+            if np.may_share_memory(out, first) or np.may_share_memory(out, second):
+                raise UsageError("out overlaps a or b, which are still read while it is written")
+        return cls(first, second, out, types)
+
+    @property
+    def problem(self) -> Problem:
+        """The real product that gives C."""
+        return self.types.problem(self.a.shape[0], *self.b.shape)
+
+    def sources(self, threads: int = 1) -> tuple[RootMatrix, RootMatrix]:
+        """A and B of the real product, from arrays in host memory; several threads make what other nodes get of them."""
+        types, a, b, problem = self.types, self.a, self.b, self.problem
+        first = _real_source(a, types, threads) if types.complex_a else RootMatrix(a.shape, a)
+        if types.complex_a:
+            shape = problem.l, problem.m
+            return first, DerivedMatrix(shape, types.computed, partial(write_expanded, b), threads)
+        return first, _real_source(b, types, threads) if types.complex_b else RootMatrix(b.shape, b)
+
+    @property
+    def real_out(self) -> np.ndarray | None:
+        """The memory of `out` as C of the real product; None where that cannot be computed there."""
+        if self.out is None or not can_hold(self.out, self.types.result):
+            return None
+        return real_view(self.out) if self.types.complex_b else self.out
+
+    def result(self, c: Any) -> Any:
+        """What the real product's C is in the user's terms."""
+        return complex_view(c) if self.types.complex_b else c
+
+
+def _real_source(matrix: np.ndarray, types: ProductType, threads: int) -> RootMatrix:
+    """The parts of the elements beside each other: where they lie if they lie so."""
+    shape = matrix.shape[0], 2 * matrix.shape[1]
+    if RootMatrix(matrix.shape, matrix).in_place(types.promoted) is not None:
+        return RootMatrix(shape, real_view(matrix))
+
+    def write(rows: Span, into: np.ndarray, threads: int) -> None:
+        copy_rows(complex_view(into), matrix[rows.slice], threads)
+
+    return DerivedMatrix(shape, types.computed, write, threads)
 
 
 @dataclass(frozen=True)
@@ -24,29 +91,33 @@ class RootMatrices:
 
     shape_a: tuple[int, int]
     shape_b: tuple[int, int]
-    dtype: str
+    types: ProductType
     locations: list[SharedLocation | None]  # of A, B and C in node-shared memory; None for one that is not there
     allocated_bytes: int  # that A, B and C take at the root already, or that are kept for C
+    derived_bytes: int = 0  # of matrices that the root makes of its own, where it sends them to other nodes
     on_gpu: bool = False  # A and B are, and C will be
 
     @classmethod
-    def of(cls, team: Team, shared: SharedArrays, a: Any, b: Any, out: np.ndarray | None) -> RootMatrices:
-        dtype = common_dtype(a.dtype, b.dtype)
-        if on_gpu(a):  # B is, too: see checked_operands
-            problem = Problem(a.shape[0], a.shape[1], b.shape[1], dtype)
-            return cls(a.shape, b.shape, dtype, [None] * 3, problem.bytes_of_matrices, on_gpu=True)
-        locations = [shared.location_of(array) if array is not None and array.dtype == dtype else None for array in (a, b, out)]
-        allocated_bytes = sum(array.nbytes for array in (a, b) if RootMatrix(array.shape, array).in_place(dtype) is not None)
-        of_c, all_shared = len(a) * b.shape[1] * ITEM_SIZES[dtype], lie_shared(team, locations)
-        if (locations[2] is not None) if all_shared else (out is not None and can_hold(out, dtype)):
+    def of(cls, team: Team, shared: SharedArrays, given: RootOperands) -> RootMatrices:
+        a, b, types, problem = given.a, given.b, given.types, given.problem
+        if on_gpu(a):  # B is, too
+            return cls(a.shape, b.shape, types, [None] * 3, problem.bytes_of_matrices, on_gpu=True)
+        sources, c = given.sources(), given.real_out
+        in_place = [source.in_place(types.computed) for source in sources]
+        locations = [shared.location_of(array) for array in (*in_place, c)]
+        allocated_bytes = sum(array.nbytes for array in in_place if array is not None)
+        derived = sum(problem.bytes(*source.shape) for source in sources if isinstance(source, DerivedMatrix))
+        of_c, all_shared = problem.bytes(problem.n, problem.m), lie_shared(team, locations)
+        if (locations[2] is not None) if all_shared else (c is not None):
             allocated_bytes += of_c
         elif not all_shared:
             allocated_bytes += min(of_c, result_pool.make_room(of_c))
-        return cls(a.shape, b.shape, dtype, locations, allocated_bytes)
+        return cls(a.shape, b.shape, types, locations, allocated_bytes, derived)
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.shape_a[0], self.shape_a[1], self.shape_b[1], self.dtype)
+        """The real product that gives C."""
+        return self.types.problem(*self.shape_a, self.shape_b[1])
 
 
 def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:
@@ -59,27 +130,16 @@ def can_hold(out: np.ndarray, dtype: str) -> bool:
     return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
 
 
-def checked_operands(a: Any, b: Any, out: np.ndarray | None) -> tuple[Any, Any]:
-    """A and B as matrices: on a GPU if both are there and C may be, too, else on the host.
-
-    UsageError if they have no product, or if `out` cannot take it.
-    """
-    converted = as_gpu_matrix if out is None and on_gpu(a) and on_gpu(b) else as_matrix
-    first, second = converted(a, "a"), converted(b, "b")
-    refuse_shapes(first.shape, second.shape)
-    if out is not None:
-        if not isinstance(out, np.ndarray):
-            raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
-        wanted = (first.shape[0], second.shape[1])
-        if out.shape != wanted:
-            raise UsageError(f"out has shape {out.shape}, the product {wanted}")
-        if out.dtype != common_dtype(first.dtype, second.dtype) or not out.flags.writeable:
-            raise UsageError(f"out must be a writable {common_dtype(first.dtype, second.dtype)} array")
-        if _overlaps_itself(out):
-            raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
-        if np.may_share_memory(out, first) or np.may_share_memory(out, second):
-            raise UsageError("out overlaps a or b, which are still read while it is written")
-    return first, second
+def _refuse_out(out: Any, shape: tuple[int, ...], dtype: str) -> None:
+    """UsageError unless a product of this shape and type can be written to it."""
+    if not isinstance(out, np.ndarray):
+        raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
+    if out.shape != shape:
+        raise UsageError(f"out has shape {out.shape}, the product {shape}")
+    if out.dtype != dtype or not out.flags.writeable:
+        raise UsageError(f"out must be a writable {dtype} array")
+    if _overlaps_itself(out):
+        raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
 
 
 def _overlaps_itself(matrix: np.ndarray) -> bool:

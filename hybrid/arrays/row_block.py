@@ -9,8 +9,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from hybrid.arrays.distributed import Distributed
-from hybrid.arrays.interop import common_dtype, on_gpu, refuse_masked
-from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.arrays.interop import on_gpu, refuse_masked
+from hybrid.arrays.product_type import ProductType, product_type
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 
@@ -56,7 +57,7 @@ class BlockShapes:
 
     a: tuple[int, int]
     b: tuple[int, int]
-    dtype: str
+    types: ProductType
     copied_bytes: int  # of host memory, for blocks that must be converted, and for copies from a GPU for the check
 
     @classmethod
@@ -65,27 +66,35 @@ class BlockShapes:
         for name, block in (("a", a), ("b", b)):
             if not isinstance(block, RowBlock):
                 raise UsageError(f"{name} is no RowBlock, but the other operand is one: pass RowBlocks for both, on every rank")
-        dtype = common_dtype(a.array.dtype, b.array.dtype)
-        shapes = [(block.array.shape, _is_copied(block.array, dtype, check=check)) for block in (a, b)]
-        shapes.append(((len(a.array), b.array.shape[1]), on_gpu(a.array) and check))
-        copied_bytes = sum(rows * columns * ITEM_SIZES[dtype] for (rows, columns), is_copied in shapes if is_copied)
-        return cls(a.array.shape, b.array.shape, dtype, copied_bytes)
+        types = product_type(a.array.dtype, b.array.dtype)
+        real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # what this rank has of it
+        real_b = b.shape[0] * (1 + types.complex_a)
+        copied = (
+            real.n * real.l * _is_copied(a.array, types.operand_a, check=check),
+            real_b * real.m * (types.complex_a or _is_copied(b.array, types.operand_b, check=check)),
+            real.n * real.m * (on_gpu(a.array) and check),
+        )
+        return cls(a.shape, b.shape, types, sum(copied) * real.item_size)
 
 
 def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
-    """The product of all ranks' blocks, and each rank's rows of A and of B. UsageError if the blocks do not fit together."""
+    """The real product of all ranks' blocks, and each rank's rows of its A and B. UsageError if they do not fit together."""
     first = blocks[0]
     for rank, block in enumerate(blocks):
-        if (block.a[1], block.b[1], block.dtype) != (first.a[1], first.b[1], first.dtype):
+        if (block.a[1], block.b[1], block.types) != (first.a[1], first.b[1], first.types):
             raise UsageError(
-                f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.dtype}, "
-                f"rank 0's {first.a[1]} and {first.b[1]} of {first.dtype}"
+                f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.types}, "
+                f"rank 0's {first.a[1]} and {first.b[1]} of {first.types}"
             )
-    rows_a, rows_b = ([Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))] for sizes in
-                      ([block.a[0] for block in blocks], [block.b[0] for block in blocks]))  # fmt: skip
-    if rows_b[-1].hi != first.a[1]:
-        raise UsageError(f"A has {first.a[1]} columns and B {rows_b[-1].hi} rows: they must be the same")
-    return Problem(rows_a[-1].hi, first.a[1], first.b[1], first.dtype), rows_a, rows_b
+    depth = sum(block.b[0] for block in blocks)
+    if depth != first.a[1]:
+        raise UsageError(f"A has {first.a[1]} columns and B {depth} rows: they must be the same")
+    real_b = [block.b[0] * (1 + first.types.complex_a) for block in blocks]
+    rows_a, rows_b = (
+        [Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))]
+        for sizes in ([block.a[0] for block in blocks], real_b)
+    )
+    return first.types.problem(rows_a[-1].hi, first.a[1], first.b[1]), rows_a, rows_b
 
 
 def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:

@@ -134,6 +134,36 @@ class RootMatrix:
         return self._array
 
 
+class DerivedMatrix(RootMatrix):
+    """A matrix that is computed from an array of the root's whenever its rows are needed, straight into the memory where they
+    are: no copy of it is kept, but by a root that sends its rows to other nodes."""
+
+    def __init__(
+        self, shape: tuple[int, int], dtype: str, write: Callable[[Span, np.ndarray, int], None], threads: int = 1
+    ) -> None:
+        """`write(rows, into, threads)`: these rows of type `dtype` into `into`, which is in row-major order. `threads`: that
+        make what is kept."""
+        super().__init__(shape, None)
+        self._dtype, self._write, self._threads = dtype, write, threads
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        self._write(rows, into, threads)
+        progress(len(rows))
+
+    def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
+        return self.array[rows.slice]
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None
+
+    @property
+    def array(self) -> np.ndarray:
+        if self._array is None:
+            self._array = np.empty(self.shape, self._dtype)
+            self._write(Span(0, self.shape[0]), self._array, self._threads)
+        return self._array
+
+
 def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
     """`into[...] = source`, converted, by several threads.
 

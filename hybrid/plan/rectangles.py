@@ -55,6 +55,13 @@ class Part:
         rows, columns = self.shape
         return rows * columns
 
+    def stretched(self, down: int, across: int) -> Part:
+        """Where each row is so many rows, and each column so many columns."""
+        rows, columns = (
+            tuple(Span(span.lo * by, span.hi * by) for span in spans) for spans, by in ((self.rows, down), (self.columns, across))
+        )
+        return Part(rows, columns)
+
     def common(self, rectangle: Rectangle) -> Iterator[tuple[Rectangle, tuple[slice, slice]]]:
         """The rectangles of it that lie in `rectangle`, and where they lie in its array."""
         columns = [*_common(self.columns, rectangle.columns)]

@@ -158,3 +158,20 @@ def test_a_gpu_missing_on_one_rank_is_said_on_all(comm, monkeypatch):
 
 def _no_gpus():
     raise DeviceUnavailable("planted")
+
+
+@pytest.mark.parametrize("types", [(np.complex64, np.complex64), (np.float64, np.complex128), (np.complex128, np.float32)])
+def test_complex_matrices(rng, poisoned_gpu, types):
+    import cupy
+
+    for _ in range(10):
+        n, l, m = (int(size) for size in rng.integers(0, 300, 3))
+        a = (rng.standard_normal((n, l)) + 1j).astype(types[0]) if types[0] != np.float64 else rng.standard_normal((n, l))
+        b = (rng.standard_normal((l, m)) - (2j if np.dtype(types[1]).kind == "c" else 0)).astype(types[1])
+        wanted = a.astype(complex) @ b.astype(complex)
+        c = hybrid.multiply(a, b, device="cuda")
+        on_gpu = hybrid.multiply(cupy.asarray(a), cupy.asarray(b))
+        assert isinstance(on_gpu, cupy.ndarray)
+        for each in (c, cupy.asnumpy(on_gpu)):
+            assert each.dtype == np.result_type(*types)
+            assert (np.abs(each - wanted) <= 4 * bound(a.astype(each.dtype), b) + 4 * np.finfo(each.dtype).eps).all()

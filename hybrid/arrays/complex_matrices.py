@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""Products of complex matrices as one product of real ones.
+
+In memory a complex A (n×l) is a real matrix of n×2l numbers, real and imaginary parts in turn, and so is C (n×2m). With B
+expanded to 2l×2m numbers, in which row 2k holds the parts of B's row k and row 2k + 1 those of i times it, the real product of
+the two is C:
+
+    re C = Σ re A · re B + im A · (-im B)        im C = Σ re A · im B + im A · re B
+
+These are the four real products of a complex one, as one that every kernel computes and that is checked as any other. Where A is
+real, B need not be expanded: its memory is a real matrix as well. The functions take NumPy's arrays and CuPy's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybrid.arrays.interop import as_rows, empty_like, on_device_of
+from hybrid.arrays.product_type import ProductType
+from hybrid.core.spans import Span
+from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
+
+
+def real_view(matrix: Any) -> Any:
+    """The same memory as real numbers: of a matrix in row-major order, the parts of each element beside each other."""
+    return matrix.view(matrix.real.dtype)
+
+
+def complex_view(matrix: Any) -> Any:
+    """What `real_view` takes a view of."""
+    return matrix.view(matrix.dtype.char.upper())
+
+
+def write_expanded(b: Any, rows: Span, into: Any, threads: int) -> None:
+    """These rows of the expanded B, of real numbers, into `into`, by several threads."""
+    numbers = Span(rows.lo // 2, -(-rows.hi // 2))  # of B's rows
+
+    def write(part: Span) -> None:
+        for odd in (0, 1):
+            first = part.lo + (2 * part.lo + odd < rows.lo)  # the first or the last row may be asked for alone
+            last = part.hi - (2 * part.hi - 2 + odd >= rows.hi)
+            of_b, to = b[first:last], complex_view(into[max(0, 2 * first + odd - rows.lo) : 2 * last - rows.lo : 2])
+            if not odd:
+                to[...] = of_b
+            elif of_b.dtype.kind == "c":
+                to.real, to.imag = -of_b.imag, of_b.real
+            else:
+                to.real, to.imag = 0, of_b
+
+    for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, numbers, 2 * into.shape[1] * into.itemsize)):
+        pass
+
+
+def real_operands(a: Any, b: Any, types: ProductType, *, device: str, threads: int) -> tuple[Any, Any]:
+    """Of a product with complex operands A and B of the real product, where `device` can read them."""
+    b = as_rows(b, types.promoted, device=device)
+    if not types.complex_a:
+        return a, real_view(b)
+    with on_device_of(b):
+        expanded = empty_like(real_view(b), 2 * b.shape[0], 2 * b.shape[1])
+        write_expanded(b, Span(0, len(expanded)), expanded, threads)
+    return real_view(as_rows(a, types.promoted, device=device)), expanded

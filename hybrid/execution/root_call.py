@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""One call of `multiply` with matrices of the root: all ranks learn what it has, decide together, compute, and raise together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.complex_matrices import real_operands
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_like
+from hybrid.arrays.root_arrays import RootMatrices, RootOperands, lie_shared
+from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
+from hybrid.core.settings import Settings
+from hybrid.errors import UsageError
+from hybrid.execution.calls import asked_for, refuse_no_rank, settle
+from hybrid.execution.outcome import RunOptions
+from hybrid.execution.product import run_product
+from hybrid.plan.request import OperandLocation
+from hybrid.selection.agreement import agree
+from hybrid.selection.decision import Decision, ProductRequest
+from hybrid.selection.inventory import same_on_all_ranks, take_inventory
+from hybrid.selection.session import Session
+
+
+def multiply_root_arrays(session: Session, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
+    """C; whole at the root only, where it may lie in `out`."""
+    team, shared = session.team, session.shared_arrays
+    if type(root) is not int or not 0 <= root < team.size:
+        with team.phase("agree", timed=False):
+            refuse_no_rank(team, root)
+    given: RootOperands | None = None
+    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
+    with team.phase("agree", timed=False) as looking:
+        settings = Settings.gather(flags)
+        team.pretend_nodes(settings.ranks_per_node)
+        described: RootMatrices | UsageError | None = None
+        if team.rank == root:
+            try:
+                given = RootOperands.of(a, b, plain_out)
+                described = RootMatrices.of(team, shared, given)
+            except UsageError as wrong:  # raised only once it is clear that all ranks mean the same root
+                described = wrong
+        asked = asked_for(settings, kind="matrices of the root", root=root)
+        looking.mine = (asked, take_inventory(session, settings), described, shared.gone)
+    same_on_all_ranks([said[0] for said in looking.all])
+    matrices: RootMatrices | UsageError = looking.all[root][2]
+    if isinstance(matrices, UsageError):
+        raise matrices
+    shared.drop([looking.all[root][3]])
+    all_shared = lie_shared(team, matrices.locations)
+    request = _request_of(session, matrices, root, all_shared=all_shared)
+    decision = agree(session, request, settings, [said[1] for said in looking.all])
+    c_array = given.real_out if given is not None else None
+    if all_shared:
+        first, second, c_array = _shared_operands(session, matrices)
+    elif matrices.on_gpu:
+        first, second, c_array = _from_gpu(session, decision, matrices, given)
+    elif given is not None:
+        first, second = given.sources(decision.placements[root].threads.count)
+    else:
+        first, second = _elsewhere(matrices)
+    outcome = run_product(session, decision, first, second, settings, RunOptions(out=c_array, measured=False))
+    settle(outcome.check, warns=team.rank == root)
+    return given.result(outcome.c.array) if given is not None else outcome.c.array
+
+
+def _elsewhere(matrices: RootMatrices) -> tuple[RootMatrix, RootMatrix]:
+    """A and B on ranks that are not the root."""
+    problem = matrices.problem
+    return RootMatrix((problem.n, problem.l), None), RootMatrix((problem.l, problem.m), None)
+
+
+def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shared: bool) -> ProductRequest:
+    team, problem, left_out = session.team, matrices.problem, session.left_out
+    # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
+    at_root = problem.bytes_of_matrices if matrices.on_gpu else matrices.derived_bytes if len(team.topology.nodes) > 1 else 0
+    besides = tuple(at_root if rank == root else 0 for rank in range(team.size))
+    location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
+    return ProductRequest(problem, location, root, bytes_there=matrices.allocated_bytes, besides=besides, left_out=left_out)
+
+
+def _shared_operands(session: Session, matrices: RootMatrices) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
+    """A, B and, where it is shared as well, C as this rank sees them."""
+    problem = matrices.problem
+    shapes = (problem.n, problem.l), (problem.l, problem.m), (problem.n, problem.m)
+    a, b, c = (
+        session.shared_arrays.array_at(location, shape) if location is not None else None
+        for location, shape in zip(matrices.locations, shapes, strict=True)
+    )
+    assert a is not None
+    assert b is not None
+    return SharedMatrix(a), SharedMatrix(b), c
+
+
+def _from_gpu(
+    session: Session, decision: Decision, matrices: RootMatrices, given: RootOperands | None
+) -> tuple[RootMatrix, RootMatrix, Any]:
+    """A and B on their GPU, and room for C beside them, where the plan copies them from there; else A and B in host memory."""
+    plan, team = decision.plan, session.team
+    with team.phase("scatter"):
+        if given is None:
+            return *_elsewhere(matrices), None
+        stay, types = plan.at_root and plan.device == "cuda", matrices.types
+        device, threads = "cuda" if stay else "cpu", decision.placements[team.rank].threads.count
+        first, second = given.a, given.b
+        if types.complex_b:
+            first, second = real_operands(first, second, types, device=device, threads=threads)
+        first, second = (as_rows(array, types.computed, device=device) for array in (first, second))
+        c = empty_like(first, plan.problem.n, plan.problem.m) if stay else None
+        await_callers_work(first, second)
+        return RootMatrix(first.shape, first), RootMatrix(second.shape, second), c
