@@ -16,15 +16,11 @@ from hybrid.arrays.row_block import RowBlock
 from hybrid.core.problem import ITEM_SIZES, MOST
 from hybrid.core.settings import Settings, as_int, one_of
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.execution.calls import (
-    asked_for,
-    multiply_blocks_2d,
-    multiply_on_gpu,
-    multiply_row_blocks,
-    refuse_no_rank,
-)
+from hybrid.execution.block_2d_call import multiply_blocks_2d
+from hybrid.execution.calls import asked_for, refuse_no_rank
 from hybrid.execution.redistribution import gathered, scattered
 from hybrid.execution.root_call import multiply_root_arrays
+from hybrid.execution.row_block_call import multiply_on_gpu, multiply_row_blocks
 from hybrid.host.page_memory import empty_matrix
 from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.ranks.world import team_of
@@ -48,6 +44,7 @@ def multiply(
     comm: Any = None,
     root: int = 0,
     out: np.ndarray | None = None,
+    dtype: Any = None,
     kernel: str | None = None,
     device: str | None = None,
     precision: str | None = None,
@@ -61,14 +58,18 @@ def multiply(
     ----------
     a, b
         Matrices at `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol.
-        float32, float64, complex64 and complex128 are taken as they are, other types where NumPy's promotion leads to one of
-        these. Or a `RowBlock` each, or a `Block2D` each, on every rank.
+        Of bool, integers, floating-point or complex numbers of up to 64 bits (complex128). Or a `RowBlock` each, or a `Block2D`
+        each, on every rank.
     comm
         The mpi4py communicator whose ranks work together; every one of them must call. None: this process alone, without MPI.
     root
         The rank that has the operands and gets the result.
     out
         At the root, an array for the result, of its type, which must not overlap a or b.
+    dtype
+        The type of the result; None: NumPy's for these operands. Products of integers are exact, and an element that the type
+        does not hold is refused: `Overflow`. Others are computed in float32 or float64, whichever holds operands and result, and
+        rounded to the result's type once.
     kernel
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
         HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_PRECISION, HYBRID_CHECK, HYBRID_ON_FAULT and HYBRID_THREADS, and to the defaults.
@@ -104,23 +105,19 @@ def multiply(
     team = session.team
     root = as_int(root)
     flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads}
+    gemm = {"dtype": dtype}
+    operands = a, b, None
     with _one_at_a_time if team.size == 1 else nullcontext():
         for kind, multiply_parts in ((RowBlock, multiply_row_blocks), (Block2D, multiply_blocks_2d)):
-            if isinstance(a, kind) or isinstance(b, kind):
+            if any(isinstance(each, kind) for each in operands):
                 with team.together():
-                    return multiply_parts(session, a, b, root, out, flags)
+                    return multiply_parts(session, operands, root, out, flags, gemm)
         both_on_gpu = on_gpu(a) and on_gpu(b)
         if team.size == 1 and out is None and both_on_gpu:
-            return multiply_on_gpu(session, a, b, root, flags)
+            return multiply_on_gpu(session, operands, root, flags, gemm)
         with team.together():
-            c = multiply_root_arrays(session, a, b, root, out, flags)
-        if team.rank != root:
-            return None
-        if out is None:
-            return to_device_of(a, c) if both_on_gpu else c
-        if not np.may_share_memory(out, c):
-            np.copyto(out.view(np.ndarray), c)
-        return out
+            c = multiply_root_arrays(session, operands, root, out, flags, gemm)
+        return to_device_of(a, c) if both_on_gpu and out is None and team.rank == root else c
 
 
 def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0) -> np.ndarray | None:

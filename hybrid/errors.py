@@ -31,6 +31,10 @@ class CheckFailed(HybridError, ArithmeticError):
     exit_code = 3
 
 
+class Overflow(HybridError, OverflowError):
+    """An element of an integer product is beyond what the result's type holds. It is never wrapped."""
+
+
 class DoesNotFit(HybridError, MemoryError):
     """More host, node-shared or GPU memory would be needed than there is."""
 
@@ -55,7 +59,8 @@ class RankMissing(HybridError, RuntimeError):
     """Not every rank of the communicator has called. The communicator cannot be used for another call."""
 
 
-_BY_NAME = {kind.__name__: kind for kind in (HybridError, UsageError, CheckFailed, DoesNotFit, DeviceUnavailable, StartError)}
+_KINDS = (HybridError, UsageError, CheckFailed, Overflow, DoesNotFit, DeviceUnavailable, StartError)
+_BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def one_line(error: BaseException) -> str:

@@ -131,6 +131,8 @@ class Blocks:
             if not isinstance(block, Block2D):
                 raise UsageError(f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank")
         types = product_type(a.array.dtype, b.array.dtype)
+        if types.converts:
+            raise UsageError(f"a product of Block2Ds cannot be of {types.result}: use RowBlocks, or convert with .astype")
         copied = [
             block.array.size * (1 + complex_) * (1 + expanded)
             for block, dtype, complex_, expanded in (

@@ -31,32 +31,42 @@ def complex_view(matrix: Any) -> Any:
     return matrix.view(matrix.dtype.char.upper())
 
 
-def write_expanded(b: Any, rows: Span, into: Any, threads: int) -> None:
-    """These rows of the expanded B, of real numbers, into `into`, by several threads."""
+def write_expanded(b: Any, rows: Span, into: Any, threads: int, *, conjugate_a: bool = False, conjugate_b: bool = False) -> None:
+    """These rows of the expanded B, of real numbers, into `into`, by several threads. The conjugate of A changes signs in it,
+    too, and none in A."""
     numbers = Span(rows.lo // 2, -(-rows.hi // 2))  # of B's rows
 
     def write(part: Span) -> None:
         for odd in (0, 1):
             first = part.lo + (2 * part.lo + odd < rows.lo)  # the first or the last row may be asked for alone
             last = part.hi - (2 * part.hi - 2 + odd >= rows.hi)
-            of_b, to = b[first:last], complex_view(into[max(0, 2 * first + odd - rows.lo) : 2 * last - rows.lo : 2])
+            of_b, into_rows = b[first:last], into[max(0, 2 * first + odd - rows.lo) : 2 * last - rows.lo : 2]
+            to = complex_view(into_rows)
             if not odd:
                 to[...] = of_b
             elif of_b.dtype.kind == "c":
                 to.real, to.imag = -of_b.imag, of_b.real
             else:
                 to.real, to.imag = 0, of_b
+            if conjugate_b:
+                flipped = to.real if odd else to.imag
+                flipped *= -1
+            if conjugate_a and odd:
+                into_rows *= -1
 
     for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, numbers, 2 * into.shape[1] * into.itemsize)):
         pass
 
 
-def real_operands(a: Any, b: Any, types: ProductType, *, device: str, threads: int) -> tuple[Any, Any]:
+def real_operands(
+    a: Any, b: Any, types: ProductType, *, device: str, threads: int, conjugate_a: bool = False, conjugate_b: bool = False
+) -> tuple[Any, Any]:
     """Of a product with complex operands A and B of the real product, where `device` can read them."""
     b = as_rows(b, types.promoted, device=device)
     if not types.complex_a:
-        return a, real_view(b)
+        with on_device_of(b):
+            return a, real_view(b.conj() if conjugate_b else b)
     with on_device_of(b):
         expanded = empty_like(real_view(b), 2 * b.shape[0], 2 * b.shape[1])
-        write_expanded(b, Span(0, len(expanded)), expanded, threads)
+        write_expanded(b, Span(0, len(expanded)), expanded, threads, conjugate_a=conjugate_a, conjugate_b=conjugate_b)
     return real_view(as_rows(a, types.promoted, device=device)), expanded

@@ -15,17 +15,22 @@ from hybrid.errors import UsageError
 
 def as_matrix(value: Any, name: str) -> np.ndarray:
     """`value` as a NumPy matrix: a view where possible, a copy of what lies on a GPU. UsageError if it is no matrix."""
-    if value is None:
-        raise UsageError(f"{name} is None at the root: pass the matrix there")
-    if on_gpu(value):
-        value = as_gpu_matrix(value, name).get()
-    elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
-        value = np.from_dlpack(value)
-    refuse_masked(value, name)
-    array = np.asarray(value)
+    array = as_array(value, name)
     if array.ndim != 2:
         raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
     return array
+
+
+def as_array(value: Any, name: str) -> np.ndarray:
+    """`value` as a NumPy array of any number of dimensions."""
+    if value is None:
+        raise UsageError(f"{name} is None at the root: pass the matrix there")
+    if on_gpu(value):
+        value = as_gpu_array(value, name).get()
+    elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    refuse_masked(value, name)
+    return np.asarray(value)
 
 
 def refuse_masked(value: Any, name: str) -> None:
@@ -33,16 +38,13 @@ def refuse_masked(value: Any, name: str) -> None:
         raise UsageError(f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)")
 
 
-def as_gpu_matrix(value: Any, name: str) -> Any:
-    """`value`, which lies on a GPU, as a CuPy matrix without a copy. UsageError if it is no matrix."""
+def as_gpu_array(value: Any, name: str) -> Any:
+    """`value`, which lies on a GPU, as a CuPy array without a copy."""
     try:
         import cupy
     except ImportError:
         raise UsageError(f"{name} lies on a GPU, which needs CuPy: {install('cuda13')} (or cuda12)") from None
-    array = cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
-    if array.ndim != 2:
-        raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
-    return array
+    return cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
 
 
 def on_gpu(value: Any) -> bool:
@@ -119,11 +121,11 @@ def on_device_of(array: Any) -> AbstractContextManager[Any]:
     return array.device if on_gpu(array) else nullcontext()
 
 
-def empty_like(array: Any, rows: int, columns: int) -> Any:
-    """A matrix of undefined contents on the host or the GPU, as `array`, and of its type."""
+def empty_like(array: Any, rows: int, columns: int, dtype: Any = None) -> Any:
+    """A matrix of undefined contents on the host or the GPU, as `array`, and of its type if no other is given."""
     if on_gpu(array):
         import cupy
 
         with array.device:
-            return cupy.empty((rows, columns), array.dtype)
-    return np.empty((rows, columns), array.dtype)
+            return cupy.empty((rows, columns), dtype or array.dtype)
+    return np.empty((rows, columns), dtype or array.dtype)

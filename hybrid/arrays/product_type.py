@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,12 @@ from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.record import record
 from hybrid.errors import UsageError
 
-_REAL_PARTS = {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64"}
+# The results, and of which real numbers each is computed at least: those of 16 bits are rounded from sums of 32.
+_FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+_COMPLEX = {"complex64": "float32", "complex128": "float64"}
+_REAL_PARTS = _FLOATS | _COMPLEX
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+RESULTS = ("bool", *INTEGERS, *_REAL_PARTS)
 
 
 @record
@@ -19,13 +25,15 @@ class ProductType:
     """The types of one product, the same on every rank.
 
     `computed`: of the real product that gives C. `result`: of C. `complex_a`: in that product's A the real and imaginary parts of
-    A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and C, so that its m is.
+    A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and C, so that its m is. `exact`:
+    of integers, none of which may be rounded or wrapped (see hybrid.arrays.integers).
     """
 
     computed: str
     result: str
     complex_a: bool = False
     complex_b: bool = False
+    exact: bool = False
 
     @property
     def item_size(self) -> int:
@@ -44,28 +52,79 @@ class ProductType:
 
     @property
     def operand_b(self) -> str:
+        """The type of a B that need not be converted; C is computed in it."""
         return self.promoted if self.complex_b else self.computed
 
-    def __str__(self) -> str:
-        return self.result + (" (real times complex)" if self.complex_b and not self.complex_a else "")
+    @property
+    def converts(self) -> bool:
+        """Whether C is of another type than it is computed in."""
+        return self.exact or self.result != self.operand_b
 
     def problem(self, n: int, l: int, m: int) -> Problem:
         """The real product that gives a C of n×m elements, from an A of l columns."""
         return Problem(n, l * (1 + self.complex_a), m * (1 + self.complex_b), self.computed)
 
+    def __str__(self) -> str:
+        return self.result + (" (real times complex)" if self.complex_b and not self.complex_a else "")
+
+
+def numpy_type(name: str) -> np.dtype:
+    """Of this name, also where NumPy alone does not know it."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UsageError("bfloat16 needs the package ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def type_name(dtype: Any) -> str:
+    """Of a type that a user asks for, "" for None. UsageError for one that no product has here."""
+    if dtype is None:
+        return ""
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name == "bfloat16":
+        numpy_type(name)
+    if name not in RESULTS:
+        raise UsageError(f"dtype {name} is no type of a product: one of {', '.join(RESULTS)}")
+    return name
+
 
 @lru_cache(maxsize=64)
-def product_type(a: np.dtype, b: np.dtype) -> ProductType:
-    """NumPy's for these operands; UsageError for a type in which nothing can be computed here."""
+def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
+    """NumPy's for these operands, or the one that is asked for. UsageError where it cannot be computed here, or not hold C.
+
+    A product is computed in a type that holds the operands and the result, and rounded to the result's type once.
+    """
+    promoted = _promoted(a, b)
+    result = asked or promoted.name
+    if a.kind in "biu" and b.kind in "biu" and (result in INTEGERS or result == promoted.name == "bool"):
+        return ProductType("float64", result, exact=True)
+    wide = np.float32 if result == "bfloat16" else result
+    computed = np.result_type(np.float32 if promoted.name == "bfloat16" else promoted, wide)
+    complex_a, complex_b = a.kind == "c", a.kind == "c" or b.kind == "c"
+    if computed.name not in _REAL_PARTS or result not in _REAL_PARTS or (complex_b and result not in _COMPLEX):
+        lost = "it would lose more than rounding"
+        raise UsageError(f"a product of {_types(a, b)} cannot have dtype {result}: {lost}; convert the operands with .astype")
+    return ProductType(_REAL_PARTS[computed.name], result, complex_a, complex_b)
+
+
+def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
     try:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
         promoted = None
-    if promoted is None or promoted.name not in _REAL_PARTS:
-        types = f"{a}" if a == b else f"{a} and {b}"
+    if promoted is None or promoted.name not in RESULTS:
         raise UsageError(
-            f"{types} would give {promoted}: only products in float32, float64, complex64 or complex128 can be computed; "
-            "convert with .astype"
+            f"{_types(a, b)} would give {promoted}: only products of integers, bool and floating-point numbers of up to 64 bits, "
+            "and of complex numbers of two such, can be computed; convert with .astype"
         )
-    has_parts = a.kind == "c", b.kind == "c"
-    return ProductType(_REAL_PARTS[promoted.name], promoted.name, has_parts[0], any(has_parts))
+    return promoted
+
+
+def _types(a: np.dtype, b: np.dtype) -> str:
+    return f"{a}" if a == b else f"{a} and {b}"

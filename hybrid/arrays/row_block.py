@@ -9,7 +9,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from hybrid.arrays.distributed import Distributed
-from hybrid.arrays.interop import on_gpu, refuse_masked
+from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.integers import largest_of
+from hybrid.arrays.interop import on_gpu, on_host, refuse_masked
+from hybrid.arrays.operand_checks import refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
@@ -59,14 +62,19 @@ class BlockShapes:
     b: tuple[int, int]
     types: ProductType
     copied_bytes: int  # of host memory, for blocks that must be converted, and for copies from a GPU for the check
+    largest: tuple[int, ...] = ()  # magnitudes of A's, B's and C's integers
 
     @classmethod
-    def of(cls, a: Any, b: Any, *, check: bool) -> BlockShapes:
-        """Of this rank's operands. UsageError if they cannot be multiplied."""
-        for name, block in (("a", a), ("b", b)):
-            if not isinstance(block, RowBlock):
-                raise UsageError(f"{name} is no RowBlock, but the other operand is one: pass RowBlocks for both, on every rank")
-        types = product_type(a.array.dtype, b.array.dtype)
+    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: int) -> BlockShapes:
+        """Of this rank's operands. UsageError if they cannot be multiplied. `threads`: that look at integers."""
+        for name, block in (("a", a), ("b", b), ("c", c)):
+            if not isinstance(block, RowBlock) and not (name == "c" and block is None):
+                others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
+                raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank")
+        if gemm.transpose_a or gemm.transpose_b:
+            raise UsageError("a RowBlock cannot be transposed, since its columns are on all ranks: gather the matrix first")
+        types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
+        refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (len(a), b.shape[1]), types)
         real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # what this rank has of it
         real_b = b.shape[0] * (1 + types.complex_a)
         copied = (
@@ -74,7 +82,12 @@ class BlockShapes:
             real_b * real.m * (types.complex_a or _is_copied(b.array, types.operand_b, check=check)),
             real.n * real.m * (on_gpu(a.array) and check),
         )
-        return cls(a.shape, b.shape, types, sum(copied) * real.item_size)
+        largest = (
+            ()
+            if not types.exact
+            else tuple(largest_of(on_host(block.array), threads) if block is not None else 0 for block in (a, b, c))
+        )
+        return cls(a.shape, b.shape, types, sum(copied) * real.item_size, largest)
 
 
 def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:

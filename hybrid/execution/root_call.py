@@ -3,28 +3,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hybrid.arrays.complex_matrices import real_operands
+from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.interop import as_rows, await_callers_work, empty_like
-from hybrid.arrays.root_arrays import RootMatrices, RootOperands, lie_shared
+from hybrid.arrays.root_arrays import RootMatrices, lie_shared
+from hybrid.arrays.root_operands import RootOperands
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.execution.calls import asked_for, refuse_no_rank, settle
+from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import run_product
 from hybrid.plan.request import OperandLocation
+from hybrid.ranks.heartbeat import busy
 from hybrid.selection.agreement import agree
 from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.inventory import same_on_all_ranks, take_inventory
 from hybrid.selection.session import Session
 
 
-def multiply_root_arrays(session: Session, a: Any, b: Any, root: int, out: np.ndarray | None, flags: dict[str, Any]) -> Any:
-    """C; whole at the root only, where it may lie in `out`."""
+def multiply_root_arrays(
+    session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
+) -> Any:
+    """At the root the result, in `out` where that is given; None elsewhere. `operands`: A, B and C, or None."""
     team, shared = session.team, session.shared_arrays
     if type(root) is not int or not 0 <= root < team.size:
         with team.phase("agree", timed=False):
@@ -32,16 +38,16 @@ def multiply_root_arrays(session: Session, a: Any, b: Any, root: int, out: np.nd
     given: RootOperands | None = None
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
     with team.phase("agree", timed=False) as looking:
-        settings = Settings.gather(flags)
+        settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         team.pretend_nodes(settings.ranks_per_node)
         described: RootMatrices | UsageError | None = None
         if team.rank == root:
             try:
-                given = RootOperands.of(a, b, plain_out)
+                given = RootOperands.of(*operands, plain_out, gemm, threads_until_decided(team, settings))
                 described = RootMatrices.of(team, shared, given)
             except UsageError as wrong:  # raised only once it is clear that all ranks mean the same root
                 described = wrong
-        asked = asked_for(settings, kind="matrices of the root", root=root)
+        asked = asked_for(settings, kind="matrices of the root", root=root, **gemm.as_dict())
         looking.mine = (asked, take_inventory(session, settings), described, shared.gone)
     same_on_all_ranks([said[0] for said in looking.all])
     matrices: RootMatrices | UsageError = looking.all[root][2]
@@ -50,19 +56,53 @@ def multiply_root_arrays(session: Session, a: Any, b: Any, root: int, out: np.nd
     shared.drop([looking.all[root][3]])
     all_shared = lie_shared(team, matrices.locations)
     request = _request_of(session, matrices, root, all_shared=all_shared)
+    settings = exactly(settings, matrices.types)
     decision = agree(session, request, settings, [said[1] for said in looking.all])
-    c_array = given.real_out if given is not None else None
-    if all_shared:
-        first, second, c_array = _shared_operands(session, matrices)
-    elif matrices.on_gpu:
-        first, second, c_array = _from_gpu(session, decision, matrices, given)
-    elif given is not None:
-        first, second = given.sources(decision.placements[root].threads.count)
-    else:
-        first, second = _elsewhere(matrices)
-    outcome = run_product(session, decision, first, second, settings, RunOptions(out=c_array, measured=False))
-    settle(outcome.check, warns=team.rank == root)
-    return given.result(outcome.c.array) if given is not None else outcome.c.array
+    c = _product(session, decision, settings, matrices, given, all_shared=all_shared)
+    if given is None:
+        return None
+    if out is None:
+        return given.shaped(c)
+    assert given.out is not None
+    if not np.may_share_memory(given.out, c):
+        np.copyto(given.out, c)
+    return out
+
+
+def _product(
+    session: Session,
+    decision: Decision,
+    settings: Settings,
+    matrices: RootMatrices,
+    given: RootOperands | None,
+    *,
+    all_shared: bool,
+) -> Any:
+    """C as a matrix at the root, and finished there."""
+    team, threads = session.team, decision.placements[session.team.rank].threads.count
+    result = given.exact_result() if given is not None and given.exact is not None else None
+    for number, prime in enumerate(matrices.primes):
+        c_array = given.real_out if given is not None else None
+        if all_shared:
+            first, second, c_array = _shared_operands(session, matrices)
+        elif matrices.on_gpu:
+            first, second, c_array = _from_gpu(session, decision, matrices, given)
+        elif given is not None:
+            first, second = given.sources(threads, prime)
+        else:
+            first, second = _elsewhere(matrices)
+        outcome = run_product(session, decision, first, second, settings, RunOptions(out=c_array, measured=False))
+        settle(outcome.check, warns=given is not None)
+        c = outcome.c.array
+        if result is not None:
+            with busy():
+                result.add(number, c, threads)
+    if not matrices.finishes:
+        return given.finished(c, threads) if given is not None else None
+    with team.phase("gather", timed=False), busy():
+        if result is not None and given is not None:
+            return result.result(given.out, threads)
+        return given.finished(c, threads) if given is not None else None
 
 
 def _elsewhere(matrices: RootMatrices) -> tuple[RootMatrix, RootMatrix]:
@@ -75,6 +115,7 @@ def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shar
     team, problem, left_out = session.team, matrices.problem, session.left_out
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
     at_root = problem.bytes_of_matrices if matrices.on_gpu else matrices.derived_bytes if len(team.topology.nodes) > 1 else 0
+    at_root += matrices.bytes_beside
     besides = tuple(at_root if rank == root else 0 for rank in range(team.size))
     location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
     return ProductRequest(problem, location, root, bytes_there=matrices.allocated_bytes, besides=besides, left_out=left_out)
@@ -105,7 +146,9 @@ def _from_gpu(
         device, threads = "cuda" if stay else "cpu", decision.placements[team.rank].threads.count
         first, second = given.a, given.b
         if types.complex_b:
-            first, second = real_operands(first, second, types, device=device, threads=threads)
+            gemm = given.gemm
+            conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
+            first, second = real_operands(first, second, types, device=device, threads=threads, **conjugate)
         first, second = (as_rows(array, types.computed, device=device) for array in (first, second))
         c = empty_like(first, plan.problem.n, plan.problem.m) if stay else None
         await_callers_work(first, second)

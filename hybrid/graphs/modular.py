@@ -9,42 +9,13 @@ needs to exceed the largest possible entry then give the entry itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
 
+from hybrid.arrays.primes import largest_modulus, primes_below
 from hybrid.errors import UsageError
-
-EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are exact, and so are sums that stay below
-_SEGMENT = 1 << 18  # numbers sieved at once
-
-
-def largest_modulus(terms: int, dtype: str) -> int:
-    """The largest p for which sums of so many products of balanced remainders are exact."""
-    return 2 * math.isqrt((1 << EXACT_BITS[dtype]) // max(1, terms)) + 1
-
-
-def primes_below(limit: int) -> Iterator[int]:
-    """The odd primes up to `limit`, including it, the largest first."""
-    small = _sieve(math.isqrt(limit) + 1)
-    high = limit + 1
-    while high > 3:
-        low = max(3, high - _SEGMENT)
-        is_prime = np.ones(high - low, bool)
-        for prime in small:
-            first = max(prime * prime, -(-low // prime) * prime)
-            is_prime[first - low :: prime] = False
-        yield from (np.flatnonzero(is_prime)[::-1] + low).tolist()
-        high = low
-
-
-def _sieve(limit: int) -> list[int]:
-    is_prime = np.ones(max(2, limit + 1), bool)
-    is_prime[:2] = False
-    for number in range(2, math.isqrt(limit) + 1):
-        is_prime[number * number :: number] = False
-    return np.flatnonzero(is_prime).tolist()
 
 
 def bits_within_reach(terms: int, dtype: str) -> int:
@@ -70,12 +41,6 @@ def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
         f"numbers of up to {bits} bits need more primes than leave sums of {terms} products exact in {dtype}: "
         f"{other} the length or the graph smaller"
     )
-
-
-def balanced(numbers: np.ndarray, moduli: np.ndarray) -> np.ndarray:
-    """Remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type; the moduli are broadcast."""
-    remainders = np.remainder(numbers.astype(np.int64, copy=False), moduli)
-    return np.where(remainders > moduli // 2, remainders - moduli, remainders)
 
 
 class Reconstruction:

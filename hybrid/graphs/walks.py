@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybrid.arrays.primes import EXACT_BITS, balanced
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.graphs.modular import EXACT_BITS, Reconstruction, balanced, bits_within_reach, enough_primes
+from hybrid.graphs.modular import Reconstruction, bits_within_reach, enough_primes
 
 # The product of two matrices that rank 0 has, called on all ranks together; the other ranks pass None and get None.
 Multiply = Callable[[np.ndarray | None, np.ndarray | None], np.ndarray | None]

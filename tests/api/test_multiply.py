@@ -184,11 +184,6 @@ def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_wit
     ("of_a", "of_b", "named"),
     [
         ("G", "float64", "would give complex256"),
-        ("float16", "float16", "float16 would give float16"),
-        ("float16", "int8", "float16 and int8 would give float16"),
-        ("int64", "int64", "int64 would give int64"),
-        ("int32", "uint8", "int32 and uint8 would give int32"),
-        ("bool", "bool", "bool would give bool"),
         ("object", "float64", "object and float64 would give object"),
         ("U3", "float64", "<U3 and float64"),
         ("S3", "S3", "|S3"),
@@ -196,17 +191,17 @@ def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_wit
         ("f8,i4", "float64", "float64"),
     ],
 )
-def test_types_that_give_no_float_product_are_refused_by_name(of_a, of_b, named):
+def test_types_that_give_no_product_are_refused_by_name(of_a, of_b, named):
     with pytest.raises(UsageError) as refused:
         hybrid.multiply(np.zeros((2, 2), of_a), np.zeros((2, 2), of_b))
     assert named in str(refused.value)
-    assert "only products in float32, float64, complex64 or complex128" in str(refused.value)
+    assert "only products of integers, bool and floating-point numbers" in str(refused.value)
 
 
 def test_longdouble_is_refused_where_it_is_more_than_double():
     if np.dtype(np.longdouble) == np.float64:
         pytest.skip("long double is double here")
-    with pytest.raises(UsageError, match="only products in float32, float64"):
+    with pytest.raises(UsageError, match="only products of integers"):
         hybrid.multiply(np.eye(2, dtype=np.longdouble), np.eye(2))
 
 
@@ -293,10 +288,8 @@ def test_what_is_no_matrix_is_refused(a):
     [
         (np.ones((2, 3)), np.ones((2, 3)), "a has 3 columns and b 2 rows"),
         (np.ones((0, 3)), np.ones((0, 3)), "a has 3 columns and b 0 rows"),
-        (np.ones(3), np.ones((3, 3)), "a must have two dimensions, not 1"),
-        (np.ones((3, 3)), np.ones(3), "b must have two dimensions, not 1"),
-        (np.ones((3, 3)), np.ones((2, 3, 3)), "b must have two dimensions, not 3"),
-        (3.0, np.ones((3, 3)), "a must have two dimensions, not 0"),
+        (np.ones(3), np.ones((2, 3)), "a has 3 columns and b 2 rows"),
+        (3.0, np.ones((3, 3)), "a must have one or two dimensions here, not 0"),
         (None, np.ones((3, 3)), "a is None"),
         (np.ones((3, 3)), None, "b is None"),
     ],

@@ -134,7 +134,7 @@ def test_messages_of_the_program_are_left_alone(comm):
 WRONG = {
     "shapes": (lambda: (np.ones((3, 4)), np.ones((5, 6))), "4 columns and b 5 rows"),
     "type": (lambda: (np.ones((3, 4), object), np.ones((4, 6))), "object"),
-    "dimensions": (lambda: (np.ones(3), np.ones((3, 3))), "two dimensions"),
+    "dimensions": (lambda: (np.float64(3), np.ones((3, 3))), "one or two dimensions"),
     "nothing": (lambda: (None, np.ones((3, 3))), "None at the root"),
 }
 

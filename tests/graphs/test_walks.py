@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.selection import examples
 
 import hybrid
+from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs import markov, modular, walks
 
@@ -36,7 +37,7 @@ def strictly(dtype):
     def multiply(a, b):
         assert a.dtype == b.dtype == dtype
         largest = [max(1, int(np.abs(matrix).max())) for matrix in (a, b)]
-        assert a.shape[1] * largest[0] * largest[1] <= 2 ** modular.EXACT_BITS[dtype]
+        assert a.shape[1] * largest[0] * largest[1] <= 2 ** EXACT_BITS[dtype]
         return a @ b
 
     return multiply
@@ -187,42 +188,20 @@ def test_what_is_beyond_all_primes_is_refused_at_once():
 # --- remainders
 
 
-def test_primes_are_all_primes():
-    few = list(modular.primes_below(600_000))
-    assert len(few) == 49098 - 1  # π(600000), without 2
-    assert few == sorted(few, reverse=True)
-    assert few[-3:] == [7, 5, 3]
-    assert list(modular.primes_below(3)) == [3]
-    assert list(modular.primes_below(2)) == []
-
-
-@given(st.integers(1, 10**6), st.sampled_from(["float32", "float64"]))
-def test_sums_of_balanced_remainders_stay_exact(terms, dtype):
-    half = (modular.largest_modulus(terms, dtype) - 1) // 2
-    assert terms * half**2 <= 2 ** modular.EXACT_BITS[dtype] < terms * (half + 1) ** 2
-
-
-@given(st.lists(st.integers(-(2**53), 2**53), min_size=1), st.sampled_from([3, 5, 8191, 94906265]))
-def test_balanced_remainders(numbers, modulus):
-    found = modular.balanced(np.array(numbers, np.float64), np.array([modulus]))
-    assert np.abs(found).max() <= (modulus - 1) // 2
-    assert all((int(a) - b) % modulus == 0 for a, b in zip(found, numbers, strict=True))
-
-
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 40))
 def test_numbers_come_back_from_their_remainders(data, count):
-    primes = [p for p, _ in zip(modular.primes_below(2**23), range(count), strict=False)]
+    primes = [p for p, _ in zip(primes_below(2**23), range(count), strict=False)]
     top = math.prod(primes) - 1
     numbers = data.draw(st.lists(st.integers(0, top) | st.just(top), min_size=1, max_size=4))
     remainders = np.array([[number % prime for number in numbers] for prime in primes])
-    balanced = modular.balanced(remainders, np.array(primes)[:, None])
-    assert modular.Reconstruction(primes)(balanced).tolist() == numbers
+    of_balanced = balanced(remainders, np.array(primes)[:, None])
+    assert modular.Reconstruction(primes)(of_balanced).tolist() == numbers
 
 
 def test_reach_is_an_upper_bound():
     for terms, dtype in ((512, "float32"), (1, "float32"), (2**17, "float64")):
-        all_primes = sum(math.log2(p) for p in modular.primes_below(modular.largest_modulus(terms, dtype)))
+        all_primes = sum(math.log2(p) for p in primes_below(largest_modulus(terms, dtype)))
         assert all_primes + 1 <= modular.bits_within_reach(terms, dtype)
 
 

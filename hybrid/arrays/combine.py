@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""From a product in floating point to C = alpha · product + beta · C, by threads in row blocks that stay in a core's cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.interop import empty_like, on_device_of, on_gpu, on_host, to_device_of
+from hybrid.arrays.product_type import ProductType, numpy_type
+from hybrid.core.spans import Span
+from hybrid.host.thread_map import on_threads, rows_of_about
+
+_PART_BYTES = 1 << 19  # of the product: with its part of C and a temporary one in the cache of a core
+
+
+def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarray | None, threads: int) -> Any:
+    """C of its type, in `out` where that is given, in the product's memory where that can be. Arrays of NumPy's or CuPy's."""
+    into = out
+    if out is None:
+        rows, columns = product.shape
+        into = empty_like(product, rows, columns, numpy_type(types.result)) if types.converts else product
+    elif np.may_share_memory(out, product):
+        into = product  # it was computed there
+    if c is not None:
+        c = to_device_of(product, c) if on_gpu(product) else on_host(c)
+    with on_device_of(product):
+        combine(product, gemm, c, into, threads)
+    return into
+
+
+def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
+    """alpha · product + beta · c into `into`, converted to its type; `into` may be the product itself or `c`, nothing else of
+    them. The product's memory is used; C is not read where beta is 0."""
+
+    def work(rows: Span) -> None:
+        part = product[rows.slice]
+        with np.errstate(all="ignore"):
+            if gemm.alpha != 1:
+                part *= gemm.alpha
+            if gemm.beta != 0:
+                part += c[rows.slice] if gemm.beta == 1 else gemm.beta * c[rows.slice]
+            if into is not product:
+                into[rows.slice] = part
+
+    rows = Span(0, len(product))
+    parts = [rows] if on_gpu(product) else rows_of_about(_PART_BYTES, rows, product.shape[1] * product.itemsize)
+    for _ in on_threads(threads, work, parts):
+        pass

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""What is asked for beside A and B, as BLAS's GEMM has it: C = alpha · op(A) · op(B) + beta · C."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.product_type import ProductType, type_name
+from hybrid.core.record import record
+from hybrid.core.settings import as_int
+from hybrid.errors import UsageError
+
+_LARGEST_FACTOR = 1 << 63  # of integers
+
+
+@record
+class Gemm:
+    """The same on every rank. op is the matrix, its transpose, its complex conjugate, or both. `dtype`: of C; "": NumPy's."""
+
+    alpha: Any = 1
+    beta: Any = 0
+    transpose_a: bool = False
+    transpose_b: bool = False
+    conjugate_a: bool = False
+    conjugate_b: bool = False
+    dtype: str = ""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any]) -> Gemm:
+        """UsageError for what is no number, no truth value or no type."""
+        known: dict[str, Any] = {}
+        for name, value in asked.items():
+            if name == "dtype":
+                known[name] = type_name(value)
+            else:
+                known[name] = _number(name, value) if name in ("alpha", "beta") else _flag(name, value)
+        return cls(**known)
+
+    def as_dict(self) -> dict[str, str]:
+        """For a comparison with that of another rank, which NaN passes, too."""
+        return {name: str(value) for name, value in vars(self).items()}
+
+    @property
+    def combines(self) -> bool:
+        """Whether the product itself is not C yet."""
+        return bool(self.alpha != 1 or self.beta != 0)
+
+    def of_type(self, types: ProductType) -> Gemm:
+        """With alpha and beta as numbers of C's kind; UsageError where they are none."""
+        return replace(self, alpha=_of_kind("alpha", self.alpha, types), beta=_of_kind("beta", self.beta, types))
+
+
+def _number(name: str, value: Any) -> Any:
+    """As a number of Python's."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    whole = as_int(value)
+    if type(whole) is int:
+        return whole
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    if isinstance(value, (complex, np.complexfloating)):
+        return complex(value)
+    raise UsageError(f"{name} must be a number, not {value!r}")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def _of_kind(name: str, value: Any, types: ProductType) -> Any:
+    if types.result == "bool" and value != (name == "alpha"):
+        raise UsageError(f"{name} is {value}, and a product of bool is no number: pass dtype='int64'")
+    if types.exact:
+        whole = value.real if isinstance(value, complex) and not value.imag else value
+        if isinstance(whole, float) and whole.is_integer():
+            whole = int(whole)
+        if type(whole) is not int or abs(whole) > _LARGEST_FACTOR:
+            raise UsageError(f"{name} is {value}, and a product of {types.result} is exact: pass an integer, or dtype='float64'")
+        return whole
+    if isinstance(value, complex) and not types.result.startswith("complex"):
+        raise UsageError(f"{name} is {value}, and the product real: pass dtype='complex128' (or complex64)")
+    if type(value) is int and abs(value) > np.finfo(np.float32).max:
+        raise UsageError(f"{name} is {value}, which is too large a number for a product of {types.result}")
+    return value

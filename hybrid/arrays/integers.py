@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""Exact products of integers, by products of floating-point numbers that round nothing.
+
+Where no sum can exceed 2^24 (float32) or 2^53 (float64), one product of the integers themselves is exact. Beyond, there is one
+product in float64 for each of several primes, of the remainders modulo it; with the primes' product above twice the largest
+possible element these tell each element, whatever its size (Garner's algorithm). So an element that the result's type cannot
+hold is noticed, and none is wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
+from hybrid.arrays.product_type import INTEGERS
+from hybrid.core.record import record
+from hybrid.core.spans import Span
+from hybrid.errors import Overflow, UsageError
+from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
+
+_PART_BYTES = CALL_BYTES // 4  # of the elements that a thread works on: each step takes several temporary arrays of int64
+_DIGIT = np.dtype(np.int32)
+_WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
+
+
+@record
+class Exact:
+    """How a product of integers is computed, the same on every rank. No `primes`: one product, of the integers themselves."""
+
+    bound: int  # no element of C is larger
+    computed: str
+    primes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, terms: int, largest: tuple[int, int], *, alpha: int = 1, beta: int = 0, largest_c: int = 0) -> Exact:
+        """Of sums of so many products, of integers up to `largest` in A and B. UsageError where no primes are enough."""
+        sums = terms * largest[0] * largest[1]
+        bound = abs(alpha) * sums + abs(beta) * largest_c
+        for dtype, bits in EXACT_BITS.items():
+            if max(sums, *largest) <= 1 << bits and bound <= 1 << EXACT_BITS["float64"]:
+                return cls(bound, dtype)
+        primes = _primes_above(2 * bound, terms)
+        if primes is None:
+            raise UsageError(f"sums of {terms} products of integers up to {max(largest)} are too long for an exact product")
+        return cls(bound, "float64", primes)
+
+    @property
+    def products(self) -> tuple[int, ...]:
+        """What is multiplied: remainders modulo these, or the integers themselves (0)."""
+        return self.primes or (0,)
+
+    def bytes_beside(self, elements: int, result: str) -> int:
+        """Of memory that so many elements of C take beside those of one product."""
+        return elements * (len(self.primes) * _DIGIT.itemsize + np.dtype(result).itemsize)
+
+
+@lru_cache(maxsize=64)
+def _primes_above(number: int, terms: int) -> tuple[int, ...] | None:
+    """The fewest of the largest usable primes whose product exceeds the number; None where all of them do not."""
+    chosen, product = [], 1
+    for prime in primes_below(min(largest_modulus(terms, "float64"), np.iinfo(_DIGIT).max)):
+        chosen.append(prime)
+        product *= prime
+        if product > number:
+            return tuple(chosen)
+    return None
+
+
+def largest_of(matrix: np.ndarray, threads: int) -> int:
+    """The largest magnitude of the matrix' integers."""
+
+    def look(rows: Span) -> int:
+        part = matrix[rows.slice]
+        return max(abs(int(part.min())), abs(int(part.max())))
+
+    if not matrix.size:
+        return 0
+    return max(on_threads(threads, look, _parts(matrix.shape, matrix.itemsize)))
+
+
+def write_remainders(matrix: np.ndarray, prime: int, rows: Span, into: np.ndarray, threads: int) -> None:
+    """Of these rows, modulo the prime, into `into`; with the prime 0, the integers themselves."""
+
+    def write(part: Span) -> None:
+        some = matrix[rows.lo + part.lo : rows.lo + part.hi]
+        into[part.slice] = balanced(some, prime) if prime else some
+
+    for _ in on_threads(threads, write, _parts(into.shape)):
+        pass
+
+
+class ExactResult:
+    """One rank's rows of C = alpha·A·B + beta·C, from the products of A and B modulo all primes."""
+
+    def __init__(
+        self, exact: Exact, result: str, shape: tuple[int, int], *, alpha: int = 1, beta: int = 0, c: np.ndarray | None = None
+    ) -> None:
+        self._exact, self._result, self._shape = exact, np.dtype(result), shape
+        self._alpha, self._beta, self._c = alpha, beta if c is not None else 0, c
+        self._digits = np.empty((len(exact.primes), *shape), _DIGIT)
+        self._plain: np.ndarray | None = None
+
+    def add(self, number: int, product: np.ndarray, threads: int) -> None:
+        """The product modulo prime `number`, in memory that may be used for others afterwards."""
+        if not self._exact.primes:
+            self._plain = product
+            return
+        for _ in on_threads(threads, lambda rows: self._add_digits(number, product, rows), _parts(self._shape)):
+            pass
+
+    def _add_digits(self, number: int, product: np.ndarray, rows: Span) -> None:
+        """C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), the digits balanced: modulo p of this product all but its own digit are known."""
+        *before, prime = self._exact.primes[: number + 1]
+        rest = np.remainder(product[rows.slice].astype(np.int64), prime) * (self._alpha % prime)
+        if self._beta and self._c is not None:
+            rest += balanced(self._c[rows.slice], prime) * (self._beta % prime)
+        known, weight = np.zeros(1, np.int64), 1
+        for digits, p in zip(reversed(self._digits[:number, rows.slice]), reversed(before), strict=True):
+            known = np.remainder(known * p + digits, prime)
+        for p in before:
+            weight = weight * p % prime
+        rest = np.remainder(rest - known, prime)
+        self._digits[number, rows.slice] = balanced(rest * pow(weight, -1, prime), prime)
+
+    def result(self, into: np.ndarray | None, threads: int) -> np.ndarray:
+        """C. Overflow where its type cannot hold an element; `into` has undefined contents then."""
+        c = np.empty(self._shape, self._result) if into is None else into
+        for where in on_threads(threads, lambda rows: self._write(c, rows), _parts(self._shape)):
+            if where is not None:
+                raise Overflow(self._refusal(*where))
+        return c
+
+    def _write(self, c: np.ndarray, rows: Span) -> tuple[int, int] | None:
+        """The place of the first element that cannot be written, if there is one."""
+        if self._plain is not None:
+            values, wrong = self._of_plain(rows), np.zeros(1, bool)
+        else:
+            values, wrong = self._of_digits(rows)
+        if self._result.kind == "b":
+            values = values != 0
+        elif self._exact.bound > _magnitude(self._result):
+            limits = np.iinfo(self._result)
+            wrong = wrong | (values < limits.min) | (values > limits.max)
+        with np.errstate(invalid="ignore"):
+            c[rows.slice] = values
+        if not wrong.any():
+            return None
+        row, column = np.argwhere(wrong)[0]
+        return rows.lo + int(row), int(column)
+
+    def _of_plain(self, rows: Span) -> np.ndarray:
+        assert self._plain is not None
+        values = self._plain[rows.slice].astype(np.float64)
+        values *= self._alpha
+        if self._beta and self._c is not None:
+            values += np.float64(self._beta) * self._c[rows.slice]
+        return values
+
+    def _of_digits(self, rows: Span) -> tuple[np.ndarray, np.ndarray]:
+        """C modulo 2^64, and what of it was wrapped."""
+        shape = self._digits[0, rows.slice].shape
+        wrapped, rounded = np.zeros(shape, np.int64), np.zeros(shape)
+        for digits, p in zip(reversed(self._digits[:, rows.slice]), reversed(self._exact.primes), strict=True):
+            wrapped, rounded = wrapped * p + digits, rounded * p + digits
+        values = wrapped.view(np.uint64) if self._result == np.uint64 else wrapped
+        return values, np.abs(rounded - values) > _WRAPPED
+
+    def _refusal(self, row: int, column: int) -> str:
+        value = int(self._of_plain(Span(row, row + 1))[0, column]) if self._plain is not None else 0
+        for digits, p in zip(reversed(self._digits), reversed(self._exact.primes), strict=True):
+            value = value * p + int(digits[row, column])
+        limits, bound = np.iinfo(self._result), self._exact.bound
+        holds = [name for name in INTEGERS if _magnitude(np.dtype(name)) >= bound]
+        other = f"dtype='{holds[0]}' holds all" if holds else "dtype='float64' rounds it"
+        return (
+            f"element [{row}, {column}] of the product is {value}, which {self._result} ({limits.min} to {limits.max}) does not "
+            f"hold: {other} (of elements up to {bound}, as these operands can have)"
+        )
+
+
+def _magnitude(dtype: np.dtype) -> int:
+    """Up to which the type holds integers of both signs."""
+    return 0 if dtype.kind == "u" else int(np.iinfo(dtype).max)
+
+
+def _parts(shape: tuple[int, ...], item_size: int = 8) -> Iterator[Span]:
+    return rows_of_about(_PART_BYTES, Span(0, shape[0]), shape[1] * item_size)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""Whether the arrays of a call fit together: each question answered, or refused in a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.product_type import ProductType, numpy_type
+from hybrid.errors import UsageError
+
+
+def can_hold(out: np.ndarray, dtype: str) -> bool:
+    """Whether C can be computed in `out` itself, without a copy at the end."""
+    return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
+
+
+def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductType) -> None:
+    """UsageError unless beta times this C can be added to the product; it is not looked at where beta is 0."""
+    if gemm.beta == 0:
+        return
+    if c is None:
+        raise UsageError(f"beta is {gemm.beta}, but c is None: pass the matrix that is added")
+    if c.shape != shape:
+        raise UsageError(f"c has shape {c.shape}, the product {shape}")
+    if types.exact and c.dtype.kind not in "biu":
+        raise UsageError(f"c is of {c.dtype}, and a product of {types.result} is exact: pass integers, or dtype='float64'")
+    if not types.exact and not np.can_cast(c.dtype, numpy_type(types.result), "same_kind"):
+        raise UsageError(f"c is of {c.dtype}, which cannot be added to a product of {types.result}")
+
+
+def refuse_out(out: Any, shape: tuple[int, ...], dtype: str) -> None:
+    """UsageError unless a product of this shape and type can be written to it."""
+    if not isinstance(out, np.ndarray):
+        raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
+    if out.shape != shape:
+        raise UsageError(f"out has shape {out.shape}, the product {shape}")
+    if out.dtype != numpy_type(dtype) or not out.flags.writeable:
+        raise UsageError(f"out must be a writable {dtype} array")
+    if _overlaps_itself(out):
+        raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
+
+
+def is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.__array_interface__["data"] == other.__array_interface__["data"] and (one.strides, one.dtype) == (
+        other.strides,
+        other.dtype,
+    )
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Unless the elements of one dimension lie within one step of the other."""
+    reach = array.itemsize
+    for step, extent in sorted((abs(step), extent) for step, extent in zip(array.strides, array.shape, strict=True)):
+        if extent > 1:
+            if step < reach:
+                return array.size > 0
+            reach += step * (extent - 1)
+    return False
+
+
+def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    if a[1] != b[0]:
+        raise UsageError(f"a has {a[1]} columns and b {b[0]} rows: they must be the same")
