@@ -12,6 +12,7 @@ import numpy as np
 
 from hybrid.arrays.block_2d import Block2D
 from hybrid.arrays.interop import on_gpu, to_device_of
+from hybrid.arrays.root_stack import is_stack
 from hybrid.arrays.row_block import RowBlock
 from hybrid.core.problem import ITEM_SIZES, MOST
 from hybrid.core.settings import Settings, as_int, one_of
@@ -40,10 +41,17 @@ if hasattr(os, "register_at_fork"):
 def multiply(
     a: Any,
     b: Any,
+    c: Any = None,
     *,
     comm: Any = None,
     root: int = 0,
     out: np.ndarray | None = None,
+    alpha: complex = 1,
+    beta: complex = 0,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    conjugate_a: bool = False,
+    conjugate_b: bool = False,
     dtype: Any = None,
     kernel: str | None = None,
     device: str | None = None,
@@ -52,20 +60,27 @@ def multiply(
     on_fault: str | None = None,
     threads: int | None = None,
 ) -> Any:
-    """Multiply two matrices by all ranks of a communicator.
+    """Multiply two matrices by all ranks of a communicator: alpha · op(a) · op(b) + beta · c.
 
     Parameters
     ----------
     a, b
-        Matrices at `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol.
+        At `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol. Matrices,
+        or as for NumPy's `@` vectors and stacks of matrices, which are multiplied one after the other (at once with a single b).
         Of bool, integers, floating-point or complex numbers of up to 64 bits (complex128). Or a `RowBlock` each, or a `Block2D`
         each, on every rank.
+    c
+        At the root, what is added: of the result's shape. It is not read where beta is 0, and only changed as `out`.
     comm
         The mpi4py communicator whose ranks work together; every one of them must call. None: this process alone, without MPI.
     root
         The rank that has the operands and gets the result.
     out
-        At the root, an array for the result, of its type, which must not overlap a or b.
+        At the root, an array for the result, of its type, which must not overlap a or b; it may be c itself.
+    alpha, beta
+        Numbers, the same on all ranks; whole numbers where the product is of integers.
+    transpose_a, transpose_b, conjugate_a, conjugate_b
+        What op is: nothing, the transpose, the complex conjugate, or both. RowBlocks cannot be transposed.
     dtype
         The type of the result; None: NumPy's for these operands. Products of integers are exact, and an element that the type
         does not hold is refused: `Overflow`. Others are computed in float32 or float64, whichever holds operands and result, and
@@ -91,7 +106,7 @@ def multiply(
     Returns
     -------
     ndarray or RowBlock or Block2D or None
-        a · b at the root, None elsewhere: `out` where it is given, a CuPy array where both a and b lie on a GPU, else a NumPy
+        The result at the root, None elsewhere: `out` where it is given, a CuPy array where a and b lie on a GPU, else a NumPy
         array. With several ranks on the root's node it may lie in shared memory, which processes forked later share. Of
         RowBlocks: this rank's RowBlock of the product, where its rows of a lie; then root and out are not used. Of Block2Ds: this
         rank's Block2D of the product, with its rows of a and its columns of b, multiplied on CPUs.
@@ -105,19 +120,20 @@ def multiply(
     team = session.team
     root = as_int(root)
     flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads}
-    gemm = {"dtype": dtype}
-    operands = a, b, None
+    gemm = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b,
+            "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
+    operands = a, b, c
     with _one_at_a_time if team.size == 1 else nullcontext():
         for kind, multiply_parts in ((RowBlock, multiply_row_blocks), (Block2D, multiply_blocks_2d)):
             if any(isinstance(each, kind) for each in operands):
                 with team.together():
                     return multiply_parts(session, operands, root, out, flags, gemm)
         both_on_gpu = on_gpu(a) and on_gpu(b)
-        if team.size == 1 and out is None and both_on_gpu:
+        if team.size == 1 and out is None and both_on_gpu and not is_stack(a, b):
             return multiply_on_gpu(session, operands, root, flags, gemm)
         with team.together():
-            c = multiply_root_arrays(session, operands, root, out, flags, gemm)
-        return to_device_of(a, c) if both_on_gpu and out is None and team.rank == root else c
+            product = multiply_root_arrays(session, operands, root, out, flags, gemm)
+        return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
 
 
 def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0) -> np.ndarray | None:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid.arrays.interop import as_rows, empty_like, on_device_of
+from hybrid.arrays.interop import as_rows, empty_like, on_device_of, on_gpu
 from hybrid.arrays.product_type import ProductType
 from hybrid.core.spans import Span
+from hybrid.host.row_copy import tiles_of
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
 
@@ -39,34 +40,44 @@ def write_expanded(b: Any, rows: Span, into: Any, threads: int, *, conjugate_a: 
     def write(part: Span) -> None:
         for odd in (0, 1):
             first = part.lo + (2 * part.lo + odd < rows.lo)  # the first or the last row may be asked for alone
-            last = part.hi - (2 * part.hi - 2 + odd >= rows.hi)
-            of_b, into_rows = b[first:last], into[max(0, 2 * first + odd - rows.lo) : 2 * last - rows.lo : 2]
-            to = complex_view(into_rows)
-            if not odd:
-                to[...] = of_b
-            elif of_b.dtype.kind == "c":
-                to.real, to.imag = -of_b.imag, of_b.real
-            else:
-                to.real, to.imag = 0, of_b
-            if conjugate_b:
-                flipped = to.real if odd else to.imag
-                flipped *= -1
-            if conjugate_a and odd:
-                into_rows *= -1
+            last = max(first, part.hi - (2 * part.hi - 2 + odd >= rows.hi))
+            for down, across in tiles_of(b, Span(first, last)):
+                start = 2 * down.start + odd - rows.lo
+                stop = max(start, start + 2 * (down.stop - down.start) - 1)
+                _write_parts(
+                    b[down, across], into[start:stop:2, 2 * across.start : 2 * across.stop], odd, conjugate_a, conjugate_b
+                )
 
     for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, numbers, 2 * into.shape[1] * into.itemsize)):
         pass
+
+
+def _write_parts(of_b: Any, into: Any, odd: int, conjugate_a: bool, conjugate_b: bool) -> None:
+    """Of rows of B the parts, or with `odd` those of i times them."""
+    to = complex_view(into)
+    if not odd:
+        to[...] = of_b
+    elif of_b.dtype.kind == "c":
+        to.real, to.imag = -of_b.imag, of_b.real
+    else:
+        to.real, to.imag = 0, of_b
+    if conjugate_b:
+        flipped = to.real if odd else to.imag
+        flipped *= -1
+    if conjugate_a and odd:
+        into *= -1
 
 
 def real_operands(
     a: Any, b: Any, types: ProductType, *, device: str, threads: int, conjugate_a: bool = False, conjugate_b: bool = False
 ) -> tuple[Any, Any]:
     """Of a product with complex operands A and B of the real product, where `device` can read them."""
-    b = as_rows(b, types.promoted, device=device)
+    b = as_rows(b, types.promoted, device=device, threads=threads)
     if not types.complex_a:
         with on_device_of(b):
             return a, real_view(b.conj() if conjugate_b else b)
-    with on_device_of(b):
+    with on_device_of(b):  # which is the current device of this thread alone
         expanded = empty_like(real_view(b), 2 * b.shape[0], 2 * b.shape[1])
-        write_expanded(b, Span(0, len(expanded)), expanded, threads, conjugate_a=conjugate_a, conjugate_b=conjugate_b)
-    return real_view(as_rows(a, types.promoted, device=device)), expanded
+        helping = 1 if on_gpu(b) else threads
+        write_expanded(b, Span(0, len(expanded)), expanded, helping, conjugate_a=conjugate_a, conjugate_b=conjugate_b)
+    return real_view(as_rows(a, types.promoted, device=device, threads=threads)), expanded

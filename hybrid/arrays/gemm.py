@@ -14,6 +14,7 @@ from hybrid.core.record import record
 from hybrid.core.settings import as_int
 from hybrid.errors import UsageError
 
+_LARGEST = 1 << 1023  # that is a finite number in floating point
 _LARGEST_FACTOR = 1 << 63  # of integers
 
 
@@ -60,6 +61,8 @@ def _number(name: str, value: Any) -> Any:
         value = value.item()
     whole = as_int(value)
     if type(whole) is int:
+        if abs(whole) > _LARGEST:
+            raise UsageError(f"{name} is too large a number, of {whole.bit_length()} bits")
         return whole
     if isinstance(value, (float, np.floating)):
         return float(value)
@@ -86,6 +89,4 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
         return whole
     if isinstance(value, complex) and not types.result.startswith("complex"):
         raise UsageError(f"{name} is {value}, and the product real: pass dtype='complex128' (or complex64)")
-    if type(value) is int and abs(value) > np.finfo(np.float32).max:
-        raise UsageError(f"{name} is {value}, which is too large a number for a product of {types.result}")
-    return value
+    return float(value) if type(value) is int else value

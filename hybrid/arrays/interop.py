@@ -11,6 +11,7 @@ import numpy as np
 
 from hybrid.core.installation import install
 from hybrid.errors import UsageError
+from hybrid.host.row_copy import copy_rows
 
 
 def as_matrix(value: Any, name: str) -> np.ndarray:
@@ -69,8 +70,9 @@ def common_dtype(a: np.dtype, b: np.dtype) -> str:
     return promoted.name
 
 
-def as_rows(array: Any, dtype: str, *, device: str) -> Any:
-    """The array in row-major order and of type `dtype`, where `device` can read it; a copy only if it is not so already."""
+def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
+    """The array in row-major order and of type `dtype`, where `device` can read it; a copy, by so many threads, only if it is
+    not so already."""
     if on_gpu(array):
         import cupy
 
@@ -79,7 +81,11 @@ def as_rows(array: Any, dtype: str, *, device: str) -> Any:
             with array.device:
                 return cupy.ascontiguousarray(array, dtype)
         array = cupy.asnumpy(array)
-    return np.ascontiguousarray(array, dtype)
+    if array.dtype == dtype and array.dtype.isnative and array.flags.c_contiguous:
+        return np.asarray(array)
+    rows = np.empty(array.shape, dtype)
+    copy_rows(rows, array, threads)
+    return rows
 
 
 def on_host(array: Any) -> np.ndarray:

@@ -22,7 +22,7 @@ def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductTyp
     if gemm.beta == 0:
         return
     if c is None:
-        raise UsageError(f"beta is {gemm.beta}, but c is None: pass the matrix that is added")
+        raise UsageError(f"beta is {gemm.beta:g}, but c is None: pass the matrix that is added")
     if c.shape != shape:
         raise UsageError(f"c has shape {c.shape}, the product {shape}")
     if types.exact and c.dtype.kind not in "biu":

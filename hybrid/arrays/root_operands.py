@@ -16,10 +16,11 @@ from hybrid.arrays.integers import Exact, ExactResult, largest_of, write_remaind
 from hybrid.arrays.interop import as_array, as_gpu_array, on_gpu
 from hybrid.arrays.operand_checks import can_hold, is_same, refuse_out, refuse_shapes, refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
-from hybrid.arrays.sources import DerivedMatrix, RootMatrix, copy_rows
+from hybrid.arrays.sources import DerivedMatrix, RootMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
+from hybrid.host.row_copy import copy_rows
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,9 @@ def _real_source(matrix: np.ndarray, types: ProductType, threads: int, *, conjug
 
 
 def arrays_of(a: Any, b: Any, *, on_device: bool) -> tuple[Any, Any]:
-    """NumPy's; or CuPy's where both lie on a GPU and may be multiplied there."""
-    converted = as_gpu_array if on_device and on_gpu(a) and on_gpu(b) else as_array
+    """NumPy's; or CuPy's where both lie on a GPU and may be multiplied there, which stacks are not."""
+    few = all(getattr(each, "ndim", 2) <= 2 for each in (a, b))
+    converted = as_gpu_array if on_device and few and on_gpu(a) and on_gpu(b) else as_array
     return converted(a, "a"), converted(b, "b")
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from hybrid.arrays.fill import fill_rows
 from hybrid.arrays.interop import on_gpu
-from hybrid.core.spans import Span, even_pieces
+from hybrid.core.spans import Span
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.host.matrix_file import open_matrix
-from hybrid.host.thread_map import on_threads
+from hybrid.host.row_copy import copy_rows
 from hybrid.ranks.heartbeat import busy
 
 
@@ -162,17 +162,3 @@ class DerivedMatrix(RootMatrix):
             self._array = np.empty(self.shape, self._dtype)
             self._write(Span(0, self.shape[0]), self._array, self._threads)
         return self._array
-
-
-def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
-    """`into[...] = source`, converted, by several threads.
-
-    One thread does not use all of the memory's bandwidth, least of all where fresh memory is written for the first time.
-    """
-
-    def copy(part: Span) -> None:
-        into[part.slice] = source[part.slice] if isinstance(source, np.ndarray) else source
-
-    rows = Span(0, len(into))
-    for _ in on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads)))):
-        pass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.sources import MatrixSource, RootMatrix, copy_rows
+from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Spread, Timeline, slowest
 from hybrid.core.wall import wall
@@ -21,6 +21,7 @@ from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.root_alone import recompute_at_root, verify_at_root
 from hybrid.execution.scatter_gather import rows_from_root, scatter, transfers_of_b, transfers_of_c
+from hybrid.host.row_copy import copy_rows
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.arithmetic import Computed, joined

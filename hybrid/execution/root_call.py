@@ -13,17 +13,19 @@ from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.interop import as_rows, await_callers_work, empty_like
 from hybrid.arrays.root_arrays import RootMatrices, lie_shared
 from hybrid.arrays.root_operands import RootOperands
+from hybrid.arrays.root_stack import RootStack, operands_at_root
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.settings import Settings
-from hybrid.errors import UsageError
+from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import run_product
+from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.plan.request import OperandLocation
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.agreement import agree
 from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.inventory import same_on_all_ranks, take_inventory
+from hybrid.selection.inventory import free_memory_of, same_on_all_ranks, take_inventory
 from hybrid.selection.session import Session
 
 
@@ -35,25 +37,22 @@ def multiply_root_arrays(
     if type(root) is not int or not 0 <= root < team.size:
         with team.phase("agree", timed=False):
             refuse_no_rank(team, root)
-    given: RootOperands | None = None
-    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         team.pretend_nodes(settings.ranks_per_node)
-        described: RootMatrices | UsageError | None = None
-        if team.rank == root:
-            try:
-                given = RootOperands.of(*operands, plain_out, gemm, threads_until_decided(team, settings))
-                described = RootMatrices.of(team, shared, given)
-            except UsageError as wrong:  # raised only once it is clear that all ranks mean the same root
-                described = wrong
+        given, described = _looked_at(session, operands, out, settings, gemm) if team.rank == root else (None, None)
         asked = asked_for(settings, kind="matrices of the root", root=root, **gemm.as_dict())
         looking.mine = (asked, take_inventory(session, settings), described, shared.gone)
     same_on_all_ranks([said[0] for said in looking.all])
-    matrices: RootMatrices | UsageError = looking.all[root][2]
+    matrices: RootMatrices | int | UsageError = looking.all[root][2]
     if isinstance(matrices, UsageError):
         raise matrices
     shared.drop([looking.all[root][3]])
+    if isinstance(matrices, int):
+        assert given is None or isinstance(given, RootStack)
+        stacked = _multiply_stack(session, matrices, given, root, flags, asked_gemm)
+        return stacked if out is None or given is None else out
+    assert given is None or isinstance(given, RootOperands)
     all_shared = lie_shared(team, matrices.locations)
     request = _request_of(session, matrices, root, all_shared=all_shared)
     settings = exactly(settings, matrices.types)
@@ -67,6 +66,39 @@ def multiply_root_arrays(
     if not np.may_share_memory(given.out, c):
         np.copyto(given.out, c)
     return out
+
+
+def _looked_at(
+    session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm
+) -> tuple[RootOperands | RootStack | None, RootMatrices | int | UsageError]:
+    """The root's arrays, and what the other ranks must know of them: of a stack, how many products it has.
+
+    A UsageError is raised only once it is clear that all ranks mean the same root.
+    """
+    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
+    try:
+        given = operands_at_root(*operands, plain_out, gemm, threads_until_decided(session.team, settings))
+        if isinstance(given, RootOperands):
+            return given, RootMatrices.of(session.team, session.shared_arrays, given)
+    except UsageError as wrong:
+        return None, wrong
+    free = free_memory_of(session, settings, None, now=True)
+    if missing := shortage_of_matrix(given.bytes_of_result, [free], shared=False):
+        raise DoesNotFit(missing)
+    return given, given.count
+
+
+def _multiply_stack(
+    session: Session, count: int, stack: RootStack | None, root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
+) -> Any:
+    """One product after the other."""
+    result = stack.result() if stack is not None else None
+    for number in range(count):
+        operands, out = (None, None, None), None
+        if stack is not None and result is not None:
+            operands, out = stack.of_product(number), result[stack.place(number)]
+        multiply_root_arrays(session, operands, root, out, flags, asked_gemm)
+    return result
 
 
 def _product(

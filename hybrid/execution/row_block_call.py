@@ -14,8 +14,8 @@ from hybrid.arrays.complex_matrices import complex_view, real_operands
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, ExactResult, write_remainders
 from hybrid.arrays.interop import on_host, to_device_of
-from hybrid.arrays.operand_checks import refuse_shapes
-from hybrid.arrays.product_type import ProductType, numpy_type
+from hybrid.arrays.operand_checks import refuse_shapes, refuse_wrong_c
+from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.root_operands import arrays_of, matrices_of
 from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
 from hybrid.core.settings import Settings
@@ -138,11 +138,9 @@ def multiply_on_gpu(
     first, second, shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
     refuse_shapes(first.shape, second.shape)
     asked_gemm = {**asked_gemm, "transpose_a": False, "transpose_b": False}
-    if gemm.beta == 0 or c is None:
-        c = None
-    elif c.shape != shape:
-        raise UsageError(f"c has shape {c.shape}, the product {shape}")
-    else:
+    c = None if gemm.beta == 0 or c is None else arrays_of(a, c, on_device=True)[1]
+    if c is not None:
+        refuse_wrong_c(c, gemm, shape, product_type(first.dtype, second.dtype, gemm.dtype))
         c = RowBlock(c.reshape(first.shape[0], second.shape[1]))
     product = multiply_row_blocks(session, (RowBlock(first), RowBlock(second), c), root, None, flags, asked_gemm).array
     return product.reshape(shape)

@@ -52,7 +52,7 @@ class _RowBlockProduct:
         self._threads = decision.placements[session.team.rank].threads.count
         plan = self._plan
         with self._team.phase("scatter"), busy():
-            self._a, self._b = (as_rows(array, plan.problem.dtype, device=plan.device) for array in (a, b))
+            self._a, self._b = (as_rows(array, plan.problem.dtype, device=plan.device, threads=self._threads) for array in (a, b))
             self._c = empty_like(self._a, len(share.rows), plan.problem.m)
             await_callers_work(self._a, self._b, self._c)
         self._all_of_b = RowView(self._b, share.b_rows) if plan.own_rows_suffice else self._gathered_b()

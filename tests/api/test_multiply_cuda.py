@@ -160,6 +160,26 @@ def _no_gpus():
     raise DeviceUnavailable("planted")
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128, np.int64, np.float16])
+def test_arrays_on_the_gpu_are_transposed_scaled_and_added(rng, dtype):
+    import cupy
+
+    a, b, c = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((30, 20), (10, 30), (20, 10)))
+    wanted = (2 * (a.T @ b.T) - c).astype(dtype)
+    asked = {"transpose_a": True, "transpose_b": True, "alpha": 2, "beta": -1, "conjugate_a": True}
+    for third in (cupy.asarray(c), c):
+        found = hybrid.multiply(cupy.asarray(a), cupy.asarray(b), third, **asked)
+        assert isinstance(found, cupy.ndarray)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(cupy.asnumpy(found), wanted)
+    np.testing.assert_array_equal(hybrid.multiply(a, b, c, device="cuda", **asked), wanted)
+    for of_a, of_b in (((20,), (20, 5)), ((3, 7, 20), (20, 5)), ((3, 7, 20), (3, 20, 5))):
+        first, second = (rng.integers(-4, 5, shape).astype(dtype) for shape in (of_a, of_b))
+        found = hybrid.multiply(cupy.asarray(first), cupy.asarray(second))
+        assert isinstance(found, cupy.ndarray)
+        np.testing.assert_array_equal(cupy.asnumpy(found), first @ second)
+
+
 @pytest.mark.parametrize("types", [(np.complex64, np.complex64), (np.float64, np.complex128), (np.complex128, np.float32)])
 def test_complex_matrices(rng, poisoned_gpu, types):
     import cupy
