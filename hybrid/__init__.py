@@ -15,9 +15,7 @@ __version__ = "0.1.0"
 __all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "scatter"]
 
 if TYPE_CHECKING:
-    from hybrid.api import empty, gather, multiply, scatter
-    from hybrid.arrays.block_2d import Block2D
-    from hybrid.arrays.row_block import RowBlock
+    from hybrid.api import Block2D, RowBlock, empty, gather, multiply, scatter
 
 
 def __dir__() -> list[str]:
@@ -26,18 +24,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
-    if name in ("empty", "gather", "multiply", "scatter"):
+    if name in __all__:
         from hybrid import api
 
         return getattr(api, name)
-    if name == "Block2D":
-        from hybrid.arrays.block_2d import Block2D
-
-        return Block2D
-    if name == "RowBlock":
-        from hybrid.arrays.row_block import RowBlock
-
-        return RowBlock
     from hybrid.core.installation import missing
 
     raise missing(__name__, name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,13 +128,17 @@ def multiply(
         for kind, multiply_parts in ((RowBlock, multiply_row_blocks), (Block2D, multiply_blocks_2d)):
             if any(isinstance(each, kind) for each in operands):
                 with team.together():
-                    return multiply_parts(session, operands, root, out, flags, gemm)
+                    part = multiply_parts(session, operands, root, out, flags, gemm)
+                return replace(part, comm=comm) if isinstance(part, RowBlock) else part
         both_on_gpu = on_gpu(a) and on_gpu(b)
         if team.size == 1 and out is None and both_on_gpu and not is_stack(a, b):
             return multiply_on_gpu(session, operands, root, flags, gemm)
         with team.together():
             product = multiply_root_arrays(session, operands, root, out, flags, gemm)
         return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
+
+
+RowBlock.multiply = staticmethod(multiply)  # `@`
 
 
 def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0) -> np.ndarray | None:
@@ -190,7 +195,7 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None)
     """
     session = session_of(team_of(comm))
     with session.team.together():
-        return scattered(session, a, rows, as_int(root))
+        return replace(scattered(session, a, rows, as_int(root)), comm=comm)
 
 
 def gather(a: RowBlock, *, comm: Any = None, root: int = 0, out: np.ndarray | None = None) -> np.ndarray | None:

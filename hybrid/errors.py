@@ -25,6 +25,10 @@ class UsageError(HybridError, ValueError):
     exit_code = 2
 
 
+class NoArray(UsageError, TypeError):
+    """A part of a distributed matrix was passed where NumPy wants an array."""
+
+
 class CheckFailed(HybridError, ArithmeticError):
     """C is not A·B, or a matrix was changed on its way to another rank. Exit code 3."""
 
@@ -59,7 +63,7 @@ class RankMissing(HybridError, RuntimeError):
     """Not every rank of the communicator has called. The communicator cannot be used for another call."""
 
 
-_KINDS = (HybridError, UsageError, CheckFailed, Overflow, DoesNotFit, DeviceUnavailable, StartError)
+_KINDS = (HybridError, UsageError, NoArray, CheckFailed, Overflow, DoesNotFit, DeviceUnavailable, StartError)
 _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from hybrid.arrays.interop import on_gpu
-from hybrid.errors import UsageError
+from hybrid.errors import NoArray
 
 
 class Distributed:
@@ -16,6 +16,7 @@ class Distributed:
 
     array: Any
     ndim = 2
+    how_gathered: ClassVar[str] = ""  # what brings all elements together
     __array_ufunc__ = None  # Python then refuses operators with NumPy's arrays: a TypeError
 
     @property
@@ -34,5 +35,5 @@ class Distributed:
         return f"cuda:{getattr(getattr(self.array, 'device', None), 'id', '?')}" if on_gpu(self.array) else "cpu"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        name = type(self).__name__
-        raise UsageError(f"a {name} is no array, since other ranks have the rest of its elements: take .array for this rank's")
+        refused = f"a {type(self).__name__} is no array, since other ranks have the rest of its elements"
+        raise NoArray(f"{refused}: {self.how_gathered}take .array for this rank's")

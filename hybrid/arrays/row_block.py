@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm
@@ -14,24 +14,31 @@ from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import on_gpu, on_host, refuse_masked
 from hybrid.arrays.operand_checks import refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, product_type
+from hybrid.arrays.row_block_operators import Operators
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 
 
 @dataclass(frozen=True, eq=False)
-class RowBlock(Distributed):
+class RowBlock(Operators, Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
-    Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows.
+    Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows. `a @ b` is the product by all ranks;
+    `+ - * / == !=` with numbers and with RowBlocks of the same rows give what each rank computes of its own.
 
     Parameters
     ----------
     array
         The rows: a NumPy array, or a CuPy array on the rank's GPU.
+    comm
+        The mpi4py communicator for `@`. RowBlocks that `multiply`, `scatter` and operators return know theirs; a pickled one does
+        not.
     """
 
     array: Any
+    comm: Any = None
+    how_gathered: ClassVar[str] = "hybrid.gather brings them to one; "
 
     def __post_init__(self) -> None:
         dimensions = getattr(self.array, "ndim", None)
@@ -48,6 +55,9 @@ class RowBlock(Distributed):
 
     def __len__(self) -> int:
         return len(self.array)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"array": self.array, "comm": None}  # which means nothing in another process
 
     def __repr__(self) -> str:
         rows, columns = self.shape

@@ -43,14 +43,27 @@ def test_a_block_of_a_grid_is_described_by_the_whole_matrix(block):
 def test_numpy_s_functions_are_refused(kind, convert, request):
     each = request.getfixturevalue(kind)
     with pytest.raises(
-        UsageError, match=rf"^a {type(each).__name__} is no array, since other ranks .*: take \.array for this rank's$"
-    ):
+        UsageError, match=rf"^a {type(each).__name__} is no array, since other ranks .*take \.array for this rank's$"
+    ) as refused:
         convert(each)
+    assert isinstance(refused.value, TypeError)
+    assert ("hybrid.gather" in str(refused.value)) == (kind == "rows")
 
 
 @pytest.mark.parametrize("kind", ["rows", "block"])
 @pytest.mark.parametrize(
-    "operation", [lambda x: x + 1, lambda x: np.ones((3, 7)) + x, lambda x: np.ones((3, 3)) @ x, np.exp, np.sum]
+    "operation",
+    [
+        lambda x: x + np.ones((3, 7)),
+        lambda x: np.ones((3, 7)) + x,
+        lambda x: np.ones((3, 3)) @ x,
+        lambda x: x @ np.ones((7, 3)),
+        lambda x: x * "2",
+        lambda x: x - None,
+        lambda x: x @ 2,
+        np.exp,
+        np.sum,
+    ],
 )
 def test_operators_and_ufuncs_are_refused(kind, operation, request):
     with pytest.raises(TypeError):
