@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,8 @@ class Gemm:
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Gemm:
         """UsageError for what is no number, no truth value or no type."""
+        if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
+            return _USUAL_GEMM
         known: dict[str, Any] = {}
         for name, value in asked.items():
             if name == "dtype":
@@ -52,7 +55,19 @@ class Gemm:
 
     def of_type(self, types: ProductType) -> Gemm:
         """With alpha and beta as numbers of C's kind; UsageError where they are none."""
+        if self.alpha is _USUAL["alpha"] and self.beta is _USUAL["beta"]:
+            return self
         return replace(self, alpha=_of_kind("alpha", self.alpha, types), beta=_of_kind("beta", self.beta, types))
+
+
+# What most calls ask for, of which nothing need be looked at.
+_USUAL = {
+    "alpha": 1,
+    "beta": 0,
+    **dict.fromkeys(("transpose_a", "transpose_b", "conjugate_a", "conjugate_b"), False),
+    "dtype": None,
+}
+_USUAL_GEMM = Gemm()
 
 
 def _number(name: str, value: Any) -> Any:

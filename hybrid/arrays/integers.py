@@ -96,9 +96,18 @@ class ExactResult:
     """One rank's rows of C = alpha·A·B + beta·C, from the products of A and B modulo all primes."""
 
     def __init__(
-        self, exact: Exact, result: str, shape: tuple[int, int], *, alpha: int = 1, beta: int = 0, c: np.ndarray | None = None
+        self,
+        exact: Exact,
+        result: str,
+        shape: tuple[int, int],
+        *,
+        alpha: int = 1,
+        beta: int = 0,
+        c: np.ndarray | None = None,
+        first_row: int = 0,
     ) -> None:
-        self._exact, self._result, self._shape = exact, np.dtype(result), shape
+        """`first_row`: of C, where these rows begin."""
+        self._exact, self._result, self._shape, self._first_row = exact, np.dtype(result), shape, first_row
         self._alpha, self._beta, self._c = alpha, beta if c is not None else 0, c
         self._digits = np.empty((len(exact.primes), *shape), _DIGIT)
         self._plain: np.ndarray | None = None
@@ -175,9 +184,10 @@ class ExactResult:
         limits, bound = np.iinfo(self._result), self._exact.bound
         holds = [name for name in INTEGERS if _magnitude(np.dtype(name)) >= bound]
         other = f"dtype='{holds[0]}' holds all" if holds else "dtype='float64' rounds it"
+        element = f"element [{self._first_row + row}, {column}] of the product is {value}"
         return (
-            f"element [{row}, {column}] of the product is {value}, which {self._result} ({limits.min} to {limits.max}) does not "
-            f"hold: {other} (of elements up to {bound}, as these operands can have)"
+            f"{element}, which {self._result} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to {bound}, "
+            "as these operands can have)"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hybrid.arrays.interop import on_gpu
@@ -51,7 +52,7 @@ class RootMatrices:
             allocated_bytes += min(of_c, result_pool.make_room(of_c))
         return cls(a.shape, b.shape, types, locations, allocated_bytes, derived_bytes=derived, primes=primes, **more)
 
-    @property
+    @cached_property
     def problem(self) -> Problem:
         """The real product that gives C."""
         return self.types.problem(self.shape_a[0], *self.shape_b)

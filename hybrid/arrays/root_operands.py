@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ class RootOperands:
     exact: Exact | None = None
 
     @classmethod
-    def of(cls, a: Any, b: Any, c: Any, out: np.ndarray | None, gemm: Gemm, threads: int) -> RootOperands:
-        """A and B on a GPU if both are there and C may be, too, else on the host. `threads`: that look at integers.
+    def of(cls, a: Any, b: Any, c: Any, out: np.ndarray | None, gemm: Gemm, threads: Callable[[], int]) -> RootOperands:
+        """A and B on a GPU if both are there and C may be, too, else on the host. `threads`: how many look at integers.
 
         UsageError if they have no product, or if `out` cannot take it.
         """
@@ -60,7 +61,7 @@ class RootOperands:
         wanted = first.shape[0], second.shape[1]
         c, out = (each.reshape(wanted) if each is not None else None for each in (c, out))  # views, of vectors, too
         given = cls(first, second, c, out, types, gemm, shape)
-        return given.with_bounds(threads) if types.exact else given
+        return given.with_bounds(threads()) if types.exact else given
 
     def with_bounds(self, threads: int) -> RootOperands:
         """Of a product of integers: how it becomes exact, for the largest that there are."""
@@ -71,7 +72,7 @@ class RootOperands:
         exact = Exact.of(self.a.shape[1], (largest_a, largest_b), alpha=gemm.alpha, beta=gemm.beta, largest_c=largest_c)
         return replace(self, exact=exact, types=replace(self.types, computed=exact.computed))
 
-    @property
+    @cached_property
     def problem(self) -> Problem:
         """The real product that gives C."""
         return self.types.problem(self.a.shape[0], *self.b.shape)

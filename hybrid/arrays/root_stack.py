@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,7 +75,7 @@ class RootStack:
         return (*(int(each) for each in np.unravel_index(number, self.batch)), ...)
 
 
-def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: int) -> RootOperands | RootStack:
+def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootOperands | RootStack:
     """What the root's arrays are: one product, if that can be, or several. UsageError where they have none."""
     if not is_stack(a, b):
         return RootOperands.of(a, b, c, out, gemm, threads)

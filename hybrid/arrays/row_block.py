@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
@@ -75,8 +75,8 @@ class BlockShapes:
     largest: tuple[int, ...] = ()  # magnitudes of A's, B's and C's integers
 
     @classmethod
-    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: int) -> BlockShapes:
-        """Of this rank's operands. UsageError if they cannot be multiplied. `threads`: that look at integers."""
+    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> BlockShapes:
+        """Of this rank's operands. UsageError if they cannot be multiplied. `threads`: how many look at integers."""
         for name, block in (("a", a), ("b", b), ("c", c)):
             if not isinstance(block, RowBlock) and not (name == "c" and block is None):
                 others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
@@ -95,7 +95,7 @@ class BlockShapes:
         largest = (
             ()
             if not types.exact
-            else tuple(largest_of(on_host(block.array), threads) if block is not None else 0 for block in (a, b, c))
+            else tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in (a, b, c))
         )
         return cls(a.shape, b.shape, types, sum(copied) * real.item_size, largest)
 

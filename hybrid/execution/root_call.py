@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def _looked_at(
     """
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
     try:
-        given = operands_at_root(*operands, plain_out, gemm, threads_until_decided(session.team, settings))
+        given = operands_at_root(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))
         if isinstance(given, RootOperands):
             return given, RootMatrices.of(session.team, session.shared_arrays, given)
     except UsageError as wrong:

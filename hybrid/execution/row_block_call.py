@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def multiply_row_blocks(
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         if out is not None or root != 0:
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
-        threads = threads_until_decided(team, settings)
+        threads = partial(threads_until_decided, team, settings)
         asked = asked_for(settings, kind="RowBlocks", root=root, **gemm.as_dict())
         shapes_here = BlockShapes.of(*operands, gemm, check=settings.check == "host", threads=threads)
         looking.mine = (asked, take_inventory(session, settings), shapes_here)
@@ -92,7 +93,8 @@ def _product(
     c = operands[2].array if operands[2] is not None else None
     result = None
     if exact is not None:
-        numbers = {"alpha": gemm.alpha, "beta": gemm.beta, "c": None if c is None else on_host(c)}
+        first_row = decision.plan.shares[team.rank].rows.lo
+        numbers = {"alpha": gemm.alpha, "beta": gemm.beta, "c": None if c is None else on_host(c), "first_row": first_row}
         result = ExactResult(exact, types.result, (len(a), b.shape[1]), **numbers)
     for number, prime in enumerate(exact.products if exact is not None else (0,)):
         first, second = real_operands_of_rank(session, decision, a, b, types, gemm, prime)

@@ -257,7 +257,7 @@ def test_an_overflow_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, 
         if fits:
             hybrid.multiply(*operands, comm=comm, dtype=dtype)
         else:
-            with pytest.raises(Overflow, match="of the product is 300"):
+            with pytest.raises(Overflow, match=rf"element \[{2 * comm.size - 1}, 0\] of the product is 300"):
                 hybrid.multiply(*operands, comm=comm, dtype=dtype)
 
 
