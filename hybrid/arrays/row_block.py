@@ -72,6 +72,7 @@ class BlockShapes:
     b: tuple[int, int]
     types: ProductType
     copied_bytes: int  # of host memory, for blocks that must be converted, and for copies from a GPU for the check
+    gpu_bytes: int = 0  # of what is made of B on its GPU, if that multiplies it
     largest: tuple[int, ...] = ()  # magnitudes of A's, B's and C's integers
 
     @classmethod
@@ -92,12 +93,11 @@ class BlockShapes:
             real_b * real.m * (types.complex_a or _is_copied(b.array, types.operand_b, check=check)),
             real.n * real.m * (on_gpu(a.array) and check),
         )
-        largest = (
-            ()
-            if not types.exact
-            else tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in (a, b, c))
-        )
-        return cls(a.shape, b.shape, types, sum(copied) * real.item_size, largest)
+        expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0
+        largest: tuple[int, ...] = ()
+        if types.exact:
+            largest = tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in (a, b, c))
+        return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded, largest)
 
 
 def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:

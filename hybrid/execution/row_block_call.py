@@ -54,7 +54,11 @@ def multiply_row_blocks(
     beside = [each.copied_bytes + _bytes_beside(each.a[0] * m, types, exact) for each in shapes]
     row_blocks = RowBlocks(tuple(rows_a), tuple(rows_b))
     request = ProductRequest(
-        replace(problem, dtype=types.computed), OperandLocation.ROW_BLOCKS, row_blocks=row_blocks, besides=tuple(beside)
+        replace(problem, dtype=types.computed),
+        OperandLocation.ROW_BLOCKS,
+        row_blocks=row_blocks,
+        besides=tuple(beside),
+        besides_on_gpu=_on_gpu(shapes),
     )
     settings = exactly(settings, types)
     decision = agree(session, request, settings, [said[1] for said in looking.all])
@@ -70,6 +74,12 @@ def _types(shapes: Sequence[BlockShapes], gemm: Gemm) -> tuple[ProductType, Gemm
     a, b, c = map(max, zip(*(each.largest for each in shapes), strict=True))
     exact = Exact.of(shapes[0].a[1], (a, b), alpha=gemm.alpha, beta=gemm.beta, largest_c=c)
     return replace(types, computed=exact.computed), gemm, exact
+
+
+def _on_gpu(shapes: Sequence[BlockShapes]) -> tuple[int, ...]:
+    """Of all ranks' GPUs; nothing where none takes anything, as for most products."""
+    taken = tuple(each.gpu_bytes for each in shapes)
+    return taken if any(taken) else ()
 
 
 def _bytes_beside(elements: int, types: ProductType, exact: Exact | None) -> int:
@@ -109,7 +119,7 @@ def _product(
         if result is not None:
             return to_device_of(a, result.result(None, threads))
         product = complex_view(product) if types.complex_b else product
-        return finished(to_device_of(a, product), types, gemm, c, None, threads)
+        return to_device_of(a, finished(product, types, gemm, c, None, threads))
 
 
 def real_operands_of_rank(

@@ -28,13 +28,21 @@ class FreeMemory:
     gpu_queried: bool = True
 
 
-def shortage(plan: Plan, free: Sequence[FreeMemory], *, already_there: int = 0, besides: Sequence[int] = ()) -> str:
+def shortage(
+    plan: Plan,
+    free: Sequence[FreeMemory],
+    *,
+    already_there: int = 0,
+    besides: Sequence[int] = (),
+    besides_on_gpu: Sequence[int] = (),
+) -> str:
     """Which node or GPU cannot hold its part, and how much is missing, in a line; empty if all fits.
 
     Parameters: `free[rank]`, for all ranks. `already_there`: bytes of the forecast on the root's node that exist already.
-    `besides[rank]`: host memory that a rank needs and the plan does not know of.
+    `besides[rank]`: host memory that a rank needs and the plan does not know of; `besides_on_gpu[rank]`: likewise of its GPU.
     """
-    return _shortage_of_hosts(plan, free, already_there, besides) or _shortage_of_staging(plan) or _shortage_of_gpus(plan, free)
+    of_hosts = _shortage_of_hosts(plan, free, already_there, besides)
+    return of_hosts or _shortage_of_staging(plan) or _shortage_of_gpus(plan, free, besides_on_gpu)
 
 
 def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> str:
@@ -92,12 +100,12 @@ def _shortage_of_staging(plan: Plan) -> str:
     return ""
 
 
-def _shortage_of_gpus(plan: Plan, free: Sequence[FreeMemory]) -> str:
+def _shortage_of_gpus(plan: Plan, free: Sequence[FreeMemory], besides: Sequence[int]) -> str:
     ranks_of_gpu: dict[str, list[int]] = {}
     for rank, memory in enumerate(free if plan.device == "cuda" else ()):
         ranks_of_gpu.setdefault(memory.gpu_id, []).append(rank)
     for ranks in ranks_of_gpu.values():
-        needed = sum(plan.bytes_on_gpu(rank) for rank in ranks)
+        needed = sum(plan.bytes_on_gpu(rank) + (besides[rank] if besides else 0) for rank in ranks)
         available = min(free[rank].gpu_bytes for rank in ranks)
         if needed > available:
             named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

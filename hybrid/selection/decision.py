@@ -37,7 +37,8 @@ class ProductRequest:
     """The product that all ranks want.
 
     `operands`: where A and B lie. `bytes_there`: bytes of the matrices that the root holds already. `besides[rank]`: host
-    memory that a rank takes for other things. `left_out`: ranks that get no rows, where others of their node can take them.
+    memory that a rank takes for other things; `besides_on_gpu[rank]`: of its GPU's, where that multiplies. `left_out`: ranks that
+    get no rows, where others of their node can take them.
     """
 
     problem: Problem
@@ -47,6 +48,7 @@ class ProductRequest:
     blocks_2d: Placement | None = None
     bytes_there: int = 0
     besides: tuple[int, ...] = ()
+    besides_on_gpu: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
 
 
@@ -104,9 +106,9 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     choice = choose_kernel(kernel, device, request.problem, capability)
     precision = choose_precision(settings, kernel, device, capability, tallest := _tallest_row_block(request, machine))
     plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision)
-    if _memory_is_unknown(plan, machine, gpus):
+    if _memory_is_unknown(plan, machine, gpus, request):
         return Unknown(None, gpus, plan, choice.kernel)
-    needs_reserved = device == "cuda" and plan.has_row_blocks and _c_needs_reserved_memory(plan, machine.memory)
+    needs_reserved = device == "cuda" and plan.has_row_blocks and _c_needs_reserved_memory(plan, machine.memory, request)
     transport = choose_transport(plan, gpus, machine, settings)
     if isinstance(transport, Test):
         return Unknown(transport, gpus, plan, choice.kernel)
@@ -114,9 +116,10 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
         plan = replace(plan, operands=request.operands)
     there = request.bytes_there if plan.operands is request.operands else 0
-    missing = shortage(plan, machine.memory, already_there=there, besides=request.besides)
+    on_gpu = request.besides_on_gpu
+    missing = shortage(plan, machine.memory, already_there=there, besides=request.besides, besides_on_gpu=on_gpu)
     # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
-    if _memory_is_unknown(plan, machine, gpus) or (missing and not machine.free):
+    if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.free):
         return Unknown(None, gpus, plan, choice.kernel)
     placements = _place_ranks(machine, settings, gpus)
     why_so_precise = precision.reason if plan.moduli or not precision.moduli else _why_no_remainders(settings)
@@ -154,7 +157,7 @@ def _place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None
     )
 
 
-def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None]) -> bool:
+def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: ProductRequest) -> bool:
     """Whether some rank needs more of its GPU than it holds already, and has not asked how much of it is free.
 
     So the usual product, which is like the one before, asks no driver, which takes as long as a small product.
@@ -164,7 +167,7 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None])
     for rank, (memory, gpu) in enumerate(zip(machine.memory, gpus, strict=True)):
         if memory.gpu_id != (gpu.uuid if gpu else ""):
             return True
-        enough = plan.bytes_on_gpu(rank) <= memory.gpu_reserved and _bytes_of_resident_c(plan, rank) <= memory.gpu_pooled
+        enough = plan.bytes_on_gpu(rank) <= memory.gpu_reserved and _bytes_of_arrays(plan, rank, request) <= memory.gpu_pooled
         if plan.device == "cuda" and not (memory.gpu_queried or enough):
             return True
     return False
@@ -180,7 +183,8 @@ def _plan_that_fits(
         users = Counter(each.gpu_id for each in machine.memory)
         memory = max(1, min(each.gpu_bytes // users[each.gpu_id] for each in machine.memory))
         if row_blocks:  # each rank's rows of C lie there as well
-            memory = max(1, memory - problem.bytes(max(map(len, row_blocks.a)), problem.m))
+            of_c = problem.bytes(max(map(len, row_blocks.a)), problem.m)
+            memory = max(1, memory - of_c - max(request.besides_on_gpu, default=0))
     asked = PlanRequest(
         problem,
         machine.topology,
@@ -222,14 +226,15 @@ def _fits(plan: Plan, memory: int) -> bool:
     return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 
 
-def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory]) -> bool:
+def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory], request: ProductRequest) -> bool:
     """Whether the ranks' rows of C fit on the GPUs only without the buffers that earlier products left there."""
-    return any(_bytes_of_resident_c(plan, rank) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(free))
+    return any(_bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(free))
 
 
-def _bytes_of_resident_c(plan: Plan, rank: int) -> int:
-    """What the rank's GPU holds beside its buffers."""
-    return plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
+def _bytes_of_arrays(plan: Plan, rank: int, request: ProductRequest) -> int:
+    """What the rank's GPU holds beside its buffers: of row blocks C, and what is made of A and B."""
+    of_c = plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
+    return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
 
 
 def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import hybrid
+from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.row_block import BlockShapes
 from hybrid.errors import HybridError, UsageError
 
 
@@ -71,6 +73,31 @@ def test_shapes_that_do_not_fit_are_refused(comm, cupy):
     a, b = OnGpu(np.ones((3, 4))), OnGpu(np.ones((3, 4)))
     with pytest.raises(UsageError, match="a has 4 columns and b 3 rows"):
         hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm, device="cpu")
+
+
+def test_row_blocks_tell_what_is_made_of_b_on_its_gpu():
+    a, b = np.ones((3, 4), np.complex64), np.ones((4, 5), np.float32)
+    for first, second, expanded in ((a, b, 2 * 4 * 2 * 5 * 4), (b.T, a.T, 0), (b.T, b, 0)):
+        told = [
+            BlockShapes.of(
+                hybrid.RowBlock(hold(first)), hybrid.RowBlock(hold(second)), None, Gemm(), check=False, threads=lambda: 1
+            )
+            for hold in (OnGpu, np.asarray)
+        ]
+        assert [each.gpu_bytes for each in told] == [expanded, 0]
+
+
+@pytest.mark.mpi
+def test_complex_numbers_integers_and_sums_on_a_gpu_go_through_the_host_and_come_back(comm, cupy):
+    rng = np.random.default_rng(comm.rank)
+    for dtype in (np.complex128, np.int64):
+        a, b, c = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((5, 4 * comm.size), (4, 9), (5, 9)))
+        rows = [hybrid.RowBlock(OnGpu(each)) for each in (a, b, c)]
+        found = hybrid.multiply(*rows, alpha=2, beta=-1, comm=comm, device="cpu").array
+        wanted = 2 * (a @ np.concatenate(comm.allgather(b))) - c
+        assert isinstance(found, OnGpu)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found.array, wanted)
 
 
 @pytest.mark.mpi

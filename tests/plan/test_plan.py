@@ -247,6 +247,16 @@ def test_a_gpu_that_is_too_small_is_named_with_its_rank():
         refuse_shortage(plan, free)
 
 
+def test_what_arrays_take_of_a_gpu_beside_the_plan_must_fit_too():
+    plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 2), device="cuda")
+    need = plan.bytes_on_gpu(0) + 3 * MiB
+    refuse_shortage(plan, memory_for(plan, gpu_bytes=need), besides_on_gpu=(3 * MiB, 0))
+    with pytest.raises(DoesNotFit, match=r"the GPU of rank 0 on host0.*1\.0 MiB are missing"):
+        refuse_shortage(plan, memory_for(plan, gpu_bytes=need - MiB), besides_on_gpu=(3 * MiB, 0))
+    on_cpu = planned(plan.problem, plan.topology)
+    refuse_shortage(on_cpu, memory_for(on_cpu, gpu_bytes=0), besides_on_gpu=(3 * MiB, 0))
+
+
 def test_pretended_nodes_of_one_host_share_its_memory():
     plan = planned(Problem(1000, 1000, 1000), Topology.of_equal_nodes(2, 1))
     need = plan.bytes_on_node(0) + plan.bytes_on_node(1)

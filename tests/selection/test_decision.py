@@ -12,7 +12,7 @@ from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
-from hybrid.core.spans import block
+from hybrid.core.spans import Span, block
 from hybrid.errors import HybridError
 from hybrid.plan.request import OperandLocation, RowBlocks
 from hybrid.selection import agreement
@@ -107,6 +107,24 @@ def test_where_buffers_fit_and_their_check_does_not_the_check_takes_fewer_sums()
     assert cut.shares[0].holds_all
     assert cut.bytes_of_buffers(0) == uncut.bytes_of_buffers(0)
     assert 0 < cut.bytes_of_device_check(0) < uncut.bytes_of_device_check(0)
+
+
+def test_the_buffers_of_row_blocks_leave_room_for_what_is_made_of_b_on_the_gpu():
+    problem, rows = Problem(4000, 4000, 4000), (Span(0, 2000), Span(2000, 4000))
+    asked = Settings(gpu_memory=400 * MiB)
+    decisions = [
+        decide(
+            assumed_machine(asked, 2, gpus_per_node=2),
+            ProductRequest(problem, OperandLocation.ROW_BLOCKS, row_blocks=RowBlocks(rows, rows), besides_on_gpu=besides),
+            asked,
+        )
+        for besides in ((), (100 * MiB, 100 * MiB), (401 * MiB, 0))
+    ]
+    plans = [each.plan for each in decisions]
+    assert [bool(each.shortage) for each in decisions] == [False, False, True]
+    of_c = problem.bytes(2000, 4000)
+    assert plans[0].bytes_on_gpu(0) + of_c > 300 * MiB
+    assert plans[1].bytes_on_gpu(0) + of_c <= 300 * MiB
 
 
 def test_a_machine_that_lacks_nothing_is_decided_at_once():
