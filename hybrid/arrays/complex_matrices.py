@@ -35,7 +35,7 @@ def complex_view(matrix: Any) -> Any:
 def write_expanded(b: Any, rows: Span, into: Any, threads: int, *, conjugate_a: bool = False, conjugate_b: bool = False) -> None:
     """These rows of the expanded B, of real numbers, into `into`, by several threads. The conjugate of A changes signs in it,
     too, and none in A."""
-    numbers = Span(rows.lo // 2, -(-rows.hi // 2))  # of B's rows
+    numbers, whole = Span(rows.lo // 2, -(-rows.hi // 2)), complex_view(into)  # B's rows are counted
 
     def write(part: Span) -> None:
         for odd in (0, 1):
@@ -44,28 +44,22 @@ def write_expanded(b: Any, rows: Span, into: Any, threads: int, *, conjugate_a: 
             for down, across in tiles_of(b, Span(first, last)):
                 start = 2 * down.start + odd - rows.lo
                 stop = max(start, start + 2 * (down.stop - down.start) - 1)
-                _write_parts(
-                    b[down, across], into[start:stop:2, 2 * across.start : 2 * across.stop], odd, conjugate_a, conjugate_b
-                )
+                _write_parts(b[down, across], whole[start:stop:2, across], odd, conjugate_a, conjugate_b)
 
     for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, numbers, 2 * into.shape[1] * into.itemsize)):
         pass
 
 
-def _write_parts(of_b: Any, into: Any, odd: int, conjugate_a: bool, conjugate_b: bool) -> None:
+def _write_parts(of_b: Any, to: Any, odd: int, conjugate_a: bool, conjugate_b: bool) -> None:
     """Of rows of B the parts, or with `odd` those of i times them."""
-    to = complex_view(into)
     if not odd:
         to[...] = of_b
     elif of_b.dtype.kind == "c":
         to.real, to.imag = -of_b.imag, of_b.real
     else:
         to.real, to.imag = 0, of_b
-    if conjugate_b:
-        flipped = to.real if odd else to.imag
-        flipped *= -1
-    if conjugate_a and odd:
-        into *= -1
+    for part in [to.real if odd else to.imag] * conjugate_b + [to.real, to.imag] * (conjugate_a and odd):
+        part *= -1  # not the complex number, in which infinity would become NaN
 
 
 def real_operands(

@@ -52,6 +52,11 @@ class RootMatrices:
             allocated_bytes += min(of_c, result_pool.make_room(of_c))
         return cls(a.shape, b.shape, types, locations, allocated_bytes, derived_bytes=derived, primes=primes, **more)
 
+    @property
+    def gpu_bytes(self) -> int:
+        """Of what is made of B on the GPU where it lies."""
+        return self.problem.bytes(self.problem.l, self.problem.m) if self.on_gpu and self.types.complex_a else 0
+
     @cached_property
     def problem(self) -> Problem:
         """The real product that gives C."""

@@ -87,10 +87,10 @@ class BlockShapes:
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
         refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (len(a), b.shape[1]), types)
         real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # what this rank has of it
-        real_b = b.shape[0] * (1 + types.complex_a)
+        real_b, is_conjugated = b.shape[0] * (1 + types.complex_a), types.complex_b and gemm.conjugate_b
         copied = (
             real.n * real.l * _is_copied(a.array, types.operand_a, check=check),
-            real_b * real.m * (types.complex_a or _is_copied(b.array, types.operand_b, check=check)),
+            real_b * real.m * (types.complex_a or is_conjugated or _is_copied(b.array, types.operand_b, check=check)),
             real.n * real.m * (on_gpu(a.array) and check),
         )
         expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0

@@ -149,9 +149,17 @@ def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shar
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
     at_root = problem.bytes_of_matrices if matrices.on_gpu else matrices.derived_bytes if len(team.topology.nodes) > 1 else 0
     at_root += matrices.bytes_beside
-    besides = tuple(at_root if rank == root else 0 for rank in range(team.size))
+    besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in (at_root, matrices.gpu_bytes))
     location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
-    return ProductRequest(problem, location, root, bytes_there=matrices.allocated_bytes, besides=besides, left_out=left_out)
+    return ProductRequest(
+        problem,
+        location,
+        root,
+        bytes_there=matrices.allocated_bytes,
+        besides=besides,
+        besides_on_gpu=on_gpu if any(on_gpu) else (),
+        left_out=left_out,
+    )
 
 
 def _shared_operands(session: Session, matrices: RootMatrices) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:

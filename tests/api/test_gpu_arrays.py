@@ -87,6 +87,13 @@ def test_row_blocks_tell_what_is_made_of_b_on_its_gpu():
         assert [each.gpu_bytes for each in told] == [expanded, 0]
 
 
+def test_row_blocks_tell_what_is_copied_of_b():
+    a, b = np.ones((3, 4)), np.ones((4, 5), complex)
+    for first, gemm, copied in ((a, Gemm(), 0), (a, Gemm(conjugate_b=True), 1), (a + 0j, Gemm(), 2)):
+        told = BlockShapes.of(hybrid.RowBlock(first), hybrid.RowBlock(b), None, gemm, check=False, threads=lambda: 1)
+        assert told.copied_bytes == copied * b.nbytes
+
+
 @pytest.mark.mpi
 def test_complex_numbers_integers_and_sums_on_a_gpu_go_through_the_host_and_come_back(comm, cupy):
     rng = np.random.default_rng(comm.rank)
