@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -78,15 +79,22 @@ def test_each_shape_gets_what_is_its_own(monkeypatch, children, statuses, outcom
 
 
 @pytest.mark.needs("compiler", "addr2line")
-@pytest.mark.parametrize("fault", ["if (row + column == 0) c[-40] = 1;", "c[1 << 30] = 1;"])
-def test_a_fault_on_one_shape_does_not_show_on_the_others(tmp_path, capsys, fault):
-    """A store into the memory beside C, and one that ends the process."""
+@pytest.mark.parametrize(
+    ("n", "fault", "said"),
+    [
+        (32, "if (row + column == 0) c[-40] = 1;", "out of bounds: line 11"),
+        (32, "c[1 << 30] = 1;", "out of bounds: line 11"),
+        (37, "if (row == 1) c[0] = 1;", "data race: line 10 writes and line 11 writes c"),
+    ],
+)
+def test_a_fault_on_one_shape_does_not_show_on_the_others(tmp_path, capsys, n, fault, said):
+    """A store into the memory beside C, one that ends the process, and a race after a launch without any."""
     text = (SOLUTIONS / "element.cu").read_text(encoding="utf-8")
     store = "c[row * m + column] = sum;"
     assert text.count(store) == 1
     path = tmp_path / "mine.cu"
-    path.write_text(text.replace(store, f"{store}\n    if (n == 32) {{ {fault} }}"))
+    path.write_text(text.replace(store, f"{store}\n    if (n == {n}) {{ {fault} }}"))
     assert lab.work(lab.parse(["check", "element", str(path), "--stall", "60"])) == 1
     out = capsys.readouterr().out
-    assert "out of bounds: line 11" in out
+    assert re.search(said, out), out
     assert out.splitlines()[-2:] == ["4 of 6 points: right on 2 of 3 shapes", "element: 4 of 6 points"], out
