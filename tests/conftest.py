@@ -25,10 +25,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    made_by = hashlib.sha256((ROOT / "hybrid/emulation/build.py").read_bytes()).hexdigest()[:12]
+    made_by = hashlib.sha256()
+    for name in ("build.py", "cache.py"):
+        made_by.update((ROOT / "hybrid/emulation" / name).read_bytes())
     if os.access(ROOT, os.W_OK):
         os.environ.pop("HYBRID_CACHE", None)
-        os.environ["XDG_CACHE_HOME"] = str(ROOT / ".test_cache" / made_by)
+        os.environ["XDG_CACHE_HOME"] = str(ROOT / ".test_cache" / made_by.hexdigest()[:12])
 
 
 @pytest.fixture

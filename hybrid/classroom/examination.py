@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hybrid.classroom.launched import Run, launched
 from hybrid.classroom.meaning import Launch, Meaning, Pair
 from hybrid.classroom.sanitizers import race_in, stray_access_in
 from hybrid.classroom.student_file import StudentFile, StudentKernel
@@ -21,7 +21,7 @@ from hybrid.classroom.trial import Outcome, Task
 from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
-from hybrid.emulation.child import Ended, run_child
+from hybrid.emulation.child import Ended
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.requests import Site, shared_variables
@@ -31,7 +31,6 @@ from hybrid.errors import UsageError
 Sizes = tuple[int, int, int]  # n, l, m
 
 _LOOKED_FOR = {"address": "accesses out of bounds", "threads": "data races"}
-_CHILD = "hybrid.classroom.trial"
 _CHECKS = ("loads", "address", "threads", "requests")
 _LEAST, _MOST = 8, 64  # of the tile that sizes are multiples of, and not
 
@@ -61,6 +60,10 @@ class Case:
     def uncertain(self) -> set[int]:
         """Elements that several threads write."""
         return {each for outcome in self.outcomes.values() for each in outcome.several}
+
+    @property
+    def crashed(self) -> bool:
+        return len(self.outcomes) < len(ORDERS)
 
     @property
     def depends_on_order(self) -> bool:
@@ -107,7 +110,7 @@ class Trials:
             with ThreadPoolExecutor(len(_CHECKS)) as compiling:
                 built = compiling.map(lambda checks: _built(source, checks), _CHECKS)
                 libraries = dict(zip(_CHECKS, built, strict=True))
-        cases = tuple(self._case(libraries, sizes) for sizes in shapes)
+        cases = self._cases(libraries, [self._task(sizes) for sizes in shapes])
         variables = shared_variables(Path(libraries["requests"]))
         static = None if variables is None else sum(size for _, _, size in variables)
         return Examination(self.kernel, self.meaning, self.launch, cases, static)
@@ -117,7 +120,7 @@ class Trials:
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             libraries = {"trace": _built(self._source(folder), "trace")}
             task = self._task(sizes)
-            ended, found = self._run(libraries, task, "trace", ORDERS[:1])
+            ((ended, found),) = self._launched(libraries, [task], "trace", ORDERS[:1])
         outcomes = [Outcome(**_tuples(each)) for each in found]
         if not outcomes or outcomes[0].stopped:
             why = outcomes[0].why if outcomes else next(_stopped({}, ended, self.seconds), _cause(ended))
@@ -133,39 +136,47 @@ class Trials:
     def _task(self, sizes: Sizes) -> Task:
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
-        return Task("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, names, self.file.path.name)
+        return Task(
+            *("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, self.seconds),
+            names=names,
+            file_name=self.file.path.name,
+        )
 
-    def _case(self, libraries: dict[str, str], sizes: Sizes) -> Case:
-        task = self._task(sizes)
-        ended, found = self._run(libraries, task, "loads", ORDERS)
-        outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
-        case = Case(sizes, task.grid, task.block, outcomes, shared=task.shared)
-        if faults := list(_stopped(outcomes, ended, self.seconds)):
-            return replace(case, faults=tuple(faults))
-        crashed = len(outcomes) < len(ORDERS)
+    def _cases(self, libraries: dict[str, str], tasks: Sequence[Task]) -> tuple[Case, ...]:
+        first_runs = self._launched(libraries, tasks, "loads", ORDERS)
+        cases = [self._first_look(task, *run) for task, run in zip(tasks, first_runs, strict=True)]
+        unclear = [number for number, case in enumerate(cases) if not case.faults]
+        faults: dict[int, list[str]] = {number: [] for number in unclear}
         for checks, finding in (("address", stray_access_in), ("threads", race_in)):
-            checking, found = self._run(libraries, task, checks, ORDERS[:1])
-            if checking.status is None:
-                faults.append(f"{_LOOKED_FOR[checks]} could not be looked for within {self.seconds:g} s, which --stall sets")
-            elif checking.status and not found and not (crashed and faults):
-                faults.append(finding(checking) or f"it crashed: {_cause(checking)}")
-        if crashed and not faults:
-            faults.append(f"it crashed: {_cause(ended)}")
-        case = replace(case, faults=tuple(dict.fromkeys(faults)))
-        if case.is_right:
-            _, found = self._run(libraries, task, "requests", ORDERS[:1])
+            runs = self._launched(libraries, [tasks[number] for number in unclear], checks, ORDERS[:1])
+            for number, (ended, found) in zip(unclear, runs, strict=True):
+                so_far = faults[number]
+                if ended.status is None:
+                    so_far.append(f"{_LOOKED_FOR[checks]} could not be looked for within {self.seconds:g} s, which --stall sets")
+                elif ended.status and not found and not (cases[number].crashed and so_far):
+                    so_far.append(finding(ended) or f"it crashed: {_cause(ended)}")
+        for number, so_far in faults.items():
+            if cases[number].crashed and not so_far:
+                so_far.append(f"it crashed: {_cause(first_runs[number][0])}")
+            cases[number] = replace(cases[number], faults=tuple(dict.fromkeys(so_far)))
+        right = [number for number, case in enumerate(cases) if case.is_right]
+        runs = self._launched(libraries, [tasks[number] for number in right], "requests", ORDERS[:1])
+        for number, (_, found) in zip(right, runs, strict=True):
             sites = tuple(Site(**each) for outcome in found for each in outcome["sites"])
             branches = tuple(Branch(**each) for outcome in found for each in outcome["branches"])
-            case = replace(case, sites=sites, branches=branches)
-        return case
+            cases[number] = replace(cases[number], sites=sites, branches=branches)
+        return tuple(cases)
 
-    def _run(
-        self, libraries: dict[str, str], task: Task, checks: str, orders: Sequence[str]
-    ) -> tuple[Ended, list[dict[str, Any]]]:
-        tasks = [asdict(replace(task, shared_object=libraries[checks], checks=checks, order=order)) for order in orders]
-        ended = run_child(_CHILD, tasks, checks, self.seconds * len(tasks), limited=True)
-        lines = (json.loads(line) for line in ended.out.splitlines() if line.startswith('{"outcome"'))
-        return ended, [line["outcome"] for line in lines]
+    def _first_look(self, task: Task, ended: Ended, found: Sequence[dict[str, Any]]) -> Case:
+        """With faults where a launch was stopped."""
+        outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
+        faults = tuple(_stopped(outcomes, ended, self.seconds))
+        return Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, faults=faults)
+
+    def _launched(self, libraries: dict[str, str], tasks: Sequence[Task], checks: str, orders: Sequence[str]) -> list[Run]:
+        """Of each task, in all of these orders."""
+        named = [replace(task, shared_object=libraries[checks], checks=checks) for task in tasks]
+        return launched([[replace(task, order=order) for order in orders] for task in named], checks, self.seconds)
 
 
 def _built(source: Path, checks: str) -> str:

@@ -30,6 +30,7 @@ class Try:
     ranks: int
     outcomes: tuple[dict[str, Any], ...]
     why: str
+    has_no_end: bool = False
 
     @property
     def faults(self) -> list[str]:
@@ -46,11 +47,19 @@ class Try:
 
 
 def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
-    """UsageError where the file cannot be read, HybridError where there is no mpirun."""
+    """On each number of ranks up to one that does not end: more would only wait as long again.
+
+    UsageError where the file cannot be read, HybridError where there is no mpirun.
+    """
     if not Path(path).is_file():
         raise UsageError(f"{path} cannot be read: it is no file")
+    tries: list[Try] = []
     try:
-        return [_on(ranks, exercise, path, seconds, seed) for ranks in _RANKS]
+        for ranks in _RANKS:
+            tries.append(_on(ranks, exercise, path, seconds, seed))
+            if tries[-1].has_no_end:
+                break
+        return tries
     except FileNotFoundError as missing:
         raise HybridError(f"the exercise {exercise.name} needs MPI: {missing}") from None
 
@@ -62,15 +71,17 @@ def told(tries: list[Try]) -> list[str]:
         rows = [f"{'×'.join(map(str, one['sizes']))}: rows {', '.join(map(str, one['rows']))}" for one in each.outcomes]
         lines.append(f"{counted(each.ranks, 'rank')}  {'; '.join(rows)}")
         lines += [f"  * {fault}" for fault in each.faults]
+    if tries[-1].has_no_end and tries[-1].ranks != _RANKS[-1]:
+        lines.append("more ranks were not tried")
     return lines
 
 
 def judged(tries: list[Try]) -> list[Part]:
     """Of each part what it is, the points it got, and those there are."""
     right = sum(not each.faults for each in tries)
-    shared = right == len(tries) and all(each.is_shared for each in tries)
+    shared = right == len(_RANKS) and all(each.is_shared for each in tries)
     return [
-        (f"right on {right} of {len(tries)} numbers of ranks", _RIGHT_POINTS * right // len(tries), _RIGHT_POINTS),
+        (f"right on {right} of {len(_RANKS)} numbers of ranks", _RIGHT_POINTS * right // len(_RANKS), _RIGHT_POINTS),
         ("each rank multiplies its share of the rows, and no more", _SHARED_POINTS * shared, _SHARED_POINTS),
     ]
 
@@ -91,16 +102,18 @@ def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> T
             start_new_session=True,
             preexec_fn=limits(seconds, ranks=True),
         )
+        has_no_end = False
         try:
             out, why = process.communicate(timeout=seconds)[0].decode(errors="replace"), ""
         except subprocess.TimeoutExpired:
+            has_no_end = True
             why = f"it had not ended after {seconds} s: does every rank take part in each collective call?"
         finally:
             _end(process)
         if not why and process.returncode:
             why = _cause(out)
         lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-        return Try(ranks, tuple(map(json.loads, lines)), why)
+        return Try(ranks, tuple(map(json.loads, lines)), why, has_no_end)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from hybrid.core.text import ranges
 from hybrid.devices.kernel_cache import trust_own_cache_only
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
-from hybrid.emulation.build import cache_folder, compiler
+from hybrid.emulation.build import compiler
+from hybrid.emulation.cache import cache_folder
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.ranks.heartbeat import busy
 

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import platform
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from hybrid.core import private_folder
+from hybrid.emulation.cache import NO_ROOM, cache_key, cached
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.sources import KERNELS
@@ -25,14 +22,15 @@ HERE = Path(__file__).resolve().parent
 # they want one. No warnings: nvcc gives those.
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _LINES = ("-g1", "-gdwarf-4")  # of version 5, addr2line sometimes names the wrong file
+_TO_THREAD_SANITIZER = ("-O1", "-g1", "-fsanitize=thread")
 _KERNEL = {
     "": ("-O2",),
     "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
     "address": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
-    "threads": ("-O1", "-g1", "-fsanitize=thread"),
+    "threads": _TO_THREAD_SANITIZER,
     # Not -O0, where every use of a variable that a lambda captures is a counted access, and kernels take minutes. At -O1 two
     # loads of the same element may be merged, as nvcc may do, too.
-    "loads": ("-O1", "-fsanitize=thread"),
+    "loads": _TO_THREAD_SANITIZER,
     "requests": ("-O1", *_LINES, "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp"),
     "trace": ("-O0", *_LINES, "-fsanitize=thread"),  # each turn of a loop by itself
 }
@@ -46,7 +44,6 @@ _LINK = {
     "threads": ("-fsanitize=thread",),
 }
 CHECKS = tuple(_KERNEL)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk, a full quota
 
 
 def compiler() -> str:
@@ -97,8 +94,9 @@ def build(
         f"{{ return cuda_on_cpu::start({expression}, launch, arrays, count, error, error_size); }}\n"
         for i, expression in enumerate(expressions)
     )
-    headers = sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")})
-    key = cache_key(program, flags, entries, source, *headers, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+    headers = [*sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")}), *sorted(HERE.glob("*.h"))]
+    key = cache_key(program, flags, entries, source, *headers)
+    runtime = (checks, _runtime_flags(checks), *sorted(HERE.glob("*.cpp")))
     name = source.stem + (f"-{checks}" if checks else "")
 
     def compile_in(folder: Path, log: Path) -> Path:
@@ -108,13 +106,17 @@ def build(
         short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
         include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
         compile_file(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], log)
+        return folder / "kernel.o"
+
+    def link_in(folder: Path, log: Path) -> Path:
+        kernel = cached(f"{source.stem}-{key}.o", compile_in)  # checks with the same flags share it
         first, last, *others = _runtime(program, checks)
-        objects = [first, folder / "kernel.o", last, *others]  # their order in .bss, which runtime.cpp relies on
+        objects = [first, kernel, last, *others]  # their order in .bss, which runtime.cpp relies on
         link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
         compile_file(program, source.name, link, log)
         return folder / "library.so"
 
-    return cached(f"{name}-{key}.so", compile_in)
+    return cached(f"{name}-{cache_key(program, key, *runtime)}.so", link_in)
 
 
 @cache
@@ -138,9 +140,9 @@ def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
 
 
 def _runtime(program: str, checks: str) -> list[Path]:
-    """The object files that are linked to every kernel, compiled once."""
-    flags = (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
-    key = cache_key(program, flags, checks, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
+    """The object files that are linked to every kernel, compiled once for all checks that need the same flags."""
+    flags = _runtime_flags(checks)
+    key = cache_key(program, flags, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
 
     def compile_in(folder: Path, log: Path, name: str) -> Path:
         source = HERE / f"{name}.cpp"
@@ -152,6 +154,10 @@ def _runtime(program: str, checks: str) -> list[Path]:
 
     names = ("first", "last", "runtime", *_OWN.get(checks, ()))
     return [cached(f"{name}-{key}.o", partial(compile_in, name=name)) for name in names]
+
+
+def _runtime_flags(checks: str) -> tuple[str, ...]:
+    return (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
 
 
 def compile_file(program: str, what: str, arguments: Sequence[str], log: Path) -> str:
@@ -169,86 +175,12 @@ def compile_file(program: str, what: str, arguments: Sequence[str], log: Path) -
         raise EmulationError("build", f"the compiler {program} cannot be run: {one_line(error)}") from None
     if not done.returncode:
         return done.stderr
-    for code in _NO_ROOM:
+    for code in NO_ROOM:
         if os.strerror(code) in done.stderr:
             raise OSError(code, os.strerror(code), folder)
     log.write_text(f"{program} {' '.join(arguments)}\n{done.stdout}{done.stderr}", encoding="utf-8")
     lines = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines() or ["no message"]
     raise EmulationError("build", f"{what} does not compile for the CPU: {lines[0].strip()} (all of it: {log})")
-
-
-def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
-    """The file `name` of the cache: as this user has compiled it, else as `compile_in` a temporary folder makes it.
-
-    Where the cache has no room for it, it is kept among the temporary files. DeviceUnavailable if that fails, too.
-    """
-    folder = cache_folder()
-    try:
-        return _kept(folder / name, compile_in)
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise _unusable(str(folder), error) from None
-        full = OSError(error.errno, error.strerror, str(folder))
-    where = str(folder)
-    try:
-        other = private_folder.temporary_folder("emulation")
-        where = f"{folder}, nor in {other}" if other != folder else where
-        kept = _kept(other / name, compile_in)
-    except OSError as error:
-        raise _unusable(where, error) from None
-    private_folder.say_elsewhere(other, full)
-    return kept
-
-
-def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
-    """Moved there atomically: ranks may compile the same at once. What others could have put there is replaced."""
-    if not private_folder.is_own(path):
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as folder:
-            file = compile_in(Path(folder), path.with_suffix(".log"))
-            file.chmod(0o700)
-            os.replace(file, path)
-    return path
-
-
-def cache_folder() -> Path:
-    """The private folder of compiled libraries, created if needed. DeviceUnavailable if that fails."""
-    try:
-        return private_folder.cache_folder("emulation")
-    except OSError as error:
-        raise _unusable("the cache, nor in the folder for temporary files", error) from None
-
-
-def _unusable(where: str, error: OSError) -> DeviceUnavailable:
-    why = error.strerror or one_line(error)
-    room = "make room there, or " if error.errno in _NO_ROOM else ""
-    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set HYBRID_CACHE")
-
-
-def cache_key(program: str, *parts: object) -> str:
-    """A hash of all that a library depends on: texts, files' contents, the compiler and the CPU."""
-    digest = hashlib.sha256()
-    for part in (_version(program), _cpu(), *parts):
-        content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
-        digest.update(len(content).to_bytes(8, "little") + content)
-    return digest.hexdigest()[:20]
-
-
-@cache
-def _version(path: str) -> str:
-    try:
-        return subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
-    except OSError as error:
-        raise EmulationError("build", f"the compiler {path} cannot be run: {one_line(error)}") from None
-
-
-@cache
-def _cpu() -> str:
-    """The model and the features of this CPU, on which -march=native depends."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
 
 
 def native() -> tuple[str, ...]:

@@ -4,6 +4,12 @@
 //
 // The kernel's source is compiled inside an anonymous namespace, so all standard headers that it needs must be included here.
 #pragma once
+#if !defined(WHOLE_PROGRAM) && __has_include(<bits/c++config.h>)
+// GCC's math.h also brings C++17's special functions (std::beta and the like), which CUDA has not. Reading them takes longer than
+// all other headers together, for every kernel that is compiled.
+#include <bits/c++config.h>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#endif
 #include <float.h>
 #include <limits.h>
 #include <math.h>

@@ -133,6 +133,10 @@ void* main_context;
 ucontext_t main_context;
 #endif
 [[maybe_unused]] void *main_race_checker, *main_fake_stack;
+// TSan's records of fibers. Each takes more than a megabyte, and longer to make than most launches to run: so the next launch takes
+// them, too, whose blocks begin after all that came before. A failure leaves threads within the kernel's functions, and records
+// that say so.
+[[maybe_unused]] std::vector<void*> race_checkers;
 [[maybe_unused]] const void* main_stack;
 [[maybe_unused]] size_t main_stack_bytes;
 
@@ -537,7 +541,8 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         fiber.block_barriers = fiber.warp_syncs = 0;
         prepare(fiber, i);
 #ifdef CHECKS_THREADS
-        fiber.race_checker = __tsan_create_fiber(0);
+        if (i == race_checkers.size()) race_checkers.push_back(__tsan_create_fiber(0));
+        fiber.race_checker = race_checkers[i];
 #endif
     }
 
@@ -576,7 +581,10 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     }
     current = nullptr;
 #ifdef CHECKS_THREADS
-    for (unsigned i = 0; i < threads * clustered; ++i) __tsan_destroy_fiber(fibers[i].race_checker);
+    if (!failure.empty()) {
+        for (void* each : race_checkers) __tsan_destroy_fiber(each);
+        race_checkers.clear();
+    }
 #endif
     return report(error, error_size);
 }

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybrid.emulation.build import COMMON, HERE, POISON, cache_key, cached, compile_file, compiler, native, takes
+from hybrid.emulation.build import COMMON, HERE, POISON, compile_file, compiler, native, takes
+from hybrid.emulation.cache import cache_key, cached
 from hybrid.emulation.child import limits
 
 # In the order of what they need at their beginning.

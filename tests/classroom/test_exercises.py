@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.selection import exhaustive
 
+from hybrid.classroom import rank_exercise
 from hybrid.classroom.exercise import EXERCISES, named
 from hybrid.commands import lab
 from hybrid.errors import UsageError
@@ -78,27 +79,46 @@ def test_all_are_listed_and_an_unknown_one_is_refused(capsys):
         ran(capsys, "start", "tile")
 
 
+ALL_RANKS = (1, 2, 3, 4)
+TWO_AT_MOST = (1, 2)  # tell most errors as well, with three processes in place of ten
+
+
 @pytest.mark.launcher
 @pytest.mark.parametrize(
-    ("old", "new", "said", "points"),
+    ("old", "new", "said", "ranks", "points"),
     [
-        ("comm.bcast(b)", "b if comm.rank == 0 else None", "ranks", 1),
-        ("np.array_split(a, comm.size)", "[a] + [a[:0]] * (comm.size - 1)", "rows 24, 0", 6),
-        ("np.concatenate(parts)", "np.concatenate(parts[::-1])", "elements are wrong, the first is C[", 1),
-        ("np.concatenate(parts)", "parts[0]", "C is 12×8, and should be 24×8", 1),
-        ("np.concatenate(parts)", "None", "rank 0 returns None", 0),
-        ("comm.gather(product(rows, b))", "comm.gather(product(rows, b)) if comm.rank else [product(rows, b)]", "should be", 1),
-        ("def multiply", "def product", "has no function multiply", 0),
-        ("np.array_split(a, comm.size)", "np.split(a, comm.size)", "ValueError: array split does not result in an equal", 1),
-        ("b = comm.bcast(b)", "b = comm.bcast(b) if comm.rank < 2 else comm.recv()", "does every rank take part", 3),
+        ("comm.bcast(b)", "b if comm.rank == 0 else None", "ranks", TWO_AT_MOST, 3),
+        ("np.array_split(a, comm.size)", "[a] + [a[:0]] * (comm.size - 1)", "rows 24, 0", ALL_RANKS, 6),
+        ("np.concatenate(parts)", "np.concatenate(parts[::-1])", "elements are wrong, the first is C[", TWO_AT_MOST, 3),
+        ("np.concatenate(parts)", "parts[0]", "C is 12×8, and should be 24×8", TWO_AT_MOST, 3),
+        ("np.concatenate(parts)", "None", "rank 0 returns None", TWO_AT_MOST, 0),
+        (
+            "comm.gather(product(rows, b))",
+            "comm.gather(product(rows, b)) if comm.rank else [product(rows, b)]",
+            "should be",
+            TWO_AT_MOST,
+            3,
+        ),
+        ("def multiply", "def product", "has no function multiply", TWO_AT_MOST, 0),
+        (
+            "np.array_split(a, comm.size)",
+            "np.split(a, comm.size)",
+            "ValueError: array split does not result in an equal",
+            ALL_RANKS,
+            1,
+        ),
+        ("b = comm.bcast(b)", "b = comm.bcast(b) if comm.rank < 2 else comm.recv()", "does every rank take part", ALL_RANKS, 3),
     ],
 )
-def test_errors_of_a_program_of_ranks_are_told(tmp_path, capsys, old, new, said, points):
+def test_errors_of_a_program_of_ranks_are_told(monkeypatch, tmp_path, capsys, old, new, said, ranks, points):
+    monkeypatch.setattr(rank_exercise, "_RANKS", ranks)
     text = (SOLUTIONS / "ranks.py").read_text(encoding="utf-8")
     assert old in text
     path = tmp_path / "mine.py"
     path.write_text(text.replace(old, new), encoding="utf-8")
-    code, out = ran(capsys, "check", "ranks", str(path), "--stall", "10")
+    seconds = "6" if "take part" in said else "60"  # which ranks that wait for each other take, each of them a core
+    code, out = ran(capsys, "check", "ranks", str(path), "--stall", seconds)
     assert code == 1
     assert said in out
     assert out.splitlines()[-1] == f"ranks: {points} of 10 points", out
+    assert ("more ranks were not tried" in out) == ("take part" in said)

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
 from hybrid.emulation import build as building
-from hybrid.emulation.build import build_plain, c_compiler, cache_folder, compiler
+from hybrid.emulation import cache
+from hybrid.emulation.build import build_plain, c_compiler, compiler
+from hybrid.emulation.cache import cache_folder, cached
+from hybrid.emulation.errors import EmulationError
 
 SOURCE = "int answer(void) { return 42; }\n"
 
@@ -71,3 +76,68 @@ def test_a_library_is_private_under_any_umask(folder, tmp_path):
     finally:
         os.umask(before)
     assert library.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_that_want_the_same_at_once_get_what_the_first_makes(monkeypatch, folder, fails):
+    """Also its error: after an interrupt none of them begins anew."""
+    begun, waited_for, made = Event(), Event(), []
+
+    class Watched(Future):
+        def result(self, timeout=None):
+            waited_for.set()
+            return super().result(timeout)
+
+    def make(where, log):
+        made.append(where)
+        begun.set()
+        assert waited_for.wait(60)
+        if fails:
+            raise EmulationError("build", "interrupted")
+        (where / "answer").write_text("42")
+        return where / "answer"
+
+    def ask():
+        try:
+            return cached("answer.txt", make)
+        except EmulationError as error:
+            return str(error)
+
+    monkeypatch.setattr(cache, "Future", Watched)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(ask)
+        assert begun.wait(60)
+        second = threads.submit(ask)
+        answers = [first.result(60), second.result(60)]
+    assert answers == 2 * ["interrupted" if fails else folder / "answer.txt"]
+    assert len(made) == 1
+
+
+@pytest.mark.needs("compiler")
+def test_checks_with_the_same_flags_share_what_is_compiled(monkeypatch, tmp_path):
+    """Counting loads and looking for races take the same machine code, linked to another runtime."""
+    compiled = []
+    compile_file = building.compile_file
+
+    def watched(program, what, arguments, log):
+        if "-c" in arguments:
+            compiled.append(what)
+        return compile_file(program, what, arguments, log)
+
+    monkeypatch.setattr(building, "compile_file", watched)
+    source = tmp_path / "shared.cu"
+    source.write_text(f"// {os.urandom(8).hex()}\n__global__ void nothing() {{}}\n")
+    libraries = {building.build(source, [], checks=checks) for checks in ("loads", "threads", "address", "loads")}
+    assert len(libraries) == 3
+    assert compiled.count("shared.cu") == 2
+
+
+@pytest.mark.needs("compiler")
+def test_libraries_with_another_runtime_have_another_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(building, "cached", lambda name, make: name)
+    source = tmp_path / "linked.cu"
+    source.write_text("")
+    before = building.build(source, [])
+    assert building.build(source, []) == before
+    monkeypatch.setattr(building, "_RUNTIME", {"": ("-DCHANGED",)})
+    assert building.build(source, []) != before

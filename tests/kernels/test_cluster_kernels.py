@@ -111,18 +111,26 @@ FAULTS = [
 ]
 
 
+SHAPE = 300, 900, 300, 2  # rows, inner, columns, moduli
+
+
+@pytest.fixture(scope="module")
+def without_fault(kernels):
+    """Operands, and what is right."""
+    matrices = operands(np.random.default_rng(0), *SHAPE)
+    return matrices, multiplied(kernels, 80, matrices, SHAPE[0], SHAPE[1], SHAPE[3])
+
+
 @pytest.mark.parametrize(("old", "new"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
-def test_faults_are_found(tmp_path, rng, kernels, old, new):
+def test_faults_are_found(tmp_path, without_fault, old, new):
     text = (KERNELS / "products.cu").read_text()
     assert old in text
     (tmp_path / "products.cu").write_text(text.replace(old, new))
     faulty = EmulatedKernel(tmp_path / "products.cu", "products")
-    shape = 300, 900, 300, 2
-    matrices = operands(rng, *shape)
-    expected = multiplied(kernels, 80, matrices, shape[0], shape[1], shape[3])
+    matrices, expected = without_fault
     for order, copies in WAYS:
         try:
-            got = multiplied(faulty, 90, matrices, shape[0], shape[1], shape[3], order=order, copies=copies, seed=5)
+            got = multiplied(faulty, 90, matrices, SHAPE[0], SHAPE[1], SHAPE[3], order=order, copies=copies, seed=5)
         except EmulationError:
             return
         if not np.array_equal(got, expected):

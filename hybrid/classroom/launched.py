@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""Carries out a kernel's launches in child processes, which may crash or hang: in one, as long as nothing is found."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hybrid.classroom.trial import Task
+from hybrid.emulation.child import Ended, run_child
+
+_CHILD = "hybrid.classroom.trial"
+_START = 10  # seconds that a child may take besides its launches
+
+Run = tuple[Ended, list[dict[str, Any]]]
+
+
+def launched(groups: Sequence[Sequence[Task]], checks: str, seconds: float) -> list[Run]:
+    """Of each group of launches on one shape how it ended, and outcomes: fewer where a launch ended its process.
+
+    `seconds`: that each launch may take. The status of a group is None where one took longer.
+    Starting a process takes longer than most launches. So groups share one, but none comes after a group in which a fault was
+    found, which may have harmed the process: see `main` of trial.py.
+    """
+    runs: list[Run] = []
+    while len(runs) < len(groups):
+        pending = groups[len(runs) :]
+        tasks = [asdict(task) for group in pending for task in group]
+        ended = run_child(_CHILD, tasks, checks, (seconds + 1) * len(tasks) + _START, limited=True)
+        if ended.status == -signal.SIGALRM:  # sent by the child's own clock
+            ended = Ended(ended.out, ended.err, None)
+        runs += _by_group(ended, list(map(len, pending)))
+    return runs
+
+
+def _by_group(ended: Ended, sizes: Sequence[int]) -> Iterator[Run]:
+    """What a child of groups of these sizes wrote on each that it has begun; on the first in any case."""
+    lines = [line for line in ended.out.splitlines() if line.startswith(('{"places"', '{"outcome"'))]
+    for number, size in enumerate(sizes):
+        of_group: list[str] = []
+        outcomes: list[dict[str, Any]] = []
+        while lines and len(outcomes) < size:
+            of_group.append(lines.pop(0))
+            line = json.loads(of_group[-1])
+            if "outcome" in line:
+                outcomes.append(line["outcome"])
+        if number and not of_group:
+            return
+        is_complete = len(outcomes) == size
+        yield Ended("\n".join(of_group), ended.err, 0 if is_complete else ended.status), outcomes
+        if not is_complete:
+            return

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""What the compiler has made, kept on disk under names that tell all that it depends on."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import platform
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
+
+from hybrid.core import private_folder
+from hybrid.emulation.errors import EmulationError
+from hybrid.errors import DeviceUnavailable, one_line
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk, a full quota
+_lock = threading.Lock()
+_being_made: dict[Path, Future[Path]] = {}
+
+
+def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
+    """The file `name` of the cache: as this user has compiled it, else as `compile_in` a temporary folder makes it.
+
+    Where the cache has no room for it, it is kept among the temporary files. DeviceUnavailable if that fails, too.
+    """
+    folder = cache_folder()
+    try:
+        return _kept(folder / name, compile_in)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise _unusable(str(folder), error) from None
+        full = OSError(error.errno, error.strerror, str(folder))
+    where = str(folder)
+    try:
+        other = private_folder.temporary_folder("emulation")
+        where = f"{folder}, nor in {other}" if other != folder else where
+        kept = _kept(other / name, compile_in)
+    except OSError as error:
+        raise _unusable(where, error) from None
+    private_folder.say_elsewhere(other, full)
+    return kept
+
+
+def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
+    """Moved there atomically: ranks may compile the same at once. What others could have put there is replaced.
+
+    Threads of one process that want the same at once get what the first of them makes, or its error.
+    """
+    if private_folder.is_own(path):
+        return path
+    with _lock:
+        others, mine = _being_made.get(path), Future[Path]()
+        if others is None:
+            _being_made[path] = mine
+    if others is not None:
+        return others.result()
+    try:
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as folder:
+            file = compile_in(Path(folder), path.with_suffix(".log"))
+            file.chmod(0o700)
+            os.replace(file, path)
+        mine.set_result(path)
+    except BaseException as error:
+        mine.set_exception(error)
+        raise
+    finally:
+        with _lock:
+            del _being_made[path]
+    return path
+
+
+def cache_folder() -> Path:
+    """The private folder of compiled libraries, created if needed. DeviceUnavailable if that fails."""
+    try:
+        return private_folder.cache_folder("emulation")
+    except OSError as error:
+        raise _unusable("the cache, nor in the folder for temporary files", error) from None
+
+
+def _unusable(where: str, error: OSError) -> DeviceUnavailable:
+    why = error.strerror or one_line(error)
+    room = "make room there, or " if error.errno in NO_ROOM else ""
+    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set HYBRID_CACHE")
+
+
+def cache_key(program: str, *parts: object) -> str:
+    """A hash of all that a library depends on: texts, files' contents, the compiler and the CPU."""
+    digest = hashlib.sha256()
+    for part in (_version(program), _cpu(), *parts):
+        content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()[:20]
+
+
+@cache
+def _version(path: str) -> str:
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    except OSError as error:
+        raise EmulationError("build", f"the compiler {path} cannot be run: {one_line(error)}") from None
+
+
+@cache
+def _cpu() -> str:
+    """The model and the features of this CPU, on which -march=native depends."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
