@@ -8,7 +8,7 @@ pause, so that the GPU's power limit shows. Every way's product is compared with
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -91,15 +91,6 @@ def _alone(way: Way, seconds: float) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def _timed(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds):
-        in_turn = list(ways.items())
-        for name, way in in_turn[number % len(ways) :] + in_turn[: number % len(ways)]:
-            times[name].append(records.seconds_of(way))
-    return times
-
-
 def measured(options: argparse.Namespace) -> Iterator[records.Line]:
     gpu = usable_gpus()[0].name if options.device == "cuda" else None
     for n, l, m in options.sizes:
@@ -111,7 +102,7 @@ def measured(options: argparse.Namespace) -> Iterator[records.Line]:
         for name, way in ways.items():
             for _ in range(2):  # the second call of ours builds what later ones launch
                 check.refuse_wrong(name, way())
-        times = _timed(ways, options.rounds)
+        times = records.in_turns(ways, options.rounds)
         for name, way in ways.items():
             yield {
                 **dict(zip("nlm", shape, strict=True)),
