@@ -60,6 +60,9 @@ def multiply(
     check: bool | str | None = None,
     on_fault: str | None = None,
     threads: int | None = None,
+    transport: str | None = None,
+    host_memory: int | str | None = None,
+    gpu_memory: int | str | None = None,
 ) -> Any:
     """Multiply two matrices by all ranks of a communicator: alpha · op(a) · op(b) + beta · c.
 
@@ -88,7 +91,7 @@ def multiply(
         rounded to the result's type once.
     kernel
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
-        HYBRID_KERNEL, HYBRID_DEVICE, HYBRID_PRECISION, HYBRID_CHECK, HYBRID_ON_FAULT and HYBRID_THREADS, and to the defaults.
+        the environment (HYBRID_KERNEL for this one), and to the defaults.
     device
         "auto", "cpu", "cuda" or "emulate".
     precision
@@ -103,6 +106,10 @@ def multiply(
         device was wrong, and where. What stays wrong is refused: CheckFailed.
     threads
         CPU threads of each rank.
+    transport
+        How operands reach GPUs: "auto", "host", "peers" or "nccl".
+    host_memory, gpu_memory
+        Bytes that may be used of each node's memory, and of each GPU's: a number, or a text such as "4G".
 
     Returns
     -------
@@ -120,7 +127,8 @@ def multiply(
     session = session_of(team_of(comm))
     team = session.team
     root = as_int(root)
-    flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads}
+    flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads,
+             "transport": transport, "host_memory": host_memory, "gpu_memory": gpu_memory}  # fmt: skip
     gemm = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b,
             "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
     operands = a, b, c

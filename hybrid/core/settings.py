@@ -59,6 +59,7 @@ class Settings:
 _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fields(Settings))
 _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts/ and slurm/
 _PREFIX = "HYBRID_"
+_IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4G
 _RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
 _OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", *_OF_SCRIPTS))
 ALLOWED = {
@@ -102,6 +103,8 @@ def _validated(setting: Field[Any], value: Any) -> Any:
     if setting.name == "check":
         return _as_check(value)
     kind = type(setting.default)
+    if setting.name.endswith(_IN_BYTES) and isinstance(value, str):
+        value = parse_bytes(value)
     accepted = (float, int) if kind is float else (kind,)
     if type(value) not in accepted:
         raise UsageError(f"{setting.name} must be {_TYPE_NAMES[kind]}, not {value!r}")
@@ -166,7 +169,7 @@ def _parse(variable: str, text: str, setting: Field[Any]) -> Any:
             return lowered in _YES
         raise UsageError(f"{variable}={text!r} is neither 1 nor 0")
     try:
-        value = parse_bytes(text) if variable.endswith(("_BYTES", "_MEMORY")) else kind(text)
+        value = parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text)
     except ValueError:
         raise UsageError(f"{variable}={text!r} is not a number") from None
     try:

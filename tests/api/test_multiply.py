@@ -674,3 +674,25 @@ def test_an_out_of_one_row_or_column_may_have_any_stride():
 def test_a_row_block_says_what_it_was_given(array, says):
     with pytest.raises(UsageError, match=says):
         hybrid.RowBlock(array)
+
+
+@pytest.mark.parametrize("memory", [9000, "9k", np.int64(9000)])
+def test_memory_may_be_limited_for_one_call(rng, memory):
+    a, b = rng.standard_normal((60, 50)), rng.standard_normal((50, 40))
+    with pytest.raises(DoesNotFit, match="missing"):
+        hybrid.multiply(a, b, host_memory=memory)
+    np.testing.assert_allclose(hybrid.multiply(a, b, host_memory="2G"), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"host_memory": "much"}, "'much' is not a number of bytes"),
+        ({"gpu_memory": -1}, "gpu_memory must not be negative"),
+        ({"gpu_memory": 1.5}, "gpu_memory must be a whole number"),
+        ({"transport": "peer"}, "did you mean 'peers'"),
+    ],
+)
+def test_wrong_memory_and_transports_are_refused(options, says):
+    with pytest.raises(UsageError, match=says):
+        hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), **options)
