@@ -14,13 +14,14 @@ from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
 from hybrid.devices.cuda_check import CudaCheckOperations
-from hybrid.devices.cuda_events import OpenedEvent, OperationEnd
+from hybrid.devices.cuda_events import OperationEnd
 from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
+from hybrid.devices.cuda_ipc import CudaIpc
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
 from hybrid.devices.cuda_queues import CudaQueues
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 from hybrid.devices.pinned_memory import pinned_memory
-from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
+from hybrid.errors import DoesNotFit
 from hybrid.kernels.catalogue import Kernel
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
@@ -32,7 +33,7 @@ _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out
 _PRIORITIES = {"allgather": -2, "prepare": -2, "multiply": -1}
 
 
-class CudaDevice:
+class CudaDevice(CudaIpc):
     """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory."""
 
     name = "cuda"
@@ -41,9 +42,8 @@ class CudaDevice:
     def __init__(self, gpu: Gpu) -> None:
         import cupy
 
+        super().__init__(cupy, cupy.cuda.Device(gpu.index))
         self.gpu = gpu
-        self._cupy, self._runtime = cupy, cupy.cuda.runtime
-        self._device = cupy.cuda.Device(gpu.index)
         with self._device:
             streams = {
                 phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
@@ -51,7 +51,6 @@ class CudaDevice:
             }
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
-        self._ipc_events: list[Any] = []
         self._multiplications: dict[tuple[str, str], Any] = {}
         self._multiply: Any = None
         self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event, end event
@@ -159,43 +158,12 @@ class CudaDevice:
             self._runtime.memset(memory.ptr, 0xFF, memory.size if hasattr(memory, "size") else memory.mem.size)
             self._device.synchronize()
 
-    def handle(self, memory: Any) -> Any:
-        return self._runtime.ipcGetMemHandle(memory.ptr), memory.size
-
-    def open(self, handle: Any) -> Any:
-        memory_handle, size = handle
-        try:
-            with self._device:
-                address = self._runtime.ipcOpenMemHandle(memory_handle)
-        except self._runtime.CUDARuntimeError as error:
-            raise DeviceUnavailable(f"the memory of another rank's GPU cannot be opened ({one_line(error)})") from None
-        return self._cupy.cuda.UnownedMemory(address, size, self, self.gpu.index)
-
-    def close(self, memory: Any) -> None:
-        with self._device:
-            self._runtime.ipcCloseMemHandle(memory.ptr)
-
-    def make_ipc_events(self, count: int) -> Any:
-        with self._device:
-            self._ipc_events = [self._cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in range(count)]
-            return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._ipc_events]
-
-    def record_ipc_event(self, number: int, event: Event) -> None:
-        # On the operation's own stream. On another stream that waits for it, the event would be recorded only in this process's
-        # next time slice where several processes share a GPU.
-        with self._device:
-            self._ipc_events[number].record(event.stream)
-
     def done(self, event: Event) -> bool:
         with self._device:
             status = self._runtime.eventQuery(event.ptr)
         if status not in (_SUCCESS, _NOT_READY):
             raise self._runtime.CUDARuntimeError(status)
         return status == _SUCCESS
-
-    def open_ipc_events(self, handle: Any) -> list[Event]:
-        with self._device:
-            return [OpenedEvent(self._runtime, event_handle) for event_handle in handle]
 
     def load_collectives(self) -> None:
         load_nccl()

@@ -13,7 +13,7 @@ from hybrid.devices.buffers import Buffers
 from hybrid.plan.check_layout import Piece, check_layout, group_columns
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import RankPlacement
+from hybrid.selection.placement import RankPlacement
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import Check, Findings, InMemory, Suspect, WrongCopy, judge, wrong_copies

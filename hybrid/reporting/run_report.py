@@ -13,7 +13,8 @@ from hybrid.plan.plan import Plan
 
 if TYPE_CHECKING:
     from hybrid.execution.outcome import Outcome
-    from hybrid.selection.decision import Decision, RankPlacement
+    from hybrid.selection.decision import Decision
+    from hybrid.selection.placement import RankPlacement
     from hybrid.verification.check import Check
 
 SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line

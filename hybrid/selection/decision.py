@@ -14,9 +14,7 @@ from dataclasses import replace
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.settings import Settings
-from hybrid.devices.cuda_gpus import Gpu, choose_gpus
-from hybrid.errors import DeviceUnavailable
-from hybrid.host.threads import Threads
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
 from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.grid import Placement
@@ -25,7 +23,8 @@ from hybrid.plan.planning import make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks, TilingRequest
 from hybrid.selection.grid import choose_grid
 from hybrid.selection.kernel import choose_kernel, kernel_asked_for
-from hybrid.selection.machine import Inventory, Machine, Test, threads_of_ranks
+from hybrid.selection.machine import Machine, Test
+from hybrid.selection.placement import RankPlacement, choose_device, place_ranks
 from hybrid.selection.precision import Precision, choose_precision, native_speed
 from hybrid.selection.transport import choose_transport, may_leave_out
 
@@ -50,23 +49,6 @@ class ProductRequest:
     besides: tuple[int, ...] = ()
     besides_on_gpu: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
-
-
-@record
-class RankPlacement:
-    """Where one rank works."""
-
-    rank: int
-    host: str
-    cores: tuple[int, ...]
-    threads: Threads
-    gpu: Gpu | None = None
-    shares_gpu_with: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"rank {self.rank} on {self.host}" + (f", {self.gpu.name} {self.gpu.uuid}" if self.gpu else "")
 
 
 @record
@@ -99,7 +81,7 @@ class Unknown:
 def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Decision | Unknown:
     """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable where what is asked for cannot be had."""
     kernel = kernel_asked_for(settings)
-    chosen, device_reason = _choose_device(settings, kernel, machine.ranks)
+    chosen, device_reason = choose_device(settings, kernel, machine.ranks)
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
@@ -121,7 +103,7 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
     if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.free):
         return Unknown(None, gpus, plan, choice.kernel)
-    placements = _place_ranks(machine, settings, gpus)
+    placements = place_ranks(machine, settings, gpus)
     why_so_precise = precision.reason if plan.moduli or not precision.moduli else _why_no_remainders(settings)
     reasons = choice.reason, device_reason, transport.reason, why_so_precise
     speed = precision.speed if plan.moduli else None if kernel is not None else native_speed(capability, tallest)
@@ -135,26 +117,6 @@ def _tallest_row_block(request: ProductRequest, machine: Machine) -> TilingReque
     if request.row_blocks is not None:  # on the devices already
         rows, links = max(map(len, request.row_blocks.a)), 0
     return TilingRequest(request.problem, rows, "cuda", len(nodes), links, model=machine.model)
-
-
-def _place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
-    processors = [rank.processor for rank in machine.ranks]
-    threads = threads_of_ranks(machine.topology, settings, processors)
-    users: dict[str, list[int]] = {}
-    for rank, gpu in enumerate(gpus):
-        if gpu is not None:
-            users.setdefault(gpu.uuid, []).append(rank)
-    return tuple(
-        RankPlacement(
-            rank,
-            machine.memory[rank].host,
-            processors[rank].cores,
-            threads[rank],
-            gpu,
-            tuple(other for other in users[gpu.uuid] if other != rank) if gpu else (),
-        )
-        for rank, gpu in enumerate(gpus)
-    )
 
 
 def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: ProductRequest) -> bool:
@@ -243,24 +205,3 @@ def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequ
         return True
     one_node = len(plan.topology.nodes) == 1
     return plan.transport == "peers" and one_node and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
-
-
-def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
-    """Every rank's GPU, or none of them for the CPU; and why."""
-    if settings.device == "cpu":
-        return [], "asked for"
-    if settings.device == "emulate":
-        return [], "asked for: the CPU emulates a GPU"
-    if kernel is not None and kernel.device == "cpu":
-        return [], f"kernel {kernel.name} runs there"
-    without = [rank for rank, inventory in enumerate(ranks) if not inventory.gpus]
-    must = settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
-    if len(without) == len(ranks) and not must:
-        return [], ranks[0].why_no_gpu
-    if without:
-        instead = "emulate" if kernel is not None and kernel.source else "cpu"
-        who = "every rank" if len(without) == len(ranks) else f"rank {without[0]}"
-        reason = ranks[without[0]].why_no_gpu
-        raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
-    chosen = choose_gpus([inventory.gpus for inventory in ranks])
-    return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"

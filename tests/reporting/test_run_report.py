@@ -36,7 +36,8 @@ from hybrid.reporting.run_report import (
     verdict,
     wall_line,
 )
-from hybrid.selection.decision import Decision, RankPlacement
+from hybrid.selection.decision import Decision
+from hybrid.selection.placement import RankPlacement
 from hybrid.verification.freivalds import Check
 
 GOOD = Check("freivalds", 1.25e-15, 3e-12, True)
