@@ -53,9 +53,21 @@ def usable_gpus() -> list[Gpu]:
     return gpus
 
 
-@cache
 def _load_driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+    """OSError where there is none."""
+    driver = _driver()
+    if driver is None:
+        raise OSError
+    return driver
+
+
+@cache
+def _driver() -> ctypes.CDLL | None:
+    """Looked for once: where there is none, each product would search the disk for it."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
 
 
 class _Awakening(Thread):

@@ -44,6 +44,9 @@ class Phase:
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None) -> None:
         if self._timed:
             self._team.timeline.add(self._name, self._began, time.perf_counter())
+        if self._team._messages is None:  # nobody to tell of a failure, which goes on by itself
+            self.all = [self.mine]
+            return
         # SystemExit and KeyboardInterrupt count as failures, too: this rank leaves, and the others would wait for it.
         with deferred():
             self._team._end_phase(self, None if isinstance(failure, PhaseEnded) else failure)
@@ -142,9 +145,7 @@ class Team:
         self.enter(name)
 
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
-        if self._messages is None:  # nobody to tell of a failure, which goes on by itself
-            phase.all = [phase.mine]
-            return
+        assert self._messages is not None
         reports: list[Any] = []
         arriving, self._arriving = self._arriving, False
         if failure is None:
