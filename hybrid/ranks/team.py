@@ -44,7 +44,7 @@ class Phase:
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None) -> None:
         if self._timed:
             self._team.timeline.add(self._name, self._began, time.perf_counter())
-        if self._team._messages is None:  # nobody to tell of a failure, which goes on by itself
+        if self._team.alone:  # nobody to tell of a failure, which goes on by itself
             self.all = [self.mine]
             return
         # SystemExit and KeyboardInterrupt count as failures, too: this rank leaves, and the others would wait for it.
@@ -95,6 +95,11 @@ class Team:
     def serial(self) -> int:
         """The number of the last phase: the same on every rank, and never 0."""
         return 1 + (self._messages.serial if self._messages is not None else 0)
+
+    @property
+    def alone(self) -> bool:
+        """No other rank takes part in this one's phases."""
+        return self._messages is None
 
     @property
     def messages(self) -> Messages:

@@ -36,6 +36,10 @@ class ProxyTeam(Team):
         self._no_messages = _NoMessages()
 
     @property
+    def alone(self) -> bool:
+        return False  # also where there is one proxy: the rank passes its results on
+
+    @property
     def messages(self) -> Any:
         return self._no_messages
 
