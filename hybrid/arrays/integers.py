@@ -154,12 +154,12 @@ class ExactResult:
         elif self._exact.bound > _magnitude(self._result):
             limits = np.iinfo(self._result)
             wrong = wrong | (values < limits.min) | (values > limits.max)
+        if wrong.any():  # nothing is written, since `c` may be the C that is added, which the message needs
+            row, column = np.argwhere(wrong)[0]
+            return rows.lo + int(row), int(column)
         with np.errstate(invalid="ignore"):
             c[rows.slice] = values
-        if not wrong.any():
-            return None
-        row, column = np.argwhere(wrong)[0]
-        return rows.lo + int(row), int(column)
+        return None
 
     def _of_plain(self, rows: Span) -> np.ndarray:
         assert self._plain is not None

@@ -314,3 +314,9 @@ def test_an_element_that_cannot_be_as_large_is_a_wrong_product_and_no_overflow(m
     a, b = whole((4, 100), "int64", largest=1 << 27), whole((100, 3), "int64", 1, largest=1 << 27)
     with pytest.raises(CheckFailed, match=r"element \[1, 1\] of the product is \S+, and no larger one than \d+ is possible"):
         hybrid.multiply(a, b)
+
+
+def test_an_overflow_tells_the_right_value_where_out_is_c():
+    a, c = np.full((1, 1), -3, "int32"), np.full((1, 1), 2, "uint64")
+    with pytest.raises(Overflow, match=r"element \[0, 0\] of the product is -1, "):
+        hybrid.multiply(a, np.ones((1, 1), "int32"), c, beta=1, dtype="uint64", out=c)
