@@ -33,15 +33,23 @@ def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarr
 
 def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
     """alpha · product + beta · c into `into`, converted to its type; `into` may be the product itself or `c`, nothing else of
-    them. The product's memory is used; C is not read where beta is 0."""
+    them. The product's memory is used; C is not read where beta is 0.
+
+    The sum is of the product's type, or a complex one of its size, where a real product becomes complex. In C's own type, if that
+    is narrower, beta · C would be rounded, or overflow.
+    """
+    wide = product.dtype
+    if into.dtype.kind == "c" and wide.kind != "c":
+        wide = np.result_type(wide, np.complex64)
+    wide_c = np.result_type(wide, c.dtype) if c is not None else wide
 
     def work(rows: Span) -> None:
-        part = product[rows.slice]
+        part = product[rows.slice].astype(wide, copy=False)
         with np.errstate(all="ignore"):
             if gemm.alpha != 1:
                 part *= gemm.alpha
             if gemm.beta != 0:
-                part += c[rows.slice] if gemm.beta == 1 else gemm.beta * c[rows.slice]
+                part += c[rows.slice] if gemm.beta == 1 else gemm.beta * c[rows.slice].astype(wide_c, copy=False)
             if into is not product:
                 into[rows.slice] = part
 

@@ -46,7 +46,7 @@ class Gemm:
 
     def as_dict(self) -> dict[str, str]:
         """For a comparison with that of another rank, which NaN passes, too."""
-        return {name: str(value) for name, value in vars(self).items()}
+        return {name: str(_shortest(value)) for name, value in vars(self).items()}
 
     @property
     def combines(self) -> bool:
@@ -84,6 +84,11 @@ def _number(name: str, value: Any) -> Any:
     if isinstance(value, (complex, np.complexfloating)):
         return complex(value)
     raise UsageError(f"{name} must be a number, not {value!r}")
+
+
+def _shortest(value: Any) -> Any:
+    """2.0 as 2: the same number, also where one rank has it as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _flag(name: str, value: Any) -> bool:

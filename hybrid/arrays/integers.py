@@ -18,7 +18,7 @@ from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_b
 from hybrid.arrays.product_type import INTEGERS
 from hybrid.core.record import record
 from hybrid.core.spans import Span
-from hybrid.errors import Overflow, UsageError
+from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
 _PART_BYTES = CALL_BYTES // 4  # of the elements that a thread works on: each step takes several temporary arrays of int64
@@ -135,11 +135,12 @@ class ExactResult:
         self._digits[number, rows.slice] = balanced(rest * pow(weight, -1, prime), prime)
 
     def result(self, into: np.ndarray | None, threads: int) -> np.ndarray:
-        """C. Overflow where its type cannot hold an element; `into` has undefined contents then."""
+        """C. Overflow where its type cannot hold an element, CheckFailed where none can be as large; `into` has undefined
+        contents then."""
         c = np.empty(self._shape, self._result) if into is None else into
         for where in on_threads(threads, lambda rows: self._write(c, rows), _parts(self._shape)):
             if where is not None:
-                raise Overflow(self._refusal(*where))
+                raise self._refusal(*where)
         return c
 
     def _write(self, c: np.ndarray, rows: Span) -> tuple[int, int] | None:
@@ -153,12 +154,12 @@ class ExactResult:
         elif self._exact.bound > _magnitude(self._result):
             limits = np.iinfo(self._result)
             wrong = wrong | (values < limits.min) | (values > limits.max)
+        if wrong.any():  # nothing is written, since `c` may be the C that is added, which the message needs
+            row, column = np.argwhere(wrong)[0]
+            return rows.lo + int(row), int(column)
         with np.errstate(invalid="ignore"):
             c[rows.slice] = values
-        if not wrong.any():
-            return None
-        row, column = np.argwhere(wrong)[0]
-        return rows.lo + int(row), int(column)
+        return None
 
     def _of_plain(self, rows: Span) -> np.ndarray:
         assert self._plain is not None
@@ -169,25 +170,28 @@ class ExactResult:
         return values
 
     def _of_digits(self, rows: Span) -> tuple[np.ndarray, np.ndarray]:
-        """C modulo 2^64, and what of it was wrapped."""
+        """C modulo 2^64, and what of it was wrapped, or is larger than any element can be: then a product was wrong."""
         shape = self._digits[0, rows.slice].shape
         wrapped, rounded = np.zeros(shape, np.int64), np.zeros(shape)
         for digits, p in zip(reversed(self._digits[:, rows.slice]), reversed(self._exact.primes), strict=True):
             wrapped, rounded = wrapped * p + digits, rounded * p + digits
         values = wrapped.view(np.uint64) if self._result == np.uint64 else wrapped
-        return values, np.abs(rounded - values) > _WRAPPED
+        impossible = np.abs(rounded) > self._exact.bound * (1 + 2.0**-40)  # which may have been rounded
+        return values, (np.abs(rounded - values) > _WRAPPED) | impossible
 
-    def _refusal(self, row: int, column: int) -> str:
+    def _refusal(self, row: int, column: int) -> Overflow | CheckFailed:
         value = int(self._of_plain(Span(row, row + 1))[0, column]) if self._plain is not None else 0
         for digits, p in zip(reversed(self._digits), reversed(self._exact.primes), strict=True):
             value = value * p + int(digits[row, column])
-        limits, bound = np.iinfo(self._result), self._exact.bound
+        bound, place = self._exact.bound, f"element [{self._first_row + row}, {column}] of the product"
+        if abs(value) > bound:
+            return CheckFailed(f"the product is wrong: {place} is {value}, and no larger one than {bound} is possible")
+        limits = np.iinfo(self._result)
         holds = [name for name in INTEGERS if _magnitude(np.dtype(name)) >= bound]
         other = f"dtype='{holds[0]}' holds all" if holds else "dtype='float64' rounds it"
-        element = f"element [{self._first_row + row}, {column}] of the product is {value}"
-        return (
-            f"{element}, which {self._result} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to {bound}, "
-            "as these operands can have)"
+        return Overflow(
+            f"{place} is {value}, which {self._result} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to "
+            f"{bound}, as these operands can have)"
         )
 
 

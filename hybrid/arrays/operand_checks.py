@@ -11,6 +11,8 @@ from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.product_type import ProductType, numpy_type
 from hybrid.errors import UsageError
 
+_MOST_WORK = 100_000  # of NumPy's search for a common element: some milliseconds
+
 
 def can_hold(out: np.ndarray, dtype: str) -> bool:
     """Whether C can be computed in `out` itself, without a copy at the end."""
@@ -41,6 +43,15 @@ def refuse_out(out: Any, shape: tuple[int, ...], dtype: str) -> None:
         raise UsageError(f"out must be a writable {dtype} array")
     if _overlaps_itself(out):
         raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
+
+
+def overlap(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether an element of one shares memory with one of the other: neighbouring blocks of one matrix have none in common,
+    though each reaches from its first row to its last."""
+    try:
+        return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number may be given
+    except RuntimeError:  # TooHardError
+        return True
 
 
 def is_same(one: np.ndarray, other: np.ndarray) -> bool:

@@ -85,7 +85,7 @@ def type_name(dtype: Any) -> str:
         return ""
     try:
         name = np.dtype(dtype).name
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # which NumPy raises for some texts
         name = str(dtype)
     if name == "bfloat16":
         numpy_type(name)

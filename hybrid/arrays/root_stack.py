@@ -12,7 +12,7 @@ import numpy as np
 
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.interop import as_array
-from hybrid.arrays.operand_checks import is_same, refuse_out, refuse_wrong_c
+from hybrid.arrays.operand_checks import is_same, overlap, refuse_out, refuse_wrong_c
 from hybrid.arrays.product_type import numpy_type, product_type
 from hybrid.arrays.root_operands import RootOperands
 from hybrid.errors import UsageError
@@ -47,9 +47,9 @@ class RootStack:
         refuse_wrong_c(third, gemm, shape, types)
         if out is not None:
             refuse_out(out, shape, types.result)
-            if any(np.may_share_memory(out, each) for each in (first, second)):
+            if any(overlap(out, each) for each in (first, second)):
                 raise UsageError("out overlaps a or b, which are still read while it is written")
-            if third is not None and np.may_share_memory(out, third) and not is_same(out, third):
+            if third is not None and overlap(out, third) and not is_same(out, third):
                 raise UsageError("out overlaps c without being the same array")
         return cls((first, second, third), out, batch, shape, types.result)
 

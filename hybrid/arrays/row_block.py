@@ -96,7 +96,8 @@ class BlockShapes:
         expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0
         largest: tuple[int, ...] = ()
         if types.exact:
-            largest = tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in (a, b, c))
+            looked_at = a, b, None if gemm.beta == 0 else c  # which is not read then
+            largest = tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in looked_at)
         return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded, largest)
 
 

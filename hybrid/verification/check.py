@@ -11,6 +11,7 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.verification.copied import PiecesOfRanks, Place, named
+from hybrid.verification.modular import is_exact_product
 from hybrid.verification.rounding import THRESHOLD, Sums, is_exact
 
 _MOST_NAMED = 3  # sums of one rank in a message
@@ -27,8 +28,9 @@ class Check:
     ok: bool
     faults: tuple[str, ...] = ()  # what is wrong, and where
     note: str = ""  # what a right product has that is unusual
-    # The host has to check as well: the device left sums unjudged, for NaN, infinity or overflow, or found differences that may
-    # still be this product's rounding errors, which only the elements themselves tell.
+    # The host has to check as well: the device left sums unjudged, for NaN, infinity or overflow, or because they are rounded and
+    # the product is not; or it found differences that may still be this product's rounding errors, which only the elements
+    # themselves tell.
     undecided: bool = False
     repaired: tuple[str, ...] = ()  # what was wrong, where, and how it was computed again; all else is of the repaired product
 
@@ -169,5 +171,9 @@ def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Pi
     else:
         error, tolerance = max((sums.error for _, sums in of_ranks), default=0.0), THRESHOLD
     only_sums = bool(faults) and not exact and not copies
-    undecided = only_sums or (not faults and any(sums.not_judged for _, sums in of_ranks))
+    # Of larger integers the product is exact, too, but not the device's sums: the host checks it modulo a prime.
+    left_to_host = any(sums.not_judged for _, sums in of_ranks) or (
+        not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)
+    )
+    undecided = only_sums or (not faults and left_to_host)
     return Check("exact" if exact else "freivalds", error, tolerance, not faults, tuple(faults), undecided=undecided)

@@ -109,10 +109,10 @@ class InC:
 
     def __init__(self, library: Any, pool: int, threads: int) -> None:
         self._library, self._process, self._pool = library, os.getpid(), pool
+        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # that the threads use, and their addresses
         self._batch = library.new_batch(pool, threads)
         if not self._batch:
             raise MemoryError("no thread for checksums")
-        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # that the threads use, and their addresses
 
     def __del__(self) -> None:
         self.abandon()

@@ -90,9 +90,13 @@ class ByThreads:
             self._begin_to_sum(entry)
             return
         if self._no_more_awaited.is_set():
-            self._no_more_awaited.clear()
             self._awaited = SimpleQueue()
-            _thread.start_new_thread(self._await_events, ())  # unlike Thread.start, it does not wait until the thread runs
+            self._no_more_awaited.clear()
+            try:
+                _thread.start_new_thread(self._await_events, ())  # unlike Thread.start, it does not wait until the thread runs
+            except BaseException:
+                self._no_more_awaited.set()  # nobody else will: `abandon` would wait for ever
+                raise
         self._awaited.put((entry, event))
 
     def complete(self) -> None:

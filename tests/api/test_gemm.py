@@ -196,6 +196,46 @@ def test_an_out_that_overlaps_c_elsewhere_is_refused():
         hybrid.multiply(a, a, read_only, beta=1, out=read_only)
 
 
+def test_out_may_be_a_block_beside_a_and_b():
+    """As in the update of an LU decomposition: no element is shared, though each block reaches through the matrix."""
+    whole, k = matrix((9, 9), "float64"), 3
+    wanted = whole[k:, k:] - whole[k:, :k] @ whole[:k, k:]
+    corner = whole[k:, k:]
+    hybrid.multiply(whole[k:, :k], whole[:k, k:], corner, alpha=-1, beta=1, out=corner)
+    np.testing.assert_allclose(corner, wanted)
+    stack = np.ones((2, 4, 6))
+    hybrid.multiply(stack[:, :, :2], np.ones((2, 2, 3)), out=stack[:, :, 2:5])
+    assert (stack[:, :, 2:5] == 2).all()
+    with pytest.raises(UsageError, match="out overlaps a or b"):
+        hybrid.multiply(whole[:4, :4], whole[:4, :4], out=whole[3:7, 3:7])
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_a_real_product_may_become_complex(dtype):
+    a, b = matrix((4, 3), "float64"), matrix((3, 5), "float64")
+    c = 1j * np.ones((4, 5), "complex64")
+    made = hybrid.multiply(a, b, c, alpha=2j, beta=3 - 1j, dtype=dtype)
+    assert made.dtype == dtype
+    np.testing.assert_allclose(made, 2j * (a @ b) + (3 - 1j) * c, rtol=1e-5)
+    rows = hybrid.multiply(hybrid.RowBlock(a), hybrid.RowBlock(b), alpha=1j, dtype=dtype)
+    np.testing.assert_allclose(rows.array, 1j * (a @ b), rtol=1e-5)
+
+
+def test_c_of_a_narrower_type_is_multiplied_in_the_result_s():
+    zero = np.zeros((2, 2))
+    for dtype, largest in (("float16", 6e4), ("float32", 3e38)):
+        c = np.full((2, 2), largest, dtype)
+        np.testing.assert_array_equal(hybrid.multiply(zero, zero, c, beta=1.7), 1.7 * c.astype("float64"))
+    halves = np.full((2, 2), -6e4, "float16")
+    ones = np.full((2, 1), 6e4, "float16"), np.ones((1, 2), "float16")
+    np.testing.assert_array_equal(hybrid.multiply(*ones, halves, alpha=2, beta=1.5), np.full((2, 2), 3e4))
+
+
+def test_of_row_blocks_c_is_not_read_where_beta_is_0():
+    whole, c = hybrid.RowBlock(np.ones((2, 2), int)), hybrid.RowBlock(np.full((2, 2), np.nan))
+    assert (hybrid.multiply(whole, whole, c).array == 2).all()
+
+
 def test_wrong_products_are_found_before_c_is_added(monkeypatch):
     def wrong(a, b, c):
         np.matmul(a, b, out=c)
@@ -411,6 +451,9 @@ def test_ranks_that_ask_for_different_products_are_told(comm, here, there, name)
     ones = np.ones((3, 3))
     with pytest.raises(UsageError, match=f"rank 1 asks for {name} "):
         hybrid.multiply(*at(comm, 0, ones, ones, ones), comm=comm, **(there if comm.rank == 1 else here))
+    hybrid.multiply(*at(comm, 0, ones, ones), comm=comm, alpha=2.0 if comm.rank == 1 else 2)  # the same number
+    with pytest.raises(UsageError, match="is no type of a product"):
+        hybrid.multiply(*at(comm, 0, ones, ones), comm=comm, dtype="," if comm.rank == 1 else None)
     with pytest.raises(UsageError, match=r"rank 1 on \S+, agree: alpha must be a number"):
         hybrid.multiply(*at(comm, 0, ones, ones), comm=comm, alpha="x" if comm.rank == 1 else 1)
     c = hybrid.multiply(*at(comm, 0, ones, ones), comm=comm, alpha=float("nan"))

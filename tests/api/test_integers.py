@@ -267,3 +267,56 @@ def test_ranks_that_ask_for_different_types_are_told(comm):
         hybrid.multiply(None, None, comm=comm, dtype="float32" if comm.rank == 1 else float)
     with pytest.raises(UsageError, match=r"rank 1 on \S+, agree: dtype bogus is no type"):
         hybrid.multiply(np.eye(2), np.eye(2), comm=comm, dtype="bogus" if comm.rank == 1 else float)
+
+
+@pytest.mark.parametrize("check", ["on", "host"])
+@pytest.mark.parametrize("bits", [10, 22, 27])
+def test_an_error_of_1_in_one_of_the_products_is_found(monkeypatch, bits, check):
+    """The device's own check would have to round: l·p² is 2^53, and its sums are of 64 elements times x."""
+    import hybrid.plan.planning
+    from hybrid.devices.cpu import CpuDevice
+    from hybrid.plan.planning import make_plan
+
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    monkeypatch.setattr(hybrid.plan.planning, "_checks_on_device", lambda *_: True)
+    make_plan.cache_clear()
+    seen, original = [], CpuDevice.multiply
+
+    def off_by_one(device, a, b, c, after, **more):
+        event = original(device, a, b, c, after, **more)
+        seen.append(None)
+        if len(seen) == 1:
+            c[3, 5] += 1
+        return event
+
+    monkeypatch.setattr(CpuDevice, "multiply", off_by_one)
+    a, b = whole((20, 100), "int64", largest=1 << bits), whole((100, 30), "int64", 1, largest=1 << bits)
+    with pytest.raises(CheckFailed, match="the product is wrong"):
+        hybrid.multiply(a, b, check=check)
+    c = hybrid.multiply(a, b, check=check)
+    assert (c == a.astype(object) @ b.astype(object)).all()
+    make_plan.cache_clear()
+
+
+def test_an_element_that_cannot_be_as_large_is_a_wrong_product_and_no_overflow(monkeypatch):
+    monkeypatch.setenv("HYBRID_CHECK", "off")
+    from hybrid.devices.cpu import CpuDevice
+
+    original = CpuDevice.multiply
+
+    def off_by_one(device, a, b, c, after, **more):
+        event = original(device, a, b, c, after, **more)
+        c[1, 1] += 1
+        monkeypatch.setattr(CpuDevice, "multiply", original)
+        return event
+
+    monkeypatch.setattr(CpuDevice, "multiply", off_by_one)
+    a, b = whole((4, 100), "int64", largest=1 << 27), whole((100, 3), "int64", 1, largest=1 << 27)
+    with pytest.raises(CheckFailed, match=r"element \[1, 1\] of the product is \S+, and no larger one than \d+ is possible"):
+        hybrid.multiply(a, b)
+
+
+def test_an_overflow_tells_the_right_value_where_out_is_c():
+    a, c = np.full((1, 1), -3, "int32"), np.full((1, 1), 2, "uint64")
+    with pytest.raises(Overflow, match=r"element \[0, 0\] of the product is -1, "):
+        hybrid.multiply(a, np.ones((1, 1), "int32"), c, beta=1, dtype="uint64", out=c)

@@ -200,3 +200,23 @@ def test_a_device_that_fails_while_it_is_waited_for_is_heard_of(device, rng):
         finished(sums)
     device.failure = None
     assert len(told(sums, share)[0])
+
+
+def test_without_a_thread_that_waits_for_events_the_product_fails_and_does_not_hang(device, rng, monkeypatch):
+    class NoMore:
+        @staticmethod
+        def start_new_thread(*_):
+            raise RuntimeError("can't start new thread")
+
+    sums, _, share, _ = made(device, rng)
+    right = told(sums, share)[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(ways, "_thread", NoMore)
+        sums.begin()
+        with pytest.raises(RuntimeError, match="can't start"):
+            tell(sums, share, ready())
+        giving_up = threading.Thread(target=sums.abandon, daemon=True)
+        giving_up.start()
+        giving_up.join(10)
+        assert not giving_up.is_alive()
+    np.testing.assert_array_equal(told(sums, share)[1], right)
