@@ -53,7 +53,8 @@ struct Sums {
 };
 #endif
 
-// `difference`, 0 before, gets -a · y; each layer of the grid adds up a part of k. The next part of both operands is loaded into registers while the current one is multiplied.
+// `difference`, 0 before, gets -a · y; each layer of the grid adds up a part of k. The next part of both operands is loaded into
+// registers while the current one is multiplied.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference)
 {

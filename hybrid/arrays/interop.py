@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.installation import install
-from hybrid.errors import UsageError
+from hybrid.errors import UsageError, one_line
 from hybrid.host.row_copy import copy_rows
 
 
@@ -31,7 +31,10 @@ def as_array(value: Any, name: str) -> np.ndarray:
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     refuse_masked(value, name)
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # such as for rows of different lengths
+        raise UsageError(f"{name} is no array of numbers: {one_line(error)}") from None
 
 
 def refuse_masked(value: Any, name: str) -> None:

@@ -39,8 +39,10 @@ def refuse_out(out: Any, shape: tuple[int, ...], dtype: str) -> None:
         raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
     if out.shape != shape:
         raise UsageError(f"out has shape {out.shape}, the product {shape}")
-    if out.dtype != numpy_type(dtype) or not out.flags.writeable:
-        raise UsageError(f"out must be a writable {dtype} array")
+    if out.dtype != numpy_type(dtype):
+        raise UsageError(f"out must be an array of {dtype} in this machine's byte order, not of {out.dtype}")
+    if not out.flags.writeable:
+        raise UsageError("out must be writable, and this array is not")
     if _overlaps_itself(out):
         raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
 

@@ -100,7 +100,16 @@ def _shape_of_one(a: Any, b: Any, gemm: Gemm) -> tuple[int, ...] | None:
 
 def is_stack(*operands: Any) -> bool:
     """Whether one of them has more dimensions than a matrix."""
-    return any(getattr(each, "ndim", 2) > 2 or (isinstance(each, (list, tuple)) and np.ndim(each) > 2) for each in operands)
+    return any(getattr(each, "ndim", 2) > 2 or (isinstance(each, (list, tuple)) and _depth(each) > 2) for each in operands)
+
+
+def _depth(nested: Any) -> int:
+    """Of lists in lists, by the first of each; whether all are alike is found when an array is made of them."""
+    depth = 0
+    while isinstance(nested, (list, tuple)):
+        depth += 1
+        nested = nested[0] if nested else None
+    return depth + getattr(nested, "ndim", 0)
 
 
 def _core(array: np.ndarray, transposed: bool) -> tuple[int, ...]:

@@ -160,7 +160,7 @@ def test_a_factor_may_be_nan_or_infinite():
         ({"alpha": 10**400}, "too large a number"),
         ({"transpose_a": True}, "a has 4 columns and b 3 rows"),
         ({"transpose_b": True}, "a has 3 columns and b 5 rows"),
-        ({"out": np.ones((4, 5), "float32")}, "out must be a writable float64 array"),
+        ({"out": np.ones((4, 5), "float32")}, "out must be an array of float64"),
         ({"alpha": 0.5, "dtype": "int8"}, "cannot have dtype int8"),
     ],
 )
@@ -192,7 +192,7 @@ def test_an_out_that_overlaps_c_elsewhere_is_refused():
             hybrid.multiply(a, a, memory[:5], beta=1, out=out)
     read_only = np.ones((5, 5))
     read_only.flags.writeable = False
-    with pytest.raises(UsageError, match="out must be a writable float64 array"):
+    with pytest.raises(UsageError, match="out must be writable"):
         hybrid.multiply(a, a, read_only, beta=1, out=read_only)
 
 
@@ -470,3 +470,19 @@ def test_a_stack_that_fails_in_one_product_fails_on_all_ranks_and_the_next_call_
         hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     c = hybrid.multiply(*at(comm, 0, a, b), comm=comm, dtype="int16")
     assert comm.rank != 0 or c[1, 0, 0] == 300
+
+
+@pytest.mark.parametrize("a", [[[1, 2], [3]], [[[1.0], [2.0, 3.0]]], [[1, "x"]]])
+def test_lists_that_are_no_arrays_of_numbers_are_refused(a):
+    with pytest.raises(UsageError, match=r"a is no array of numbers|would give|cannot be multiplied"):
+        hybrid.multiply(a, np.ones((2, 2)))
+
+
+def test_what_is_wrong_with_out_is_said():
+    a = np.ones((2, 2))
+    with pytest.raises(UsageError, match=r"in this machine's byte order, not of >f8"):
+        hybrid.multiply(a, a, out=np.empty((2, 2), ">f8"))
+    read_only = np.empty((2, 2))
+    read_only.flags.writeable = False
+    with pytest.raises(UsageError, match="out must be writable"):
+        hybrid.multiply(a, a, out=read_only)
