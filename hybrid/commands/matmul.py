@@ -98,7 +98,7 @@ def _resume(
     problem, a, b = operands
     product = prepared(session, options, settings, operands, inventories)
     there = product.rows_there
-    speaker.begin(product.decision, parts_line(product.rows, problem.n, there, product.name))
+    speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
     plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
     with speaker.progress(plan, 1, lambda: f", {product.rows_there} of {problem.n} rows are on the disk") as progress:
         outcome = carried_out(product, progress)
@@ -141,9 +141,8 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
     written = {"--trace": options.trace, "--json": None if options.json == "-" else options.json}
     matrices = {"--out": options.out, "--a": options.a, "--b": options.b}
     files = {option: name and matrix_name(name).file for option, name in matrices.items()}
-    refuse_same(
-        {"--out": files.pop("--out"), **written, **files}, may_replace={"--out": () if options.resume else ("--a", "--b")}
-    )
+    may_replace = () if options.resume else ("--a", "--b")  # in parts, A and B are still read when C is begun
+    refuse_same({"--out": files.pop("--out"), **written, **files}, may_replace={"--out": may_replace})
     for path in filter(None, written.values()):
         refuse_unwritable(path)
 

@@ -113,7 +113,7 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
         rows = rows_of_a_part(problem, sample)
     there = sum(len(part.rows) for part in state.written) if state else 0
     part = problem_of(problem, Span(0, min(rows, problem.n)))
-    return part, f"{parts_line(rows, problem.n, there, f'{options.out}.part').strip()}; the plan of a part:"
+    return part, f"{parts_line(rows, problem.n, there, f'{options.out}.journal').strip()}; the plan of a part:"
 
 
 def _left(out: str) -> State | None:

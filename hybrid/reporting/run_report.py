@@ -64,10 +64,10 @@ def plans_of(outcome: Outcome) -> Plans:
 
 
 def parts_line(rows: int, of: int, there: int, name: str) -> str:
-    """Of a product in parts, before it is computed: what is there. `rows`: of a part; `of`: of C; `name`: of the file."""
+    """Of a product in parts, before it is computed: what is there. `rows`: of a part; `of`: of C; `name`: of what tells so."""
     left = of - there
     rest = f"{left} rows are computed in {counted(-(-left // rows), 'part')} of {counted(rows, 'row')}" if left else ""
-    known = f"{there} of {of} rows are there in {name}, as their checksums tell" if there else ""
+    known = f"{there} of {of} rows are there, by {name}" if there else ""
     return f"  resume: {'; '.join(filter(None, (known, rest))) or 'C has no rows'}"
 
 
