@@ -118,7 +118,7 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
 
 def _left(out: str) -> State | None:
     """What the journal beside the file says, without a look at the rows themselves."""
-    from hybrid.host.partial_matrix import journal_of
+    from hybrid.host.files import journal_of
 
     if not os.path.lexists(journal_of(file := _file_of(out))):
         return None

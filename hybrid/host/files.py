@@ -90,6 +90,11 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+def journal_of(path: str) -> str:
+    """The name of the journal of parts of the file that `path` leads to, through symbolic links."""
+    return f"{os.path.realpath(path)}.journal"
+
+
 def publish(temporary: Path, path: str) -> None:
     """Rename a finished file, or folder, once it is on the disk. A symbolic link at `path` stays and leads to it."""
     for each in (*temporary.rglob("*"), temporary):

@@ -17,7 +17,7 @@ import numpy as np
 from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
-from hybrid.host.files import allocated, discard, flush_to_disk, publish
+from hybrid.host.files import allocated, discard, flush_to_disk, journal_of, publish
 from hybrid.host.matrix_output import MatrixOutput, RawRows
 from hybrid.host.thread_map import rows_of_about
 
@@ -114,11 +114,6 @@ class PartialMatrix:
             before = file.read(begun)
             file.seek(begun + self._height * self._row_bytes)
             return blake2b(before + file.read(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def journal_of(path: str) -> str:
-    """The name of the journal of the file that `path` leads to, through symbolic links."""
-    return f"{os.path.realpath(path)}.journal"
 
 
 def digests_in_memory(part: Span, c: np.ndarray, groups: Iterable[Span], told: Callable[[], None]) -> list[bytes]:

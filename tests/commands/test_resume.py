@@ -254,6 +254,17 @@ def test_operands_that_were_changed_are_another_product(folder, rng):
     assert "are of another product (B " in line
 
 
+@pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
+def test_an_operand_that_changes_while_the_job_runs_ends_it_before_the_part_counts(folder, ranks):
+    np.save("A.npy", np.ones((60, 50)))
+    command = [*(mpirun(ranks) if ranks else []), *MEDDLED, "multiply", "os.utime('A.npy', (1, 1))", *SMALL, "--a", "A.npy"]
+    done = start([str(each) for each in command])
+    (line,) = own_lines(done.stderr)
+    assert "A was changed while this job read it: it was " in line
+    assert done.returncode == 1
+    assert parts_of("C.npy.journal") == []
+
+
 @pytest.mark.needs("h5py")
 def test_an_hdf5_file_goes_on_as_well(folder):
     h5 = [argument if argument != "C.npy" else "C.h5:/g/C" for argument in SMALL]
