@@ -7,15 +7,14 @@ import argparse
 import gc
 import io
 import signal
-import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import run
 from hybrid.commands.matmul_options import parse
+from hybrid.commands.matmul_report import Speaker
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
@@ -27,12 +26,10 @@ from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
     from hybrid.arrays.sources import FileMatrix, MatrixSource
-    from hybrid.execution.outcome import Outcome
-    from hybrid.plan.plan import Plan
-    from hybrid.selection.decision import Decision
+    from hybrid.selection.machine import Inventory
+    from hybrid.selection.session import Session
 
 NAME = "hybrid.matmul"
-_MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
@@ -62,10 +59,12 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
         problem, a, b = _operands(options, len(team.node_ranks))
-        output = product_output(team, problem, options.out) if options.out else None
+        output = product_output(team, problem, options.out) if options.out and not options.resume else None
         looking.mine = take_inventory(session, settings)
+    speaker = Speaker(team, options)
+    if options.resume:
+        return _resume(session, options, settings, (problem, a, b), looking.all, speaker)
     decision = agree(session, ProductRequest(problem), settings, looking.all)
-    speaker = _Speaker(team, options)
     speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
@@ -84,73 +83,29 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
 
 
-class _Speaker:
-    """Rank 0's word to the user; silent elsewhere."""
+def _resume(
+    session: Session,
+    options: argparse.Namespace,
+    settings: Settings,
+    operands: tuple[Problem, MatrixSource, MatrixSource],
+    inventories: Sequence[Inventory],
+    speaker: Speaker,
+) -> int:
+    """C part by part, after those that an earlier job has written."""
+    from hybrid.commands.matmul_resume import carried_out, prepared
+    from hybrid.reporting.run_report import parts_line
 
-    def __init__(self, team: Team, options: argparse.Namespace) -> None:
-        self._silent = team.rank != 0
-        self._options = options
-        self._stream = sys.stderr if options.json == "-" else sys.stdout
-
-    def begin(self, decision: Decision) -> None:
-        from hybrid.reporting.run_report import heading
-
-        if not self._silent:
-            print(heading(decision), file=self._stream, flush=True)
-
-    def progress(self, plan: Plan, products: int) -> AbstractContextManager[Callable[[str, int, int], None]]:
-        """Within this context it is shown how far the products are."""
-        if self._silent:
-            return nullcontext(lambda *told: None)
-        from hybrid.reporting.progress import Progress
-        from hybrid.reporting.run_report import rate
-
-        return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part)
-
-    def end(self, outcome: Outcome, a: MatrixSource, b: MatrixSource, extra: dict[str, Any], settings: Settings) -> None:
-        if self._silent:
-            return
-        from hybrid.reporting.run_report import arithmetic_line, as_record, last_line, table, wall_line
-
-        options, plan = self._options, outcome.decision.plan
-        if options.printed:
-            self._print_corners(outcome, a, b)
-        if outcome.repeats < options.repeat:
-            print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished", file=sys.stderr)
-        print(table(plan, outcome.phases, outcome.total), file=self._stream)
-        if outcome.arithmetic:
-            print(arithmetic_line(outcome.arithmetic), file=self._stream)
-        if options.json:
-            from hybrid.reporting import jsonl
-
-            asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
-            record = as_record(outcome, {**asked, **extra}, settings.as_dict(), wall.parts())
-            jsonl.write(record, options.json)
-        if options.trace:
-            from hybrid.reporting.chrome_trace import write_trace
-
-            names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.decision.placements]
-            write_trace(options.trace, outcome.intervals, names)
-        print(wall_line(wall.parts()), file=self._stream)
-        for line in outcome.check.repaired if outcome.check else ():
-            print(f"repaired: {line}", file=self._stream)
-        for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
-            print(f"wrong: {fault}", file=self._stream)
-        print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
-
-    def _print_corners(self, outcome: Outcome, a: MatrixSource, b: MatrixSource) -> None:
-        import numpy as np
-
-        from hybrid.core.spans import Span
-        from hybrid.reporting.run_report import labelled_corner
-
-        count, problem = self._options.printed, outcome.decision.plan.problem
-        for label, operand in (("A", a), ("B", b)):  # made again: on several nodes the rows may lie elsewhere
-            rows = Span(0, min(count, operand.shape[0]))
-            corner = np.empty((len(rows), operand.shape[1]), problem.dtype)
-            operand.rows(rows, corner, 1, lambda done: None)
-            self._stream.write(labelled_corner(label, corner[:, :count], operand.shape))
-        self._stream.write(labelled_corner("C", outcome.c.array[:count, :count], (problem.n, problem.m)))
+    problem, a, b = operands
+    product = prepared(session, options, settings, operands, inventories)
+    there = product.rows_there
+    speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
+    plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
+    with speaker.progress(plan, 1, lambda: f", {product.rows_there} of {problem.n} rows are on the disk") as progress:
+        outcome = carried_out(product, progress)
+    wall.enter("end")
+    with session.team.phase("report", timed=False):
+        speaker.end(outcome, a, b, {"warmup": 0}, settings)
+    return 0 if outcome.check is None or outcome.check.ok else 3
 
 
 def _operands(options: argparse.Namespace, ranks_of_node: int = 1) -> tuple[Problem, MatrixSource, MatrixSource]:
@@ -186,7 +141,8 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
     written = {"--trace": options.trace, "--json": None if options.json == "-" else options.json}
     matrices = {"--out": options.out, "--a": options.a, "--b": options.b}
     files = {option: name and matrix_name(name).file for option, name in matrices.items()}
-    refuse_same({"--out": files.pop("--out"), **written, **files}, may_replace={"--out": ("--a", "--b")})
+    may_replace = () if options.resume else ("--a", "--b")  # in parts, A and B are still read when C is begun
+    refuse_same({"--out": files.pop("--out"), **written, **files}, may_replace={"--out": may_replace})
     for path in filter(None, written.values()):
         refuse_unwritable(path)
 
@@ -202,6 +158,11 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     if options.nodes:
         settings = replace(settings, ranks_per_node=-(-ranks // options.nodes))
     machine = assumed_machine(settings, ranks, options.gpus_per_node, options.capability)
+    if options.resume:
+        from hybrid.commands.matmul_resume import part_to_explain
+
+        problem, line = part_to_explain(machine, problem, options, settings)
+        print(line)
     explain(machine, ProductRequest(problem), settings, options.network)
 
 

@@ -22,6 +22,7 @@ examples:
   mpirun -n 4 python -m hybrid.matmul 4000 3000 2000 --dtype float32 --fill uniform --repeat 5
   python -m hybrid.matmul --a A.npy --b B.npy --out C.npy
   python -m hybrid.matmul --a A.h5:/group/name --b B.zarr --out C.h5:/name
+  mpirun -n 2 python -m hybrid.matmul 80000 80000 80000 --out C.npy --resume
   python -m hybrid.matmul 100000 100000 100000 --explain --ranks 8 --gpus-per-node 8 --gpu-memory 141G
 
 exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 the product failed its check, 143 asked to end (SIGTERM)
@@ -63,6 +64,9 @@ def build_parser() -> Parser:
     what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
     what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
     what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
+    part = "with --out: compute C in parts, some rows each, and go on where a job that was ended has left off"
+    what.add_argument("--resume", action="store_true", help=part)
+    what.add_argument("--resume-rows", type=at_least(1), metavar="R", help="rows of a part (what takes about a minute)")
     how = parser.add_argument_group("how")
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
@@ -109,6 +113,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
     if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
         raise UsageError(f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks")
+    _refuse_with_resume(options)
     flags = (
         "device",
         "kernel",
@@ -121,8 +126,23 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         "stall",
         "host_memory",
         "gpu_memory",
+        "resume_rows",
     )
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
     return options, settings
+
+
+def _refuse_with_resume(options: argparse.Namespace) -> None:
+    """UsageError where parts of C cannot be what is asked for."""
+    if not options.resume:
+        if options.resume_rows:
+            raise UsageError("--resume-rows is about the parts that --resume computes: add --resume")
+        return
+    if not options.out:
+        raise UsageError("--resume goes on with the file of --out, which is not given")
+    if options.repeat > 1 or options.warmup:
+        raise UsageError("--resume computes every part once: leave out --repeat and --warmup")
+    if options.trace:
+        raise UsageError("--trace shows one product, and with --resume each part is one: leave one of them out")

@@ -34,6 +34,7 @@ class Settings:
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
     panel_columns: int = 0  # columns of B in a column panel; 0: the plan chooses
     slab_rows: int = 0  # rows of B in a k-slab, where B comes in k-slabs; 0: the plan chooses
+    resume_rows: int = 0  # of a command with --resume, rows of a part; 0: about a minute's, or as the journal says
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
     poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
     ranks_per_node: int = 0  # treat so many ranks each as a node of their own; 0: the real nodes

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -21,9 +22,18 @@ Progress = Callable[[str, int, int], None]
 
 
 def host_matrices(
-    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int
+    team: Team,
+    plan: Plan,
+    a: MatrixSource,
+    b: MatrixSource,
+    out: np.ndarray | None,
+    threads: int,
+    kept: Mapping[str, RowView] = MappingProxyType({}),
 ) -> dict[str, RowView]:
-    """The node's shared matrices; or the root's own arrays, where they lie if they can be read there. Every rank calls it."""
+    """The node's shared matrices; or the root's own arrays, where they lie if they can be read there. Every rank calls it.
+
+    `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks.
+    """
     problem, node = plan.problem, team.node
     rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
@@ -32,8 +42,8 @@ def host_matrices(
     there = {key: source.array for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
     if there and out is not None:
         there["C"] = out
-    made = {key: span for key, span in rows.items() if key not in there}
-    views = {key: RowView(array, rows[key]) for key, array in there.items()}
+    views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
+    made = {key: span for key, span in rows.items() if key not in views}
     return views | (make_shared_matrices(team, made, columns, problem.dtype) if made else {})
 
 
@@ -59,11 +69,20 @@ def _arrays_of_root(
 
 
 def fill(
-    team: Team, plan: Plan, views: dict[str, RowView], a: MatrixSource, b: MatrixSource, threads: int, progress: Progress
+    team: Team,
+    plan: Plan,
+    views: dict[str, RowView],
+    a: MatrixSource,
+    b: MatrixSource,
+    threads: int,
+    progress: Progress,
+    *,
+    b_is_there: bool = False,
 ) -> None:
-    """Every rank makes or reads its own rows of the operands that are not the root's arrays."""
+    """Every rank makes or reads its own rows of the operands that are not the root's arrays, and of B only if it has them not."""
     share = plan.shares[team.rank]
-    parts = [(source, key, rows) for source, key, rows in ((a, "A", share.rows), (b, "B", share.b_rows)) if not source.at_root]
+    wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
+    parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]
     if not parts:
         return
     work = {key: len(rows) * views[key].array.shape[1] for _, key, rows in parts}  # elements

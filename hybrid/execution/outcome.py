@@ -11,6 +11,7 @@ from hybrid.core.timeline import Interval, Spread
 from hybrid.execution.host_matrices import Progress
 from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed
+from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
 from hybrid.verification.check import Check
 
@@ -20,7 +21,8 @@ class RunOptions:
     """How often, and what is told meanwhile.
 
     `out` may become C: the root's array, or with shared operands the same shared array on all ranks. `measured`: how long
-    the phases took is wanted.
+    the phases took is wanted. `after`: a product of other rows of A with the same B, by the same ranks, whose matrices this one
+    takes over; B is there already.
     """
 
     repeat: int = 1
@@ -28,6 +30,20 @@ class RunOptions:
     out: np.ndarray | None = None
     progress: Progress = lambda phase, done, of: None
     measured: bool = True
+    after: Outcome | None = None
+
+    def kept(self, plan: Plan) -> dict[str, RowView]:
+        """What this product's plan takes over: the same on every rank. With B its elements are there."""
+        if self.after is None:
+            return {}
+        before, nodes = self.after.decision.plan, range(len(plan.topology.nodes))
+        rows = {"A": (plan.a_rows_on, before.a_rows_on), "C": (plan.c_rows_on, before.c_rows_on)}
+        found = {"A": self.after.a, "C": self.after.c}
+        kept = {key: found[key] for key, (now, then) in rows.items() if all(now(node) == then(node) for node in nodes)}
+        same_owners = all(one.b_rows == other.b_rows for one, other in zip(plan.shares, before.shares, strict=True))
+        if same_owners and all(plan.b_rows_on(node) == before.b_rows_on(node) for node in nodes):
+            kept["B"] = self.after.b
+        return kept
 
 
 @dataclass(frozen=True)
@@ -44,3 +60,13 @@ class Outcome:
     intervals: list[list[Interval]] = field(default_factory=list)  # of every rank, at the root
     arithmetic: Computed = field(default_factory=dict)  # empty where all is native
     repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end
+    parts: Parts | None = None  # where C was computed part by part; then `a`, `b` and `c` are empty
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A product in parts, each some rows of A and C. `there`: rows of C that an earlier job had written already."""
+
+    rows: int  # of a part; the last one may have fewer
+    there: int
+    plans: tuple[Plan, ...]  # of the parts that were computed now

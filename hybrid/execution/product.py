@@ -77,9 +77,10 @@ class _Product:
         team.timeline = Timeline(traced=team.timeline.traced)
         with limited_threads(self._threads):
             wall.enter("allocate")
-            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads)
+            kept = self._options.kept(plan)
+            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads, kept)
             wall.enter("fill")
-            fill(team, plan, self._views, a, b, self._threads, self._options.progress)
+            fill(team, plan, self._views, a, b, self._threads, self._options.progress, b_is_there="B" in kept)
             wall.enter("prepare")
             self._rows = rows_from_root(team, plan, self._views, a, b, self._settings)
             run = self._rank_run()
@@ -152,7 +153,8 @@ class _Product:
     def _poison_c(self) -> None:
         """C is filled with NaN so that elements nobody writes are found, also where an earlier product left the right ones."""
         plan, c, options = self._plan, self._views["C"], self._options
-        if self._settings.poison or (not plan.at_root and options.repeat + options.warmup > 1):
+        again = options.repeat + options.warmup > 1 or options.after is not None
+        if self._settings.poison or (not plan.at_root and again):
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self._team.rank)
             copy_rows(c[own], np.nan, self._threads)
 

@@ -49,11 +49,11 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
             why = os.strerror(error.errno) if error.errno else one_line(error)  # libraries have more to say than one line
             if error.errno == errno.ENOSPC:
                 takes = f"it takes {readable(size)}, " if size else ""
-                why += f": {takes}{readable(shared_bytes(parent) + _allocated(temporary))} are free in {parent}"
+                why += f": {takes}{readable(shared_bytes(parent) + allocated(temporary))} are free in {parent}"
         raise HybridError(f"{path} cannot be written: {why}") from error
 
 
-def _allocated(path: Path | None) -> int:
+def allocated(path: Path | None) -> int:
     """Bytes of the disk that the file has, or the folder with all in it; 0 where there is none."""
     try:
         return sum(512 * each.lstat().st_blocks for each in (path, *path.rglob("*"))) if path else 0
@@ -90,15 +90,25 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+def journal_of(path: str) -> str:
+    """The name of the journal of parts of the file that `path` leads to, through symbolic links."""
+    return f"{os.path.realpath(path)}.journal"
+
+
 def publish(temporary: Path, path: str) -> None:
     """Rename a finished file, or folder, once it is on the disk. A symbolic link at `path` stays and leads to it."""
     for each in (*temporary.rglob("*"), temporary):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush_to_disk(each)
     os.replace(temporary, os.path.realpath(path))
+
+
+def flush_to_disk(path: Path | str) -> None:
+    """When this returns, what was written to the file, or the names in the folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def discard(temporary: Path) -> None:

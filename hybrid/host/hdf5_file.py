@@ -176,6 +176,7 @@ class Hdf5Output(RawRows):
         made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        made.set_obj_track_times(False)  # the same matrix makes the same file
         with h5py.File(beside, "x", locking="best-effort") as file:
             *groups, name = self._name.split("/")
             group = file.require_group("/".join(groups)) if groups else file

@@ -20,8 +20,9 @@ from hybrid.ranks.interrupts import handle
 
 INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
 # The lines that are no phase. The first two are followed by an exit code: with AGREED all ranks end with it, with REPORTED
-# this rank alone does and has printed why. The last is followed by what `pulse` needs.
-AGREED, REPORTED, MPI_STARTED, NEIGHBOURS = "=", "!", "*", "~"
+# this rank alone does and has printed why. Then one that is followed by what `pulse` needs, and one by how to go on.
+AGREED, REPORTED, MPI_STARTED, NEIGHBOURS, HOW_TO_GO_ON = "=", "!", "*", "~", ">"
+_LONGEST_LINE = 2048  # bytes: below what a pipe takes at once
 _LOOK_AFTER = 1.0  # seconds between two looks at the supervisor: it was stopped alone if both find it so
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
@@ -171,6 +172,16 @@ def mpi_started() -> None:
     """Tell the supervisor that MPI has started: from here on the other ranks may wait for this one."""
     if _state.pipe is not None:
         _write(MPI_STARTED.encode())
+
+
+def tell_how_to_go_on(text: str) -> bool:
+    """What the supervisor is to add where it says that this process was ended; empty: nothing. False where it is too long."""
+    line = f"{HOW_TO_GO_ON}{' '.join(text.split())}".encode()
+    if len(line) > _LONGEST_LINE:
+        return False
+    if _state.pipe is not None:
+        _write(line)
+    return True
 
 
 def _write(line: bytes) -> None:

@@ -90,6 +90,7 @@ class _Watch:
         self._shared = free_shared_bytes() or 0  # at the start
         self._exit_line = ""  # in which the worker reported its exit code
         self._stuck = self._waits = False  # and so may others, for the same rank
+        self._how_to_go_on = ""  # with what the worker has done, after it was ended
         self._missing = ""  # the rank whose supervisor is not heard any more
         self._asked_to_end = 0.0  # when; 0: not
         self._interrupted = 0.0  # likewise
@@ -198,6 +199,8 @@ class _Watch:
         elif line.startswith(heartbeat.NEIGHBOURS):
             if self._pulse:
                 self._pulse.start(line[1:])
+        elif line.startswith(heartbeat.HOW_TO_GO_ON):
+            self._how_to_go_on = line[1:]
         else:
             self._phase = line
 
@@ -223,7 +226,8 @@ class _Watch:
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
                 # One write, so that the lines of several ranks are not mixed.
-                os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}\n".encode())
+                how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
+                os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}{how_to_go_on}\n".encode())
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code)
         end_job(code, partial(remove_files_of_start, self._files) if self._phase == _START else None)
 

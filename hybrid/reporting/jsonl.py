@@ -13,11 +13,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from hybrid.errors import UsageError
 from hybrid.host.files import written_to
+from hybrid.host.processor import processor
 
 SCHEMA = 1
 
@@ -38,17 +38,7 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """The machine this process runs on."""
-    return {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # no such file outside Linux
-    return platform.processor() or platform.machine()
+    return {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()}
 
 
 def write(record: Mapping[str, Any], path: str) -> None:

@@ -23,15 +23,21 @@ class Progress:
     """Shows a long run: on a terminal a line that changes and goes away, elsewhere lines that come more and more seldom.
 
     A context: within it also a run that tells nothing for a while is shown. `rate` says how fast a phase is. `part` names what
-    runs now: once it is another than when progress was told last, it is shown with its time alone.
+    runs now: once it is another than when progress was told last, it is shown with its time alone. `note`: ends every line.
     """
 
     def __init__(
-        self, stream: TextIO | None = None, *, repeats: int = 1, rate: Rate | None = None, part: Callable[[], str] = lambda: ""
+        self,
+        stream: TextIO | None = None,
+        *,
+        repeats: int = 1,
+        rate: Rate | None = None,
+        part: Callable[[], str] = lambda: "",
+        note: Callable[[], str] = lambda: "",
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty()
-        self._rate, self._part, self._repeats = rate, part, repeats
+        self._rate, self._part, self._repeats, self._note = rate, part, repeats, note
         self._lock = threading.Lock()  # of all that follows
         self._began = self._part_began = time.monotonic()
         self._next = self._began + PATIENCE
@@ -67,7 +73,7 @@ class Progress:
             self._watch_part(now)
             if now < self._next or self._over.is_set():
                 return
-            text = f"hybrid: {self._text(now)}"
+            text = f"hybrid: {self._text(now)}{self._note()}"
             if self._terminal:
                 self._next = now + _TERMINAL_EVERY
                 self._stream.write(f"\r\x1b[K{text}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Span
@@ -12,7 +13,7 @@ from hybrid.plan.arithmetic import Arithmetic, Computed
 from hybrid.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from hybrid.execution.outcome import Outcome
+    from hybrid.execution.outcome import Outcome, Parts
     from hybrid.selection.decision import Decision
     from hybrid.selection.placement import RankPlacement
     from hybrid.verification.check import Check
@@ -57,6 +58,19 @@ def _proved(arithmetic: Arithmetic, error: float | None) -> str:
     return f" ({'proved' if arithmetic.scaled else 'rounded once'}: error ≤ {rounded_up(error)}·|A||B|)"
 
 
+def plans_of(outcome: Outcome) -> Plans:
+    """What was computed now."""
+    return outcome.parts.plans if outcome.parts else outcome.decision.plan
+
+
+def parts_line(rows: int, of: int, there: int, name: str) -> str:
+    """Of a product in parts, before it is computed: what is there. `rows`: of a part; `of`: of C; `name`: of what tells so."""
+    left = of - there
+    rest = f"{left} rows are computed in {counted(-(-left // rows), 'part')} of {counted(rows, 'row')}" if left else ""
+    known = f"{there} of {of} rows are there, by {name}" if there else ""
+    return f"  resume: {'; '.join(filter(None, (known, rest))) or 'C has no rows'}"
+
+
 def describe(placement: RankPlacement, rows: Span) -> str:
     """One rank: host, cores, threads, GPU, rows."""
     threads = placement.threads
@@ -72,7 +86,18 @@ def describe(placement: RankPlacement, rows: Span) -> str:
     return "  ".join([*parts, f"rows {rows}"])
 
 
-def table(plan: Plan, phases: dict[str, Spread], total: Spread) -> str:
+Plans = Plan | Sequence[Plan]  # of a product, or of the parts in which it was computed
+
+
+def _listed(plans: Plans) -> Sequence[Plan]:
+    return [plans] if isinstance(plans, Plan) else plans
+
+
+def _operations(plans: Plans) -> int:
+    return sum(plan.problem.operations for plan in _listed(plans))
+
+
+def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
     """For each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
 
     The shares add up: in a last line stands what passed between the phases, or by how much they ran beside each other.
@@ -101,13 +126,15 @@ def wall_line(parts: dict[str, float]) -> str:
     return f"wall {sum(parts.values()):.2f} s: {', '.join(shown)}"
 
 
-def rate(plan: Plan, phase: str, seconds: float) -> str:
+def rate(plan: Plans, phase: str, seconds: float) -> str:
     """The work of all ranks in this phase, divided by the time of the slowest rank."""
     if seconds <= 0:
         return ""
     if phase == "multiply":
-        return rate_in_units(plan.problem.operations / seconds, "F")
-    moved = moved_bytes(plan, phase)
+        return rate_in_units(_operations(plan) / seconds, "F")
+    moved = sum(moved_bytes(of_part, phase) for of_part in _listed(plan))
+    if phase == "fill":  # B is the same for all parts
+        moved -= sum(each.problem.bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
     return rate_in_units(moved / seconds, "B") if moved else ""
 
 
@@ -140,9 +167,9 @@ def _loaded_bytes(plan: Plan) -> int:
     )
 
 
-def last_line(plan: Plan, total: Spread, check: Check | None) -> str:
+def last_line(plan: Plans, total: Spread, check: Check | None) -> str:
     """`total <seconds> s  rate <number> MF/s|GF/s|TF/s  check ok|FAILED|off …`: scripts rely on this form."""
-    speed = rate_in_units(plan.problem.operations / total.median if total.median else 0.0, "F")
+    speed = rate_in_units(_operations(plan) / total.median if total.median else 0.0, "F")
     return f"total {total.median:.4f} s  rate {speed}  check {verdict(check)}"
 
 
@@ -190,12 +217,25 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
         "total": vars(outcome.total),
         "wall": {**wall, "total": sum(wall.values())},
-        "rate": problem.operations / outcome.total.median if outcome.total.median else 0.0,
+        "rate": _operations(plans_of(outcome)) / outcome.total.median if outcome.total.median else 0.0,
         "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
+        **({"resume": _record_of(outcome.parts, problem.n)} if outcome.parts else {}),
         "settings": settings,
         "placements": [
             {**placement_record(placement), "rows": str(plan.shares[placement.rank].rows)} for placement in decision.placements
         ],
+    }
+
+
+def _record_of(parts: Parts, rows: int) -> dict[str, int]:
+    """`rows`: of C."""
+    computed = sum(plan.problem.n for plan in parts.plans)
+    return {
+        "part_rows": parts.rows,
+        "rows_there": parts.there,
+        "rows_computed": computed,
+        "parts_computed": len(parts.plans),
+        "rows_missing": rows - parts.there - computed,
     }
 
 

@@ -49,6 +49,7 @@ OTHER = {
     "panel_rows": ("11", 11),
     "panel_columns": ("12", 12),
     "slab_rows": ("13", 13),
+    "resume_rows": ("14", 14),
     "staged": ("on", True),
     "ranks_per_node": ("2", 2),
     "grid": ("2x1", "2x1"),

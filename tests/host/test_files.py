@@ -140,7 +140,7 @@ def test_a_file_that_does_not_fit_is_refused_with_what_is_missing(folder, monkey
 def test_what_the_system_refuses_is_said_of_the_file_that_was_meant(folder, monkeypatch, trouble, said):
     monkeypatch.setattr(files, "largest_file", lambda: 1000)
     monkeypatch.setattr(files, "shared_bytes", lambda folder: 3072)
-    monkeypatch.setattr(files, "_allocated", lambda path: 4096)  # by the half that is written
+    monkeypatch.setattr(files, "allocated", lambda path: 4096)  # by the half that is written
     with pytest.raises(HybridError, match=f"{folder}/result cannot be written: {said}$"):
         fail_half_way(folder / "result", trouble)
     assert names(folder) == []

@@ -67,6 +67,15 @@ def test_percent_rate_and_time_left(clock):
     ]
 
 
+def test_a_note_ends_every_line(clock):
+    stream, notes = io.StringIO(), iter([", 3 of 9 rows", ", 6 of 9 rows"])
+    progress = Progress(stream, note=lambda: next(notes))
+    for done in (1, 2):
+        clock.now += 8
+        progress("multiply", done, 2)
+    assert [line.rsplit(", ", 1)[1] for line in shown(stream)] == ["3 of 9 rows", "6 of 9 rows"]
+
+
 def test_the_time_left_runs_down_while_nothing_is_told(clock):
     terminal = Terminal()
     progress = Progress(terminal)

@@ -17,7 +17,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.core.text import percents, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.execution.outcome import Outcome
+from hybrid.execution.outcome import Outcome, Parts
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
@@ -30,6 +30,8 @@ from hybrid.reporting.run_report import (
     labelled_corner,
     last_line,
     moved_bytes,
+    parts_line,
+    plans_of,
     rate,
     table,
     top_left,
@@ -230,6 +232,29 @@ def test_the_record_of_a_run_holds_what_it_was_and_what_it_took(check):
     assert [each["rows"] for each in written["placements"]] == ["0:5", "5:10"]
     assert [each["uuid"] for each in written["placements"]] == [None, "GPU-1"]
     assert written["placements"][0]["cores"] == "0-1,4"
+
+
+def test_of_a_product_in_parts_counts_what_was_computed_now():
+    whole, plans = plan_of(10, 20, 30), (plan_of(4, 20, 30), plan_of(2, 20, 30))
+    of_b = 8 * 20 * 30
+    assert rate(plans, "multiply", 1e-6) == rate(plan_of(6, 20, 30), "multiply", 1e-6)
+    assert rate(plans, "fill", 1.0) == rate_in_units(8 * 6 * 20 + of_b, "B")  # B once
+    assert rate(plans, "check", 1.0) == rate_in_units(8 * 6 * 20 + 2 * of_b + 8 * 6 * 30, "B")
+    window = RowView(np.empty((0, 0)), Span(0, 0))
+    parts = Parts(4, 4, plans)
+    outcome = Outcome(agreement_of(whole, placement(0)), window, window, window, {}, steady(4.0), GOOD, parts=parts)
+    written = as_record(outcome, {}, {}, {})
+    assert (written["n"], written["rate"]) == (10, 2 * 6 * 20 * 30 / 4.0)
+    rows = {"part_rows": 4, "rows_there": 4, "rows_computed": 6, "parts_computed": 2, "rows_missing": 0}
+    assert written["resume"] == rows
+    assert last_line(plans_of(outcome), outcome.total, GOOD) == last_line(plan_of(6, 20, 30), outcome.total, GOOD)
+
+
+def test_what_is_there_of_a_product_in_parts_is_told_before_the_rest_is_computed():
+    assert parts_line(4, 10, 0, "C.npy.part") == "  resume: 10 rows are computed in 3 parts of 4 rows"
+    assert parts_line(4, 10, 4, "it") == "  resume: 4 of 10 rows are there, by it; 6 rows are computed in 2 parts of 4 rows"
+    assert parts_line(4, 10, 10, "it") == "  resume: 10 of 10 rows are there, by it"
+    assert parts_line(4, 0, 0, "it") == "  resume: C has no rows"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""`--resume` of python -m hybrid.matmul: C in parts, each on the disk before the next, so that a later job goes on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hybrid import __version__
+from hybrid.core.problem import Problem
+from hybrid.core.settings import Settings
+from hybrid.core.text import counted
+from hybrid.errors import HybridError
+from hybrid.ranks.heartbeat import tell_how_to_go_on
+from hybrid.ranks.launcher import launched
+
+if TYPE_CHECKING:
+    from hybrid.arrays.sources import MatrixSource
+    from hybrid.execution.outcome import Outcome
+    from hybrid.execution.part_journal import State
+    from hybrid.execution.product_in_parts import ProductInParts
+    from hybrid.selection.machine import Inventory, Machine
+    from hybrid.selection.session import Session
+
+
+def prepared(
+    session: Session,
+    options: argparse.Namespace,
+    settings: Settings,
+    operands: tuple[Problem, MatrixSource, MatrixSource],
+    inventories: Sequence[Inventory],
+) -> ProductInParts:
+    """The product, with what an earlier job has left of it. Every rank calls it."""
+    import numpy as np
+
+    from hybrid.execution.product_in_parts import PartsRequest, ProductInParts
+    from hybrid.host.matrix_file import new_matrix
+
+    problem, a, b = operands
+    output = new_matrix(options.out, (problem.n, problem.m), np.dtype(problem.dtype))
+    asked = partial(what_is_asked, problem, options, settings)
+    request = PartsRequest(problem, a, b, output, asked, __version__, inventories)
+    product = ProductInParts(session, request, settings)
+    try:
+        product.prepare()
+    except BaseException:
+        product.close()
+        raise
+    return product
+
+
+def carried_out(product: ProductInParts, progress: Callable[[str, int, int], None]) -> Outcome:
+    """Every rank calls it. Whoever ends the job meanwhile is told how to go on."""
+    with closing(product):
+        outcome = product.run(progress, partial(_tell, product))
+    tell_how_to_go_on("")
+    return outcome
+
+
+def what_is_asked(problem: Problem, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
+    """What makes this product another one than any other, in words."""
+    from hybrid.host.matrix_file import matrix_name
+
+    def operand(name: str | None) -> str:
+        if name is None:
+            return options.fill if options.fill == "index" else f"{options.fill} of seed {options.seed}"
+        from hybrid.host.fingerprint import fingerprint
+
+        found = matrix_name(name)
+        return fingerprint(found.file) + (f" /{found.inside}" if found.inside else "")
+
+    target = matrix_name(options.out)
+    return {
+        "sizes": f"{problem.n}×{problem.l}×{problem.m}",
+        "dtype": problem.dtype,
+        "A": operand(options.a),
+        "B": operand(options.b),
+        "C": f"{target.form} /{target.inside}",
+        "check": "off" if settings.check == "off" else "on",
+    }
+
+
+def hint_at_left_parts(out: str) -> str:
+    """For a command without --resume: what an earlier one has left beside the file of --out; empty where that is nothing."""
+    state = _left(out)
+    if state is None:
+        return ""
+    rows = sum(len(part.rows) for part in state.written)
+    return (
+        f"{out}.journal is of a job that had written {counted(rows, 'row')} of C when it ended: "
+        "with --resume the same command goes on there, this one leaves it as it is"
+    )
+
+
+def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
+    """A part of the product for `--explain`, and a line about it."""
+    from hybrid.core.spans import Span
+    from hybrid.execution.part_request import problem_of, rows_of_a_part, sample_of
+    from hybrid.reporting.run_report import parts_line
+    from hybrid.selection.decision import Decision, ProductRequest, decide
+
+    state = _left(options.out)
+    rows = settings.resume_rows or (state.rows if state else 0)
+    if not rows:
+        sample = decide(machine, ProductRequest(sample_of(problem, machine.topology.size)), settings)
+        assert isinstance(sample, Decision), "an assumed machine leaves nothing unknown"
+        rows = rows_of_a_part(problem, sample)
+    there = sum(len(part.rows) for part in state.written) if state else 0
+    part = problem_of(problem, Span(0, min(rows, problem.n)))
+    return part, f"{parts_line(rows, problem.n, there, f'{options.out}.journal').strip()}; the plan of a part:"
+
+
+def _left(out: str) -> State | None:
+    """What the journal beside the file says, without a look at the rows themselves."""
+    from hybrid.host.files import journal_of
+
+    if not os.path.lexists(journal_of(file := _file_of(out))):
+        return None
+    from hybrid.execution.part_journal import MARK, state_of
+    from hybrid.host.journal import read_journal
+
+    try:
+        return state_of(read_journal(journal_of(file), MARK), f"{file}.journal")
+    except HybridError:
+        return None
+
+
+def _file_of(out: str) -> str:
+    from hybrid.host.matrix_file import matrix_name
+
+    return matrix_name(out).file
+
+
+def _tell(product: ProductInParts) -> None:
+    there = f"{product.rows_there} rows are in {product.name}, go on with: "
+    tell_how_to_go_on(there + _command()) or tell_how_to_go_on(f"{there}the same command")
+
+
+def _command() -> str:
+    """As it was started."""
+    launch = launched()
+    before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
+    python, *arguments = sys.orig_argv
+    return shlex.join([*before, os.path.basename(python), *arguments])

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""What the journal of a product in parts says: what was asked for, and which rows are in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hybrid.core.record import record
+from hybrid.core.spans import Span
+from hybrid.errors import UsageError
+from hybrid.execution.part_request import Facts, differences
+from hybrid.host.journal import Line
+from hybrid.host.partial_matrix import Frame
+
+MARK: Mapping[str, Any] = {"journal": "hybrid.matmul", "schema": 1}
+
+
+@record
+class Written:
+    """A part of which the rows are in the file. `exact`: of integers, so that they are the same in any arithmetic."""
+
+    rows: Span
+    digest: str
+    exact: bool
+    arithmetic: Facts
+
+
+@record
+class State:
+    """All of it. `rows`: of a part; 0 where the journal says nothing yet."""
+
+    asked: Facts
+    rows: int = 0
+    frame: Frame | None = None
+    written: tuple[Written, ...] = ()
+    arithmetic: Facts | None = None  # of the last job that wrote it
+
+    def refuse_other(self, asked: Facts, arithmetic: Facts, files: str) -> None:
+        """UsageError where another product was asked for than now, or some rows may have other bits than they would have now.
+        `files`: that would have to be removed."""
+        if self.frame is None:
+            return
+        other = list(differences(self.asked, asked))
+        if other:
+            raise UsageError(f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume")
+        for part in self.written:
+            other = [] if part.exact else list(differences(part.arithmetic, arithmetic))
+            if len(other) > 1:  # then the tiles, whose number says nothing, differ because of the rest
+                other = [each for each in other if not each.startswith("tiles")]
+            if other:
+                raise UsageError(
+                    f"{files} have rows whose last bits may be others than here ({'; '.join(other)}): "
+                    "go on as they were computed, or remove them to begin anew"
+                )
+
+
+def state_of(lines: Sequence[Line], path: str) -> State:
+    """What the journal's lines come to. UsageError where they make no sense."""
+    if not lines:
+        return State({})
+    try:
+        first = lines[0]
+        rows, frame = int(first["rows"]), Frame(**first["frame"])
+        written = {part.rows: part for part in _written(lines[1:])}  # the last line of each counts
+        arithmetics = [line["arithmetic"] for line in lines if "arithmetic" in line]
+        return State(first["asked"], rows, frame, tuple(written.values()), arithmetics[-1] if arithmetics else None)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew") from None
+
+
+def _written(lines: Sequence[Line]) -> Iterator[Written]:
+    arithmetic: Facts = {}
+    for line in lines:
+        if "arithmetic" in line:
+            arithmetic = line["arithmetic"]
+        else:
+            lo, hi = line["part"]
+            yield Written(Span(lo, hi), line["digest"], bool(line["exact"]), arithmetic)
+
+
+def first_line(asked: Facts, rows: int, frame: Frame) -> Line:
+    return {"asked": dict(asked), "rows": rows, "frame": asdict(frame)}
+
+
+def arithmetic_line(arithmetic: Facts) -> Line:
+    return {"arithmetic": dict(arithmetic)}
+
+
+def part_line(rows: Span, digest: str, *, exact: bool) -> Line:
+    return {"part": [rows.lo, rows.hi], "digest": digest, "exact": exact}

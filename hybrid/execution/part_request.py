@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Of a product in parts: how many rows a part has, and what has to be the same for a later job to go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, pieces
+from hybrid.core.text import counted, ranges
+from hybrid.plan.plan import Plan
+from hybrid.selection.decision import Decision
+
+_SECONDS_OF_A_PART = 60.0  # about: that is what a job which is killed loses
+# Operations a second, of float64: too few rather than too many, so that a part takes no longer.
+_OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
+_ROWS_OF_A_RANK = 64  # at least: with fewer rows B is read for too little
+_NAMES_SHOWN = 4  # of different processors or GPUs
+
+Facts = Mapping[str, str]
+
+
+def sample_of(problem: Problem, ranks: int) -> Problem:
+    """The smallest part there may be: what is decided for it tells which devices multiply."""
+    return Problem(min(problem.n, _ROWS_OF_A_RANK * ranks), problem.l, problem.m, problem.dtype)
+
+
+def rows_of_a_part(problem: Problem, sample: Decision) -> int:
+    """As many as these devices multiply in about a minute, or all."""
+    threads = sum(placement.threads.count for placement in sample.placements)
+    gpus = len({placement.gpu.uuid for placement in sample.placements if placement.gpu})
+    speed = {"cpu": threads * _OF_A_THREAD, "cuda": gpus * _OF_A_GPU}.get(sample.plan.device, threads * _OF_AN_EMULATED_THREAD)
+    of_a_row = max(1, problem.operations // max(1, problem.n))
+    least = sample_of(problem, sample.plan.topology.size).n
+    return max(1, min(problem.n, max(least, int(_SECONDS_OF_A_PART * speed / of_a_row))))
+
+
+def parts_of(problem: Problem, rows: int) -> list[Span]:
+    return list(pieces(Span(0, problem.n), rows))
+
+
+def problem_of(problem: Problem, part: Span) -> Problem:
+    return Problem(len(part), problem.l, problem.m, problem.dtype)
+
+
+def arithmetic(decision: Decision, version: str, processors: Sequence[str]) -> dict[str, str]:
+    """What the last bits of a part may depend on beside the operands, where the product is not exact. `version`: of this program;
+    `processors`: of all ranks."""
+    plan = decision.plan
+    facts = {
+        "ranks": f"{plan.topology.size} on {counted(len(plan.topology.nodes), 'node')}",
+        "device": plan.device,
+        "kernel": decision.kernel.name,
+        "precision": f"{plan.moduli} moduli" if plan.moduli else "native",
+        "version": version,
+    }
+    if plan.device == "cuda":
+        facts["GPUs"] = _listed([placement.gpu.name for placement in decision.placements if placement.gpu])
+    else:
+        facts["threads"] = ranges(sorted({placement.threads.count for placement in decision.placements}))
+        facts["processors"] = _listed(processors)
+        facts["NumPy"] = f"{np.__version__} with {_blas()}"
+    return {**facts, "tiles": _digest_of_tiles(plan)}
+
+
+def differences(there: Facts, here: Facts) -> Iterator[str]:
+    """In words, each fact that is not the same."""
+    for name in {**there, **here}:
+        if there.get(name) != here.get(name):
+            yield f"{name} {there.get(name, 'not known')} there, {here.get(name, 'not known')} here"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """In their order, since they belong to ranks; the same ones once."""
+    if len(set(names)) == 1:
+        return names[0]
+    shown = ", ".join(dict.fromkeys(names[:_NAMES_SHOWN]))
+    return f"{shown} ({blake2b(chr(0).join(names).encode(), digest_size=4).hexdigest()})"
+
+
+def _blas() -> str:
+    """The library that NumPy was built with."""
+    try:
+        found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        return f"{found['name']} {found['version']}"
+    except (KeyError, TypeError):
+        return "an unknown BLAS"
+
+
+def _digest_of_tiles(plan: Plan) -> str:
+    """Of which rank multiplies which rows in which tiles, and in which order it adds them up."""
+    return blake2b(repr((plan.shares, plan.grid_layout)).encode(), digest_size=4).hexdigest()

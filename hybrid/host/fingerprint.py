@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+"""What tells a file, or a folder of files, from what it is later: its size, when it was changed, and how it begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+from hybrid.errors import UsageError
+
+_BEGINNING = 4096  # bytes: the header of most formats
+
+
+def fingerprint(path: str) -> str:
+    """In words for messages: the same as long as nothing there has changed. UsageError where it cannot be read."""
+    target = Path(os.path.realpath(path))
+    size, changed, digest = 0, 0, blake2b(digest_size=4)
+    try:
+        for file in _files(target):
+            found = file.stat()
+            size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
+            if file == target:
+                with open(file, "rb") as opened:
+                    digest.update(opened.read(_BEGINNING))
+            else:
+                digest.update(f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n".encode())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    seconds, nanoseconds = divmod(changed, 10**9)
+    return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
+
+
+def _files(target: Path) -> Iterator[Path]:
+    return iter(sorted(each for each in target.rglob("*") if each.is_file())) if target.is_dir() else iter((target,))
