@@ -124,7 +124,7 @@ def test_killed_again_and_again_at_the_next_file_operations_it_ends(folder, rank
 
 
 LONG = (400, 300, 200, "--fill", "normal", "--threads", "1", "--out", "C.npy", "--resume", "--resume-rows", 8)
-LONG_PARTS = 50
+BLOWS = 3  # at least, in a series
 
 
 def victims(job, whom):
@@ -137,14 +137,14 @@ def victims(job, whom):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-@pytest.mark.parametrize("trials", [pytest.param(3, id="some"), pytest.param(125, id="many", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("series", exhaustive([0], range(42)))  # with two signals and one rank or two 504 blows
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_killed_at_random_moments_the_file_is_that_of_an_undisturbed_job(folder, seed, ranks, signum, trials):
-    """A trial is a blow; after it the next job goes on, until one ends by itself, and the next one begins anew."""
+def test_killed_at_random_moments_the_file_is_that_of_an_undisturbed_job(folder, seed, ranks, signum, series):
+    """After a blow the next job goes on, until one ends by itself, and the next one begins anew."""
     draw = random.Random(seed)
     whole, blows = undisturbed(*LONG, ranks=ranks), 0
-    while blows < trials:
+    while blows < BLOWS:
         there = 0
         while True:
             whom, parts, delay = draw.choice(["worker", "supervisor", "rank", "launcher"]), draw.randrange(12), draw.random() / 50
