@@ -213,8 +213,8 @@ def test_where_nothing_can_be_used_it_begins_anew(folder, spoil):
     (("--no-check",), 0, "(check on there, off here)"),
     (("--resume-rows", 8), 0, "(rows of a part 7 there, 8 here)"),
     ((), 2, "have rows whose last bits may be others than here (ranks 1 on 1 node there, 2 on 1 node here)"),
-    pytest.param(("--kernel", "naive", "--device", "emulate"), 0, "(device cpu there, emulate here; kernel blas there, naive here",
-                 marks=pytest.mark.needs("compiler")),
+    pytest.param(("--kernel", "naive", "--device", "emulate"), 0,
+                 "(device cpu there, emulate here; kernel blas there, naive here", marks=pytest.mark.needs("compiler")),
 ], ids=["seed", "dtype", "check", "rows", "ranks", "device"])  # fmt: skip
 def test_the_parts_of_another_product_are_refused_and_stay(folder, arguments, ranks, said):
     killed(*SMALL)
