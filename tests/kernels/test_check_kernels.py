@@ -113,7 +113,7 @@ def test_compare_sums(kernels, rng):
     np.testing.assert_allclose(got, wanted, rtol=1e-12)
     np.testing.assert_allclose(together, numpys_together, rtol=1e-12)
     assert together[0, 2] == NOT_INTEGRAL
-    assert together[1, 2] == got[128:, 2].max() < 10
+    assert together[1, 2] == got[128:, 2].max() < 1e5
     assert got[3, 2] == NOT_INTEGRAL
     assert got[3, 3] == 5
     assert got[7, 4] == groups
