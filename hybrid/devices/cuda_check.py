@@ -19,6 +19,9 @@ _WARPS = 8  # of a block whose warps take one row each
 _SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 256, 64, 128  # as in check.cu
 _ENOUGH_BLOCKS = 512  # of subtract_product, to fill a large GPU
 _LEAST_DEPTH = 512  # of a sum, which is divided among several blocks where there are too few
+# And where it is longer than this: rounding errors grow with all that has been added before, in some sums much more than in most,
+# and products from remainders err so little that these would look like faults.
+_MOST_DEPTH = 2048
 
 
 def blocks_of(dtype: str, group: int) -> dict[str, tuple[int, int]]:
@@ -84,9 +87,9 @@ class CudaCheckOperations:
 
     def subtract_product(self, a: Any, y: Any, difference: Any) -> Operation:
         rows, columns = difference.shape
-        tiles = (-(-rows // _TILE), -(-columns // _TILE))
-        layers = max(1, min(a.shape[1] // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles[0] * tiles[1])))
-        grid = (*tiles, layers)
+        tiles, depth = (-(-rows // _TILE), -(-columns // _TILE)), a.shape[1]
+        to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles[0] * tiles[1]))
+        grid = (*tiles, max(1, -(-depth // _MOST_DEPTH), to_fill))
         expression = f"subtract_product<{C_TYPES[a.dtype.name]}>"
         return self._operation(expression, grid, (a, y, difference), difference.size and a.shape[1])
 

@@ -92,7 +92,7 @@ class EmulatedKernel:
 
     def __call__(
         self,
-        grid: tuple[int, int],
+        grid: tuple[int, ...],
         block: tuple[int, int],
         shared_bytes: int,
         matrices: Sequence[np.ndarray],
@@ -106,7 +106,9 @@ class EmulatedKernel:
 
         EmulationError when the launch is invalid or the threads do what CUDA leaves undefined; C is then undefined, too.
         """
-        launch = _Launch((*grid, 1), (*block, 1), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster)
+        launch = _Launch(
+            (*grid, *[1] * (3 - len(grid))), (*block, 1), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster
+        )
         arrays = (_Array * len(matrices))(*map(as_c_array, matrices))
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")

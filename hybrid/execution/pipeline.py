@@ -7,6 +7,7 @@ callback is told of the progress.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -107,7 +108,7 @@ class _Run:
         self._gather, self._modular = gather, modular
         self._check, self._overwrites = check, not share.holds_all
         # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
-        self._to_check: list[Callable[[], object]] = []
+        self._to_check: deque[Callable[[], object]] = deque()
         self._arrivals = share.order
         self._last_uses = share.last_uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
@@ -134,28 +135,32 @@ class _Run:
             for number, tile in enumerate(arrival.releases):
                 self._multiply(index, number, tile)
             if self._modular is not None:
-                # It has waited for the device: so the check is not submitted after all else, but as the tiles are.
-                self.submit_checks()
+                self.submit_checks(while_waiting_for=index + 1)
                 self._transport.advance()
             if self._gather is not None:
                 self._gather.advance()
 
-    def submit_checks(self) -> None:
-        """What `submit` has left for later."""
-        while self._to_check:
-            self._to_check.pop(0)()
+    def submit_checks(self, while_waiting_for: int | None = None) -> None:
+        """What `submit` has left for later; or some of it, until this arrival is on the device: then there are tiles to submit,
+        whose arithmetic the host could not choose before."""
+        while self._to_check and (while_waiting_for is None or not self._is_there(while_waiting_for)):
+            self._to_check.popleft()()
+
+    def _is_there(self, index: int) -> bool:
+        if index >= self._loaded:
+            return index >= len(self._arrivals)  # after the last arrival nothing is waited for
+        pieces = self._resident.under(self._arrivals[index])
+        return all(self._device.done(event) for piece in pieces for event in piece.loaded)
 
     def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
         """Measure this arrival, and the next one if it is there already: before the tiles of this one are enqueued, behind which
         it would have to wait."""
         following = index + 1
         self._measure(modular, index)
-        if following < self._loaded and self._arrivals[following].operand == "A":
-            (piece,) = self._resident.under(self._arrivals[following])
-            if all(map(self._device.done, piece.loaded)):
-                self._measure(modular, following)
-                for tile in self._arrivals[following].releases:
-                    modular.ask_ahead(tile)
+        if following < self._loaded and self._arrivals[following].operand == "A" and self._is_there(following):
+            self._measure(modular, following)
+            for tile in self._arrivals[following].releases:
+                modular.ask_ahead(tile)
 
     def _measure(self, modular: ModularProduct, index: int) -> None:
         if self._measured > index:

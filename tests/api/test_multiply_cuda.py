@@ -77,6 +77,16 @@ def test_nan_and_infinity_are_numpys():
     np.testing.assert_array_equal(hybrid.multiply(a, b, device="cuda"), a @ b)
 
 
+def test_long_sums_of_a_right_product_do_not_look_wrong(rng, monkeypatch):
+    """The check's own sums must be as accurate as a product from remainders, or the host looks at it again."""
+    looked_again = []
+    monkeypatch.setattr("hybrid.execution.product.verify_at_root", lambda *given: looked_again.append(given))
+    a, b = rng.standard_normal((3000, 12_000)), rng.standard_normal((12_000, 12_000))
+    for precision in ("auto", "native"):
+        hybrid.multiply(a, b, device="cuda", precision=precision)
+    assert not looked_again
+
+
 @pytest.fixture(params=["native", "fast"])
 def precision(request, monkeypatch):
     """From remainders also where native kernels would be faster."""

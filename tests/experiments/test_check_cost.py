@@ -26,6 +26,13 @@ def test_every_place_and_type_is_checked_timed_and_recorded(tmp_path, capsys, de
     assert "20×32×16" in table
 
 
+@pytest.mark.gpu
+def test_measured_on_a_gpu(tmp_path):
+    path = str(tmp_path / "lines.jsonl")
+    assert check_cost.main(["--rounds", "1", "--sizes", "200x320x160", "--json", path]) == 0
+    assert len(Results.recorded(path)) == 2 * len(PLACES)
+
+
 def test_the_ratio_is_that_of_the_medians():
     def spread(median):
         return {"median": median, "min": median / 2, "max": 2 * median}

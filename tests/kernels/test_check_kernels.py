@@ -80,14 +80,15 @@ def test_column_totals_add(kernels, rng, rows, columns):
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 0, 3)])
-def test_subtract_product(kernels, rng, dtype, rows, inner, columns):
+@pytest.mark.parametrize("layers", [1, 3])
+def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers):
     a, y, difference = (
         rows_of(rng, rows, inner, dtype),
         rng.standard_normal((inner, columns)),
         rng.standard_normal((rows, columns)),
     )
     wanted = difference - a.astype(float) @ y
-    grid = (-(-rows // 64), -(-columns // 64))
+    grid = (-(-rows // 64), -(-columns // 64), layers)
     kernels[f"subtract_product<{C_TYPES[dtype]}>"](grid, (128, 1), 0, (a, y, difference))
     np.testing.assert_allclose(difference, wanted, rtol=1e-11, atol=1e-11)
 

@@ -49,7 +49,10 @@ class ProductCheck:
             self._image_off = (allowed + (l + 2 * m) * float(np.finfo(np.float64).eps)) * of_rows * (of_columns @ x)
 
     def refuse_wrong(self, what: str, c: Any) -> float:
-        """The largest error, relative to the largest element. CheckFailed where rounding does not explain it."""
+        """The largest error, relative to the largest element. CheckFailed where rounding does not explain it. C of operands in
+        host memory may lie on a GPU."""
+        if self._xp is np and not isinstance(c, np.ndarray):
+            c = import_module("cupy").asnumpy(c)
         wrong, error, largest = int(self._xp.isnan(c).sum()), 0.0, 0.0
         for rows, columns, exact, allowed in self._parts:
             off = abs(_wide(c[rows][:, columns]) - exact)
