@@ -109,9 +109,10 @@ class ModularProduct:
 
     def ask_ahead(self, tile: Tile) -> None:
         """All panels of this tile have arrived: have the guard look at it, so that `multiply` need not wait for that. Not where
-        the tiles before were of integers, which need no guard."""
-        if self._asks_ahead:
-            self._ask_guard(*self._lines_of(tile))
+        the tiles before were of integers, which need no guard, nor where it was asked already."""
+        lines = self._lines_of(tile)
+        if self._asks_ahead and lines not in self._guarded and len(self._guarded) < GUARDS - 1:
+            self._ask_guard(*lines)
 
     def _lines_of(self, tile: Tile) -> tuple[Span, Span]:
         return tile.buffer_rows, self._operands["B"].lines_of(tile.slot, tile.buffer_columns)

@@ -25,6 +25,7 @@ from hybrid.transport.panel_gather import PanelGather
 from hybrid.transport.panel_stream import PanelStream
 from hybrid.verification.device_check import DeviceCheck
 
+MEASURED_AHEAD = 3  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
 LOADS_AHEAD = 4  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
 
 Entering = Callable[[str], None]  # told the phase of each copy and multiplication before it is submitted
@@ -153,11 +154,12 @@ class _Run:
         return all(self._device.done(event) for piece in pieces for event in piece.loaded)
 
     def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
-        """Measure this arrival, and the next one if it is there already: before the tiles of this one are enqueued, behind which
-        it would have to wait."""
-        following = index + 1
+        """Measure this arrival, and those of the next that are there already: before the tiles of this one are enqueued, behind
+        which they would have to wait."""
         self._measure(modular, index)
-        if following < self._loaded and self._arrivals[following].operand == "A" and self._is_there(following):
+        for following in range(index + 1, min(self._loaded, index + 1 + MEASURED_AHEAD)):
+            if self._arrivals[following].operand != "A" or not self._is_there(following):
+                return
             self._measure(modular, following)
             for tile in self._arrivals[following].releases:
                 modular.ask_ahead(tile)
