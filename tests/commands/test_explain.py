@@ -60,7 +60,7 @@ def test_remainders_are_explained_with_their_memory(explained):
     problem = Problem(16_000, 16_000, 16_000)
     lines = explained(problem, 1, gpus_per_node=1, check="off")
     assert lines[2].startswith("precision float64 or better, from remainders modulo 15 numbers at most, else native as the guard")
-    assert "in 32 row panel(s), B in 6 column panel(s), 37 tile(s) of C" in lines[4]
+    assert "in 16 row panel(s), B in 6 column panel(s), 21 tile(s) of C" in lines[4]
     assert float(lines[4].split(" GiB in GPU 0")[0].rsplit(" ", 1)[1]) * GiB > (3 * 8 + 2 * 15) * 16_000**2
     lines = explained(problem, 1, gpus_per_node=1, check="off", gpu_memory=8 * GiB)
     assert lines[2] == "precision native: no room for remainders"
