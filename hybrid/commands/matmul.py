@@ -168,8 +168,9 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
 
 def _list_kernels() -> None:
     width = max(len(kernel.name) for kernel in CATALOGUE)
+    of_types = max(len(" ".join(kernel.dtypes)) for kernel in CATALOGUE)
     for kernel in CATALOGUE:
-        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes):<15}  {kernel.summary}")
+        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes):<{of_types}}  {kernel.summary}")
 
 
 def answer(options: argparse.Namespace, settings: Settings) -> bool:

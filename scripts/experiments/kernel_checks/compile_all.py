@@ -50,7 +50,8 @@ SHARED_LIMITS = {
 QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers of their own; warps are dealt to them in turn
 MOST_THREADS = 1024
 OTHERS = ("greeting", "check", "remainders")  # than the catalogue's kernels
-WIDTHS = {"float32": (1, 2, 4), "float64": (1, 2)}  # elements that can be copied at once, up to 16 bytes
+# Elements that can be copied at once, up to 16 bytes.
+WIDTHS = {"float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from experiments.ladder.timing import EXACT_CUBLAS, measure
 from experiments.start import ROOT
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import UsageError
-from hybrid.kernels.catalogue import BOTH, Kernel
+from hybrid.kernels.catalogue import OPERAND_SIZES, Kernel
 
 README, PICTURE = ROOT / "kernels" / "README.md", ROOT / "docs" / "ladder.svg"
 SIZES = (*map(square, (4096, 8000, 8192, 16384)), ROW_BLOCK)
@@ -41,7 +41,7 @@ def as_shape(text: str) -> Shape:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
     sizes = " ".join(map(label, SIZES))
-    parser.add_argument("--dtype", choices=BOTH, help="only this one (both)")
+    parser.add_argument("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)")
     parser.add_argument("--sizes", nargs="+", type=as_shape, default=SIZES, metavar="N", help=f"N or NxLxM ({sizes})")
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)")
     parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def work(options: argparse.Namespace) -> int:
     kernels = rungs_named(options.kernels)
-    dtypes = [options.dtype] if options.dtype else list(BOTH)
+    dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
     if options.rounds < 1 or not options.longest > 0:
         raise UsageError("rounds and seconds must be more than 0")
     if options.loads:

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.common import plots, records, results, schema, tables, targets
 from experiments.ladder.loads import Shape, loads_per_multiply_add
 from hybrid.core.settings import one_of
-from hybrid.kernels.catalogue import ALL, BOTH, CATALOGUE, Kernel
+from hybrid.kernels.catalogue import ALL, BOTH, CATALOGUE, OPERAND_SIZES, Kernel
 
 YARDSTICK = "cublas"
 ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000
@@ -54,7 +54,7 @@ def as_text(line: records.Line) -> str:
 
 _LINE: schema.Schema = {
     **schema.RECORDED, **schema.SIDES, "gpu": schema.name, "driver": schema.name, "cupy": schema.name, "cublas": schema.count,
-    "dtype": schema.among(*BOTH), "kernel": schema.among(YARDSTICK, *(kernel.name for kernel in rungs())),
+    "dtype": schema.among(*OPERAND_SIZES), "kernel": schema.among(YARDSTICK, *(kernel.name for kernel in rungs())),
     "tile": schema.or_none(schema.several(schema.whole, 2, 2)), "registers": schema.or_none(schema.whole),
     "shared": schema.or_none(schema.whole), "spills": schema.or_none(schema.whole),
 }  # fmt: skip
@@ -91,7 +91,7 @@ class Results(results.MachineResults):
         return next((line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)), None)
 
     def dtypes(self) -> list[str]:
-        return [dtype for dtype in BOTH if any(line["dtype"] == dtype for line in self.lines)]
+        return [dtype for dtype in OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
 
     def shapes(self) -> list[Shape]:
         """Squares first, by size."""
