@@ -98,6 +98,12 @@ def lacking(thing: str) -> str:
     return _LACKING[thing]()
 
 
+def skip_without(thing: str) -> None:
+    """Where a fixture needs it."""
+    if missing := lacking(thing):
+        pytest.skip(f"needs {missing}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         unknown = {thing for mark in item.iter_markers("needs") for thing in mark.args} - set(_LACKING)
@@ -108,5 +114,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     things = [thing for mark in item.iter_markers("needs") for thing in mark.args]
     for thing in [*things, *(["gpu"] if item.get_closest_marker("gpu") else [])]:
-        if missing := lacking(thing):
-            pytest.skip(f"needs {missing}")
+        skip_without(thing)
