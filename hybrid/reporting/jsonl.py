@@ -11,7 +11,9 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -24,15 +26,19 @@ SCHEMA = 1
 
 def versions() -> dict[str, str]:
     """The versions of what a run's result and speed may depend on: Python, packages, and MPI where it has been loaded."""
-    found = {"python": platform.python_version()}
-    for distribution in ("hybrid-runner", "numpy", "mpi4py", "cupy-cuda12x", "cupy-cuda13x"):
-        try:
-            found[distribution] = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
+    found = {"python": platform.python_version(), **_packages()}
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
         found["mpi"] = " ".join(mpi.Get_library_version().split("\n")[0].strip("\0").split())
+    return found
+
+
+@cache  # each is read from a file, and scripts write hundreds of lines
+def _packages() -> dict[str, str]:
+    found = {}
+    for distribution in ("hybrid-runner", "numpy", "mpi4py", "cupy-cuda12x", "cupy-cuda13x"):
+        with suppress(metadata.PackageNotFoundError):
+            found[distribution] = metadata.version(distribution)
     return found
 
 

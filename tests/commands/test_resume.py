@@ -51,10 +51,25 @@ def parts_of(journal):
     return parts
 
 
-def undisturbed(*arguments, name="whole.npy", ranks=0):
-    given = [name if argument == "C.npy" else argument for argument in arguments]
-    assert resumed(*given, ranks=ranks)["rows_there"] == 0
-    return Path(name).read_bytes()
+_made = {}  # the files of jobs whose matrices are generated, which are the same in each test that starts such a job
+
+
+def made_once(key, arguments, names, make):
+    """The contents of these files, which `make()` leaves in the test's folder, and which are there afterwards in any case."""
+    if (key, arguments) not in _made or "--a" in arguments:
+        make()
+        _made[key, arguments] = {name: Path(name).read_bytes() for name in names}
+    for name, content in _made[key, arguments].items():
+        Path(name).write_bytes(content)
+    return _made[key, arguments]
+
+
+def undisturbed(*arguments, ranks=0):
+    def run():
+        given = ["whole.npy" if argument == "C.npy" else argument for argument in arguments]
+        assert resumed(*given, ranks=ranks)["rows_there"] == 0
+
+    return made_once(ranks, arguments, ["whole.npy"], run)["whole.npy"]
 
 
 def nothing_left():
@@ -171,11 +186,15 @@ def lines_of(journal):
 
 
 def killed(*arguments, parts=3, ranks=0):
-    """A job that is killed when so many parts are in the journal: a write, a flush and the journal's two for each part."""
-    for number in count(4 * parts):
-        assert start([*DIES_AT, str(number), "before"], *arguments, ranks=ranks).returncode
-        if len(parts_of("C.npy.journal")) >= parts:
-            return
+    """What a job leaves that is killed when so many parts are in the journal: a write, a flush and the journal's two for each."""
+
+    def run():
+        for number in count(4 * parts):
+            assert start([*DIES_AT, str(number), "before"], *arguments, ranks=ranks).returncode
+            if len(parts_of("C.npy.journal")) >= parts:
+                return
+
+    made_once((ranks, parts), arguments, ["C.npy.part", "C.npy.journal"], run)
 
 
 @pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
