@@ -36,6 +36,15 @@ __device__ __forceinline__ double widened(float x)
 
 __device__ __forceinline__ double widened(double x) { return x; }
 
+__device__ __forceinline__ double widened(Float16 x)
+{
+    double y;
+    asm("cvt.f64.f16 %0, %1;" : "=d"(y) : "h"(x.bits));
+    return y;
+}
+
+__device__ __forceinline__ double widened(Bfloat16 x) { return widened(__uint_as_float(static_cast<unsigned>(x.bits) << 16)); }
+
 template <typename T>
 __device__ __forceinline__ T rounded(double x)
 {

@@ -162,7 +162,7 @@ def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Ver
     if not (np.array_equal(operands[0], a.inner) and np.array_equal(operands[1], b.inner)):
         return Verdict("canary", "A or B was written to")
     wide = np.longdouble if job.dtype == "float64" else np.float64
-    of_a, of_b = (numbers_of(operand, job.dtype) for operand in operands)
+    of_a, of_b = (numbers_of(operand) for operand in operands)
     exact = before + of_a.astype(wide) @ of_b.astype(wide)
     size = np.abs(before) + np.abs(of_a).astype("f8") @ np.abs(of_b).astype("f8")
     bound = 2 * (l + 2) * np.finfo(of_c).eps * size + 1e-300

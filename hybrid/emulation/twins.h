@@ -10,6 +10,25 @@ __device__ __forceinline__ float multiply_add(float x, float y, float sum) { ret
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return std::fma(x, y, sum); }
 __device__ __forceinline__ double widened(double x) { return x; }
 
+// The number that 16 bits stand for.
+template <typename T>
+NOT_INSTRUMENTED float number_of(unsigned bits)
+{
+    constexpr int MANTISSA = 15 - T::EXPONENT_BITS, LARGEST = (1 << T::EXPONENT_BITS) - 1, BIAS = LARGEST / 2;
+    int exponent = static_cast<int>(bits >> MANTISSA) & LARGEST, mantissa = static_cast<int>(bits & ((1u << MANTISSA) - 1));
+    float size;
+    if (exponent == LARGEST)
+        size = mantissa ? NAN : INFINITY;
+    else if (exponent == 0)
+        size = std::ldexp(static_cast<float>(mantissa), 1 - BIAS - MANTISSA);
+    else
+        size = std::ldexp(static_cast<float>(mantissa | 1 << MANTISSA), exponent - BIAS - MANTISSA);
+    return bits >> 15 ? -size : size;
+}
+
+__device__ __forceinline__ double widened(Float16 x) { return number_of<Float16>(x.bits); }
+__device__ __forceinline__ double widened(Bfloat16 x) { return number_of<Bfloat16>(x.bits); }
+
 template <typename T>
 __device__ __forceinline__ T rounded(double x)
 {
@@ -130,22 +149,6 @@ __device__ inline void load_matrices_transposed(unsigned (&r)[4], const void* sh
     unsigned words[4];
     cuda_on_cpu::warp_sync(0xffffffffu, exchange_columns, &row, words, false, file, line);
     for (int i = 0; i < 4; ++i) r[i] = words[i];
-}
-
-// The number that 16 bits stand for.
-template <typename T>
-NOT_INSTRUMENTED float number_of(unsigned bits)
-{
-    constexpr int MANTISSA = 15 - T::EXPONENT_BITS, LARGEST = (1 << T::EXPONENT_BITS) - 1, BIAS = LARGEST / 2;
-    int exponent = static_cast<int>(bits >> MANTISSA) & LARGEST, mantissa = static_cast<int>(bits & ((1u << MANTISSA) - 1));
-    float size;
-    if (exponent == LARGEST)
-        size = mantissa ? NAN : INFINITY;
-    else if (exponent == 0)
-        size = std::ldexp(static_cast<float>(mantissa), 1 - BIAS - MANTISSA);
-    else
-        size = std::ldexp(static_cast<float>(mantissa | 1 << MANTISSA), exponent - BIAS - MANTISSA);
-    return bits >> 15 ? -size : size;
 }
 
 struct MmaWords {  // a lane's fragments of elements of 16 bits

@@ -12,6 +12,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.spans import Span
 from hybrid.host.page_memory import result_pool
 from hybrid.host.row_view import RowView
+from hybrid.kernels.elements import storage
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
@@ -53,17 +54,18 @@ def _arrays_of_root(
     """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
     problem = plan.problem
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
-    views = {}
+    views, of_operands = {}, problem.operand_dtype
     with team.phase("scatter", timed=False), busy():
-        for key, array in (("A", a.in_place(problem.dtype)), ("B", b.in_place(problem.dtype)), ("C", out)):
+        for key, array in (("A", a.in_place(of_operands)), ("B", b.in_place(of_operands)), ("C", out)):
             height, width = shapes[key]
+            dtype = problem.dtype if key == "C" else storage(of_operands).name
             if team.rank != plan.root:
-                height, array = 0, np.empty((0, width), problem.dtype)
+                height, array = 0, np.empty((0, width), dtype)
             if array is None:
-                array = result_pool.empty(height, width, problem.dtype)
+                array = result_pool.empty(height, width, dtype)
             views[key] = RowView(array, Span(0, height))
         for source, key in ((a, "A"), (b, "B")):
-            if team.rank == plan.root and isinstance(source, RootMatrix) and source.in_place(problem.dtype) is None:
+            if team.rank == plan.root and isinstance(source, RootMatrix) and source.in_place(of_operands) is None:
                 source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("scatter"))
     return views
 

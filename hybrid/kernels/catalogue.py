@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 BOTH = ("float32", "float64")
 HALVES = ("float16", "bfloat16")  # of operands alone: their sums, and C, are float32
 C_TYPES = {"float32": "float", "float64": "double"}
-_ELEMENTS = C_TYPES | {"float16": "Float16", "bfloat16": "Bfloat16"}
+ELEMENTS = C_TYPES | {"float16": "Float16", "bfloat16": "Bfloat16"}  # of A and B, in C++
 OPERAND_SIZES = {"float32": 4, "float64": 8} | dict.fromkeys(HALVES, 2)  # bytes of an element of A or B
 MOST_BLOCKS_Y = 65535  # CUDA's limit of gridDim.y
 LEAST_CAPABILITY = 60  # compute capability, times ten, as everywhere here
@@ -111,7 +111,8 @@ CATALOGUE = (
     Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", dtypes=BOTH + HALVES, adds=True),
 )  # fmt: skip
 
-AUTO = ("blas", "matvec_warp", "tensor", "warp_tiled", "register_tiled", "tiled")  # auto chooses the first that can run
+# Auto chooses the first that can run.
+AUTO = ("blas", "matvec_warp", "tensor", "tensor_half", "warp_tiled", "register_tiled", "tiled")
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def launch_of(
     assert form is not None, refusal(kernel, dtype, columns, capability)
     assert kernel.adds or not adds, f"{kernel.name} does not add"
     down, across = _pieces(rows, form.tile[0]), _pieces(columns, form.tile[1])
-    arguments = [_ELEMENTS[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
+    arguments = [ELEMENTS[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
     if adds:
         arguments.append("true")
     linear = form.linear_grid or ALL in form.tile

@@ -40,6 +40,9 @@ class MachineModel:
         "over 2 x 54.8 GB/s (docs/measured/doctor-h200.jsonl) are 518",
     )
     float32_multiply_adds_per_byte: float = _of_h200(512.0, "the same in float32; measured: 53.1 TF/s over 2 x 54.8 GB/s are 484")
+    half_multiply_adds_per_byte: float = _of_h200(
+        4096.0, "the same of operands of 16 bits with sums in float32; estimated: half of the 990 TF/s of the data sheet are 4500"
+    )
     panel_row_overhead_bytes: int = _of_h200(
         4 * KiB,
         "bytes the link could copy in the time it loses at each row of a column panel, while a kernel runs; measured, without a "
@@ -102,8 +105,10 @@ class MachineModel:
         return "H200" if self is H200 else (MachineModel, tuple(vars(self).values()))
 
     def multiply_adds_per_byte(self, dtype: str) -> float:
-        """What a GPU computes while its link copies a byte: the machine balance of a roofline, with the link for the memory."""
-        return self.float64_multiply_adds_per_byte if dtype == "float64" else self.float32_multiply_adds_per_byte
+        """What a GPU computes of operands of this type while its link copies a byte: the machine balance of a roofline, with the
+        link for the memory."""
+        known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
+        return known.get(dtype, self.half_multiply_adds_per_byte)
 
     @property
     def panel_row_bytes(self) -> int:

@@ -155,11 +155,11 @@ class Plan:
         if self.operands is OperandLocation.BLOCKS_2D:
             return for_grid
         if self.has_row_blocks:
-            return for_grid if self.own_rows_suffice else p.bytes(p.l, p.m)
+            return for_grid if self.own_rows_suffice else p.operand_bytes(p.l, p.m)
         return (
             for_grid
-            + p.bytes(len(self.a_rows_on(node)), p.l)
-            + p.bytes(len(self.b_rows_on(node)), p.m)
+            + p.operand_bytes(len(self.a_rows_on(node)), p.l)
+            + p.operand_bytes(len(self.b_rows_on(node)), p.m)
             + p.bytes(len(self.c_rows_on(node)), p.m)
         )
 

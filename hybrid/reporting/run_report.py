@@ -134,14 +134,14 @@ def rate(plan: Plans, phase: str, seconds: float) -> str:
         return rate_in_units(_operations(plan) / seconds, "F")
     moved = sum(moved_bytes(of_part, phase) for of_part in _listed(plan))
     if phase == "fill":  # B is the same for all parts
-        moved -= sum(each.problem.bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
+        moved -= sum(each.problem.operand_bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
     return rate_in_units(moved / seconds, "B") if moved else ""
 
 
 def moved_bytes(plan: Plan, phase: str) -> int:
     """Bytes that all ranks write (fill), read (check) or move in a phase; 0 where that depends on where the operands lie."""
     p = plan.problem
-    a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
+    a, b, c = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
     rows_on_other_nodes = sum(len(plan.a_rows_on(node)) for node in range(nodes) if node != plan.root_node)
     # How often each row of B is loaded from host memory; the other devices fetch it from one that loaded it.
@@ -160,7 +160,7 @@ def _loaded_bytes(plan: Plan) -> int:
     """Bytes of row panels, column panels and k-slabs, each as often as it is loaded."""
     p = plan.problem
     return sum(
-        sum(p.bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.bytes(len(arrival.span), p.l)
+        sum(p.operand_bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.operand_bytes(len(arrival.span), p.l)
         for share in plan.shares
         if len(share.rows)
         for arrival in share.arrivals()

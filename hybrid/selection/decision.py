@@ -22,7 +22,7 @@ from hybrid.plan.plan import Plan
 from hybrid.plan.planning import make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks, TilingRequest
 from hybrid.selection.grid import choose_grid
-from hybrid.selection.kernel import choose_kernel, kernel_asked_for
+from hybrid.selection.kernel import choose_kernel, kernel_asked_for, multiplies_short
 from hybrid.selection.machine import Machine, Test
 from hybrid.selection.placement import RankPlacement, choose_device, place_ranks
 from hybrid.selection.precision import Precision, choose_precision, native_speed
@@ -49,6 +49,13 @@ class ProductRequest:
     besides: tuple[int, ...] = ()
     besides_on_gpu: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
+
+    @property
+    def converted(self) -> ProductRequest:
+        """Of operands of 16 bits: the same product, for which the root converts them."""
+        p = self.problem
+        there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
+        return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
 
 
 @record
@@ -85,6 +92,12 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
+    if request.problem.short_operands and not (
+        len(machine.topology.nodes) == 1
+        and settings.precision != "fast"
+        and multiplies_short(kernel, device, request.problem, capability)
+    ):
+        request = request.converted
     choice = choose_kernel(kernel, device, request.problem, capability)
     precision = choose_precision(settings, kernel, device, capability, tallest := _tallest_row_block(request, machine))
     plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision)
@@ -97,6 +110,8 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     plan = plan.with_transport(transport.name)
     if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
         plan = replace(plan, operands=request.operands)
+    elif request.problem.short_operands:  # ranks that share matrices have them in the type that is computed in
+        return decide(machine, request.converted, settings)
     there = request.bytes_there if plan.operands is request.operands else 0
     on_gpu = request.besides_on_gpu
     missing = shortage(plan, machine.memory, already_there=there, besides=request.besides, besides_on_gpu=on_gpu)

@@ -29,9 +29,10 @@ def verify_alone(
     threads: int,
     wrong: WrongParts | None = None,
     suspects: Sequence[Suspect] = (),
+    short_operands: str = "",
 ) -> Check:
-    """As `verify`, without other ranks."""
-    plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name))
+    """As `verify`, without other ranks. `short_operands`: what A and B were of where they were multiplied."""
+    plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
     views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
     return verify(Team(), plan, views[0], views[1], views[2], threads, wrong, suspects)
 

@@ -48,7 +48,7 @@ def check(seed, name, dtype, n, l, m, spare=(0, 0, 0)):
         for columns, extra, elements in zip((l, m), spare, operands, strict=False)
     )
     around, c = part(m, spare[2], cupy.full((n, m), cupy.nan, of_sums), cupy.nan)
-    in_double = [numbers_of(elements, dtype).astype(of_double) for elements in operands]
+    in_double = [numbers_of(elements).astype(of_double) for elements in operands]
     exact = in_double[0] @ in_double[1]
     size = abs(in_double[0]) @ abs(in_double[1])
     for adds in (False, True) if named(name).adds else (False,):

@@ -72,7 +72,7 @@ def test_every_number_of_float16_is_what_it_stands_for():
 
 def test_numbers_of_bfloat16_are_the_upper_half_of_those_of_float32(rng):
     numbers = np.concatenate([rng.standard_normal(200), [0, 1, -1, 1e-40, 3e38]]).astype(np.float32)
-    rounded = numbers_of(stored(numbers, "bfloat16"), "bfloat16")
+    rounded = numbers_of(stored(numbers, "bfloat16"))
     assert (np.abs(rounded - numbers) <= np.maximum(np.abs(numbers) / 2**8, 2.0**-134)).all()
     one = np.ones((1, 1))
     got = [multiplied("bfloat16", (np.full((1, 1), number), one), 90, 8)[0, 0] for number in rounded[-8:]]
@@ -81,7 +81,7 @@ def test_numbers_of_bfloat16_are_the_upper_half_of_those_of_float32(rng):
 
 def test_halves_are_rounded_to_the_even_of_two_neighbours():
     between = np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20], np.float32)  # neighbours of bfloat16 are 2⁻⁷ apart
-    assert numbers_of(stored(between, "bfloat16"), "bfloat16").tolist() == [1, 1 + 2**-6, 1 + 2**-7]
+    assert numbers_of(stored(between, "bfloat16")).tolist() == [1, 1 + 2**-6, 1 + 2**-7]
 
 
 def test_sums_are_float32(rng):

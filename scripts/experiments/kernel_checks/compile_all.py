@@ -114,9 +114,9 @@ def _blocks_of_check() -> dict[str, tuple[str, tuple[int, int]]]:
     """By expression the type ("": it is no template) and the thread block, for all types and groups of columns."""
     return {
         expression: (dtype if "<" in expression else "", block)
-        for dtype in catalogue.C_TYPES
+        for dtype in reversed(catalogue.ELEMENTS)  # of products that share a kernel the first one is named
         for group in (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)
-        for expression, block in cuda_check.blocks_of(dtype, group).items()
+        for expression, block in cuda_check.blocks_of(catalogue.sums_type(dtype), dtype, group).items()
     }
 
 

@@ -84,7 +84,7 @@ class Bench:
         random = cupy.random.default_rng()
         a, b = (stored(random.standard_normal(size, dtype=of_sums), dtype) for size in ((n, l), (l, m)))
         self._operands = a, b, cupy.full((n, m), cupy.nan, of_sums)
-        numbers = (numbers_of(operand, dtype).astype(of_sums, copy=False) for operand in (a, b))
+        numbers = (numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
         self._check = ProductCheck(*numbers, ROUNDINGS_OF_HALVES if dtype in HALVES else ROUNDINGS)
 
     def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
