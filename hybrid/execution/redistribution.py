@@ -37,9 +37,9 @@ class _Part:
     free: Any
 
 
-def scattered(session: Session, a: Any, rows: int | None, root: int) -> RowBlock:
+def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
     """This rank's rows of the root's matrix, or of all ranks' RowBlocks; `rows`: how many, None for an even share."""
-    own, parts = _agreed(session, a, root, rows)
+    own, parts = _agreed(session, a, root, rows, stall)
     have = _spans([part.shape[0] for part in parts])
     wanted = [part.wanted for part in parts]
     if None in wanted:
@@ -53,9 +53,9 @@ def scattered(session: Session, a: Any, rows: int | None, root: int) -> RowBlock
     return RowBlock(_moved(session.team, parts, own, have, want, None))
 
 
-def gathered(session: Session, a: Any, out: np.ndarray | None, root: int) -> np.ndarray | None:
+def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None = None) -> np.ndarray | None:
     """The whole matrix at the root, None elsewhere."""
-    own, parts = _agreed(session, a, root, None)
+    own, parts = _agreed(session, a, root, None, stall)
     have = _spans([part.shape[0] for part in parts])
     if any(part.kind != "RowBlock" for part in parts):
         raise UsageError("gather takes a RowBlock on every rank")
@@ -70,7 +70,7 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int) -> np.
     return c if team.rank == root else None
 
 
-def _agreed(session: Session, a: Any, root: int, rows: int | None) -> tuple[np.ndarray, list[_Part]]:
+def _agreed(session: Session, a: Any, root: int, rows: int | None, stall: float | None) -> tuple[np.ndarray, list[_Part]]:
     """This rank's rows in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
@@ -81,7 +81,7 @@ def _agreed(session: Session, a: Any, root: int, rows: int | None) -> tuple[np.n
         own = np.empty((0, 0)) if kind == "nothing" else as_matrix(a.array if isinstance(a, RowBlock) else a, "a")
         if own.dtype.hasobject:
             raise UsageError(f"a has elements of {own.dtype}, which are Python's and no numbers that MPI could send")
-        settings = Settings.gather({})
+        settings = Settings.gather({"stall": stall})
         free = free_memory_of(session, settings, None, now=True)
         agreeing.mine = _Part(kind, own.shape, own.dtype.str, rows, root, free)
     parts: list[_Part] = agreeing.all
