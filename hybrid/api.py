@@ -15,6 +15,8 @@ from hybrid.arrays.block_2d import Block2D
 from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.root_stack import is_stack
 from hybrid.arrays.row_block import RowBlock
+from hybrid.arrays.row_block_operators import Operators
+from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import as_int
 from hybrid.execution.block_2d_call import multiply_blocks_2d
 from hybrid.execution.empty_call import empty_shared
@@ -80,7 +82,8 @@ def multiply(
     alpha, beta
         Numbers, the same on all ranks; whole numbers where the product is of integers.
     transpose_a, transpose_b, conjugate_a, conjugate_b
-        What op is: nothing, the transpose, the complex conjugate, or both. RowBlocks cannot be transposed.
+        What op is: nothing, the transpose, the complex conjugate, or both. Rows of a transposed
+        RowBlock (or of its view `a.T`) are moved between the ranks first.
     dtype
         The type of the result; None: NumPy's for these operands. Products of integers are exact, and an element that the type
         does not hold is refused: `Overflow`. Others are computed in float32, or in float64 where an operand or the result needs
@@ -132,7 +135,8 @@ def multiply(
             "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
     operands = a, b, c
     with _one_at_a_time if team.size == 1 else nullcontext():
-        for kind, multiply_parts in ((RowBlock, multiply_row_blocks), (Block2D, multiply_blocks_2d)):
+        kinds = ((RowBlock, TransposedRowBlock), multiply_row_blocks), ((Block2D,), multiply_blocks_2d)
+        for kind, multiply_parts in kinds:
             if any(isinstance(each, kind) for each in operands):
                 with team.together():
                     part = multiply_parts(session, operands, root, out, flags, gemm)
@@ -145,7 +149,7 @@ def multiply(
         return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
 
 
-RowBlock.multiply = staticmethod(multiply)  # `@`
+Operators.multiply = staticmethod(multiply)  # `@`
 
 
 def empty(
@@ -190,8 +194,8 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
     Parameters
     ----------
     a
-        The matrix at `root`, None on other ranks; or a `RowBlock` on every rank, whose rows are then distributed anew. Elements
-        of any type of numbers.
+        The matrix at `root`, None on other ranks; or a `RowBlock` on every rank, or its transpose `a.T`, whose rows are then
+        distributed anew. Elements of any type of numbers.
     comm
         The mpi4py communicator; every one of its ranks must call. None: this process alone.
     root
@@ -219,7 +223,7 @@ def gather(
     Parameters
     ----------
     a
-        This rank's rows. Every rank of `comm` calls.
+        This rank's rows, or the transpose `a.T` of them. Every rank of `comm` calls.
     comm
         The mpi4py communicator. None: this process alone.
     root
