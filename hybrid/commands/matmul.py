@@ -72,7 +72,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
-    with speaker.progress(decision.plan, warmup + options.repeat) as progress:
+    with speaker.progress(decision.plan, (warmup + options.repeat) * len(product.primes)) as progress:
         how = RunOptions(options.repeat, warmup, progress=progress)
         outcome = run_typed_product(session, decision, product, settings, how)
         good = outcome.check is None or outcome.check.ok

@@ -14,7 +14,7 @@ from hybrid.arrays.integers import ExactResult
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.core.timeline import Spread
+from hybrid.core.timeline import Interval, Spread
 from hybrid.core.wall import wall
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.product import run_product
@@ -97,10 +97,17 @@ def _both(before: Outcome, latest: Outcome) -> Outcome:
         phases=phases,
         total=_sum(before.total, latest.total),
         check=check,
-        intervals=[[*one, *other] for one, other in zip(before.intervals, latest.intervals, strict=True)],
+        intervals=_one_after_the_other(before.intervals, latest.intervals),
         arithmetic=joined([before.arithmetic, latest.arithmetic]),
         repeats=min(before.repeats, latest.repeats),
     )
+
+
+def _one_after_the_other(before: list[list[Interval]], latest: list[list[Interval]]) -> list[list[Interval]]:
+    """Of every rank; each product's clock begins at 0."""
+    end = max((each.end for of_rank in before for each in of_rank), default=0.0)
+    later = ([replace(each, begin=end + each.begin, end=end + each.end) for each in of_rank] for of_rank in latest)
+    return [[*one, *other] for one, other in zip(before, later, strict=True)]
 
 
 def _sum(one: Spread, other: Spread | None) -> Spread:

@@ -343,6 +343,8 @@ def test_what_is_printed_of_c_comes_from_the_file(folder):
     ((*SMALL, "--repeat", 2), "--resume computes every part once: leave out --repeat and --warmup"),
     ((*SMALL, "--trace", "t.json"), "--trace shows one product"),
     ((*SIZES, "--out", "C.mtx", "--resume"), "C.mtx cannot be written part by part: --resume writes .npy and .h5 files"),
+    pytest.param((*SIZES, "--out", "C.zarr", "--resume"), "C.zarr cannot be written part by part: --resume writes .npy and",
+                 marks=pytest.mark.needs("zarr")),
     ((60, 50, 50, "--a", "C.npy", "--out", "C.npy", "--resume"), "--out and --a name the same file, C.npy"),
     ((*SIZES, "--out", "none/C.npy", "--resume"), "there is no folder"),
 ], ids=lambda value: value[:24] if isinstance(value, str) else "")  # fmt: skip

@@ -100,6 +100,17 @@ def test_integers_of_64_bits_take_products_modulo_primes(rng, tmp_path, way):
     assert ran["products"] > 1
     assert f"  computed as 31×23 · 23×{PAGED} float64, exactly, modulo each of {ran['products']} primes\n" in told
     assert ran["check"]["kind"] == "exact"
+    assert ran["wall"]["convert"] > 0
+
+
+def test_a_trace_shows_products_modulo_primes_one_after_the_other(rng, tmp_path):
+    for name, shape in (("a", (31, 23)), ("b", (23, 10))):
+        np.save(tmp_path / f"{name}.npy", rng.integers(-(2**40), 2**40, shape) // 2**10)
+    good("--a", "a.npy", "--b", "b.npy", "--dtype", "int64", "--trace", "t.json", "--json", "runs.jsonl", cwd=tmp_path)
+    multiplied = [each for each in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if each["name"] == "multiply"]
+    begins, ends = ([each["ts"] + more * each["dur"] for each in multiplied] for more in (0, 1))
+    assert len(multiplied) >= json.loads((tmp_path / "runs.jsonl").read_text())["products"] > 1
+    assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
 
 
 @pytest.mark.parametrize("way", exhaustive(["on two nodes"], WAYS))
