@@ -193,11 +193,8 @@ def test_loads_are_as_the_formulas_say(name, of_a, of_b):
     assert "differs" not in "".join(printed([loads.loads_table([counted])]))
 
 
+@pytest.mark.needs("compiler")
 def test_loads_of_operands_of_16_bits():
-    try:
-        compiler()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
     counted = loads.count_loads(named("tensor_half"), "bfloat16", (140, 70, 300))
     assert (counted.a, counted.b, counted.formula) == ((2,) * 3, (2,) * 3, (2, 2))
 

@@ -94,6 +94,7 @@ _LACKING = {
     "git": lambda: _program("git", "git"),
     "mpirun": _mpirun,
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
+    "ml_dtypes": lambda: "" if importlib.util.find_spec("ml_dtypes") else "ml_dtypes",
     "namespaces": _namespaces,
     "notebooks": lambda: (
         "" if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel") else "Jupyter's nbclient"
