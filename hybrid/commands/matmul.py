@@ -45,6 +45,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     wall.enter("imports")
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.core.timeline import Timeline
+    from hybrid.execution.energy_meter import EnergyMeter
     from hybrid.execution.outcome import RunOptions
     from hybrid.execution.product import run_product
     from hybrid.execution.product_file import product_output, write_product
@@ -65,19 +66,21 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     if options.resume:
         return _resume(session, options, settings, (problem, a, b), looking.all, speaker)
     decision = agree(session, ProductRequest(problem), settings, looking.all)
+    meter = EnergyMeter(team, decision.placements)
     speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
     with speaker.progress(decision.plan, warmup + options.repeat) as progress:
-        how = RunOptions(options.repeat, warmup, progress=progress)
+        how = RunOptions(options.repeat, warmup, progress=progress, measuring=meter.reading)
         outcome = run_product(session, decision, a, b, settings, how)
         good = outcome.check is None or outcome.check.ok
         wall.enter("write")
         if output and good:  # a product that failed its check is not worth a file
             write_product(team, decision.plan, outcome.c.array, output)
     wall.enter("end")
+    energy = meter.total(outcome.repeats)
     with team.phase("report", timed=False):
-        speaker.end(outcome, a, b, {"warmup": warmup}, settings)
+        speaker.end(outcome, a, b, {"warmup": warmup}, settings, energy)
     if not good:
         return 3
     return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
@@ -93,18 +96,20 @@ def _resume(
 ) -> int:
     """C part by part, after those that an earlier job has written."""
     from hybrid.commands.matmul_resume import carried_out, prepared
+    from hybrid.execution.energy_meter import EnergyMeter
     from hybrid.reporting.run_report import parts_line
 
     problem, a, b = operands
     product = prepared(session, options, settings, operands, inventories)
-    there = product.rows_there
+    there, meter = product.rows_there, EnergyMeter(session.team, product.decision.placements)
     speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
     plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
     with speaker.progress(plan, 1, lambda: f", {product.rows_there} of {problem.n} rows are on the disk") as progress:
-        outcome = carried_out(product, progress)
+        outcome = carried_out(product, progress, meter.reading)
     wall.enter("end")
+    energy = meter.total(outcome.repeats)
     with session.team.phase("report", timed=False):
-        speaker.end(outcome, a, b, {"warmup": 0}, settings)
+        speaker.end(outcome, a, b, {"warmup": 0}, settings, energy)
     return 0 if outcome.check is None or outcome.check.ok else 3
 
 

@@ -88,6 +88,8 @@ def build_parser() -> Parser:
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
+    price = "of an hour of a GPU or node, or of energy: 2.50/GPU-h, 20/node-h, 0.30/kWh; then the cost of a product is told"
+    shown.add_argument("--price", help=price)
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
     shown.add_argument("--ranks", type=at_least(1), metavar="P", help="with --explain: for P ranks")
     shown.add_argument("--nodes", type=at_least(1), metavar="N", help="with --explain: on N nodes")
@@ -127,6 +129,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         "host_memory",
         "gpu_memory",
         "resume_rows",
+        "price",
     )
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":

@@ -47,13 +47,42 @@ def test_a_large_machine_is_explained_in_its_bytes(explained):
     assert f"copied after {copied_in:.3g} s" in lines[14]
     assert 4.4 < multiplied < 4.7, "2.5e14 operations at 56 TF/s"
     assert multiplied <= copied_out < multiplied + 0.1
-    assert lines[15] == "memory not checked: --host-memory and --gpu-memory give it"
-    assert len(lines) == 16
+    assert lines[15].startswith("estimated of a product: ")
+    assert lines[16] == "memory not checked: --host-memory and --gpu-memory give it"
+    assert len(lines) == 17
 
 
 def test_nothing_is_expected_of_a_kernel_of_unknown_speed(explained):
     assert not [line for line in explained(Problem(9, 9, 9), 1, gpus_per_node=1, kernel="naive") if "expected of" in line]
     assert [line for line in explained(Problem(9, 9, 9), 1, gpus_per_node=1) if "expected of" in line]
+
+
+def test_energy_is_estimated_by_the_limits_of_the_gpus_that_are_used(explained, tmp_path):
+    def estimated(ranks, gpus, **settings):
+        lines = explained(Problem(16_000, 16_000, 16_000), ranks, gpus, ranks_per_node=ranks, precision="native", **settings)
+        (expected,) = [line for line in lines if line.startswith("expected of rank 0, ")]
+        (line,) = [line for line in lines if line.startswith("estimated of a product: ")]
+        return float(expected.rsplit(" after ")[-1].split()[0]), line
+
+    seconds, line = estimated(1, 1)
+    assert line == f"estimated of a product: {700 * seconds:.3g} J at most, by 1 GPU at the limit of 700 W, hosts not counted"
+    model = tmp_path / "machine.json"
+    model.write_text('{"gpu_power_limit_watts": 300}')
+    seconds, line = estimated(4, 2, machine=str(model), price="3600/GPU-h")  # two ranks a GPU
+    joules = float(line.removeprefix("estimated of a product: ").split()[0])
+    assert joules == pytest.approx(600 * seconds, rel=0.01)
+    assert ", by 2 GPUs at the limit of 300 W, hosts not counted; cost: " in line
+    cost = float(line.split("cost: ")[1].split()[0])
+    assert cost == pytest.approx(2 * seconds, rel=0.01)
+    assert line.endswith(" a product at 3600/GPU-h")
+
+
+def test_no_cost_is_estimated_where_no_time_is_expected(explained):
+    said = "cost: not estimated, because the time of a product is expected of GPUs of one node only"
+    for how in ({}, {"gpus_per_node": 1}):
+        lines = explained(Problem(400, 400, 400), 2, **how, price="2/node-h")
+        assert said in lines
+        assert not [line for line in lines if line.startswith("estimated")]
 
 
 def test_remainders_are_explained_with_their_memory(explained):
