@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from support.commands import module, own_lines, start
 
 from hybrid.commands.explain import explain
 from hybrid.core.problem import Problem
@@ -125,6 +126,23 @@ def test_on_gpus_every_node_gets_all_of_b_and_the_grids_are_named_all_the_same(e
     lines = explained(Problem(4000, 4000, 4000), 4, gpus_per_node=1)
     assert any(line.startswith("grid rows: ") and line.endswith("(chosen)") for line in lines)
     assert any(line.startswith("grid 2x2: ") and line.endswith("(on CPUs)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--ranks", 10**26), f"{10**26} is too large: at most 100000"),
+        (("--ranks", 4, "--nodes", 10**26), f"{10**26} is too large: at most 100000"),
+        (("--gpus-per-node", 10**26), f"{10**26} is too large: at most 128"),
+        (("--ranks", 2000), "2000 ranks are too many for a node: 1024 at most, --nodes gives the number of nodes"),
+        (("--ranks", 100_000, "--nodes", 10), "10000 ranks are too many for a node"),
+    ],
+)
+def test_machines_beyond_all_bounds_are_refused_in_a_line(asked, said):
+    done = start(module("hybrid.matmul"), 9, 9, 9, "--explain", *asked)
+    assert done.returncode == 2
+    (line,) = own_lines(done.stderr)
+    assert said in line
 
 
 def test_of_many_ranks_the_first_are_shown(explained):
