@@ -72,6 +72,17 @@ def test_the_parts_of_a_product_add_up_without_what_is_between_them(counters):
     assert energy.why_not == {GPU: "no GPU is used"}
 
 
+def test_without_a_gpu_nvml_is_not_touched(counters, monkeypatch):
+    touched = []
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=[lambda: touched.append("init")]))
+    for gpu in ("", "GPU-1"):
+        meter = EnergyMeter(Team(), placements(("host", gpu)))
+        with meter.reading():
+            pass
+        meter.total(1)
+        assert touched == (["init"] if gpu else [])
+
+
 def test_a_counter_that_goes_round_is_read_often_enough(counters, monkeypatch):
     monkeypatch.setattr(energy_meter, "PERIOD", 0.001)
     read, joules = Event(), rapl.Rapl.joules
