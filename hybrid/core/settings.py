@@ -41,6 +41,7 @@ class Settings:
     ranks_per_node: int = 0  # treat so many ranks each as a node of their own; 0: the real nodes
     host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
     gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
+    price: str = ""  # of which the command tells the cost of a product: such as 2.50/GPU-h, 20/node-h or 0.30/kWh
     machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod
@@ -114,6 +115,10 @@ def _validated(setting: Field[Any], value: Any) -> Any:
         raise UsageError(f"{setting.name} must not be negative, not {value}")
     if kind is float and not math.isfinite(value):
         raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never")
+    if setting.name == "price" and value:
+        from hybrid.core.price import Price  # which few commands need
+
+        Price.parse(value)
     if setting.name in ALLOWED:
         one_of(setting.name, value, ALLOWED[setting.name])
     if setting.name == "message_bytes" and value == 0:

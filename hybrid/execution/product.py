@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -85,7 +86,8 @@ class _Product:
             self._rows = rows_from_root(team, plan, self._views, a, b, self._settings)
             run = self._rank_run()
             try:
-                totals = self._repeat(run)
+                with ExitStack() as measured:
+                    totals = self._repeat(run, measured)
             except BaseException:
                 run.abandon()
                 raise
@@ -122,12 +124,15 @@ class _Product:
         )
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers)
 
-    def _repeat(self, run: RankRun | GridRun) -> list[float]:
-        """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end."""
+    def _repeat(self, run: RankRun | GridRun, measured: ExitStack) -> list[float]:
+        """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end. `measured`:
+        left after the last."""
         team, options, totals = self._team, self._options, []
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
         for index in range(-options.warmup, options.repeat):
             team.timeline.repeat = index
+            if index == 0:
+                measured.enter_context(options.measuring())
             self._make_ready(run)
             with wall.within("product" if index >= 0 else "warm-up"):
                 seconds = self._multiply(run)

@@ -2,7 +2,8 @@
 """What the plan assumes of a machine, as numbers: one frozen record that all ranks share.
 
 The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).
-`python -m hybrid.doctor --json FILE` measures the first five on another machine, and HYBRID_MACHINE=FILE uses what it wrote.
+`python -m hybrid.doctor --json FILE` measures the first five on another machine and asks NVML for the limit of the power;
+HYBRID_MACHINE=FILE uses what it wrote.
 The product is right whatever is assumed here; only its speed depends on it.
 """
 
@@ -95,6 +96,10 @@ class MachineModel:
         2000, "rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC"
     )
     most_cpu_row_panels: int = _of_h200(512, "row panels on a CPU; estimated")
+    gpu_power_limit_watts: float = _of_h200(
+        700.0,
+        "watts that a GPU keeps within, for --explain alone; estimated: what an H200 SXM is usually set to; the doctor asks NVML",
+    )
 
     def __post_init__(self) -> None:
         for known in fields(self):

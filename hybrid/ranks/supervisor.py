@@ -148,7 +148,7 @@ class _Watch:
             if self._misses_another():
                 return
             if ready:
-                text = os.read(self._pipe, 65536).decode()
+                text = os.read(self._pipe, 65536).decode(errors="surrogateescape")
                 if not text:
                     return
                 lines = text.split("\n")[:-1]
@@ -226,7 +226,7 @@ class _Watch:
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
                 # One write, so that the lines of several ranks are not mixed.
                 how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
-                os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode())
+                os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode(errors="surrogateescape"))
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
         end_job(code, partial(remove_files_of_start, self._files) if starting else None)
 

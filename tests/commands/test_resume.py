@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shlex
 import signal
@@ -403,21 +404,23 @@ def test_a_second_job_on_the_same_file_is_refused(folder):
     assert nothing_left()
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_who_asks_it_to_end_is_told_how_to_go_on(folder, ranks):
+@pytest.mark.parametrize(("ranks", "name"), [(0, "C.npy"), (2, "C.npy"), (0, os.fsdecode(b"C\xff.npy"))])
+def test_who_asks_it_to_end_is_told_how_to_go_on(folder, ranks, name):
     if ranks and family_of(mpirun(1)[0]) == "Open MPI":
         pytest.skip("Open MPI's mpirun drops what its ranks say when it is asked to end")
-    job = Job(["-m", "hybrid.matmul", *map(str, LONG), "--resume-rows", "1"], ranks, {}, {})
-    while not lines_of("C.npy.journal"):
+    asked = [name if word == "C.npy" else str(word) for word in LONG]
+    job = Job(["-m", "hybrid.matmul", *asked, "--resume-rows", "1"], ranks, {}, {})
+    while not lines_of(f"{name}.journal"):
         assert not job.ended(0.01)
     job.send(signal.SIGTERM, [job.launcher])
     assert job.ended(LIMIT)
     code, (_, err) = job.exit_code, job.said()
     (line,) = own_lines(err)
     launcher = f"mpirun -n {ranks} " if ranks else ""
-    command = " ".join(map(str, ["-m", "hybrid.matmul", *LONG, "--resume-rows", 1]))
+    command = shlex.join(["-m", "hybrid.matmul", *asked, "--resume-rows", "1"])
     assert "was asked to end; " in line
-    assert f" rows are in C.npy.part, go on with: {launcher}{Path(sys.executable).name} {command}" in line
+    told = f" rows are in {name}.part, go on with: {launcher}{Path(sys.executable).name} {command}"
+    assert os.fsencode(told).decode(errors="replace") in line  # as the job's words are read here
     assert code == 143
 
 
