@@ -191,14 +191,23 @@ struct MmaBytes {  // a lane's fragments of bytes
 template <typename Byte>
 NOT_INSTRUMENTED void mma_of_bytes(const cuda_on_cpu::Lanes& lanes)
 {
-    auto byte = [](unsigned word, int i) { return static_cast<int>(static_cast<Byte>(word >> 8 * i & 255)); };
-    auto operands = [&](int lane) { return static_cast<const MmaBytes*>(lanes.input[lane]); };
+    int a[16][32], b[8][32];  // rows of A and columns of B, one after the other: the compiler multiplies several bytes at once
+    for (int lane = 0; lane < 32; ++lane) {
+        auto operands = static_cast<const MmaBytes*>(lanes.input[lane]);
+        for (int half = 0; half < 2; ++half)
+            for (int i = 0; i < 4; ++i) {
+                int k = half * 16 + lane % 4 * 4 + i;
+                a[lane / 4][k] = static_cast<Byte>(operands->a[half * 2] >> 8 * i & 255);
+                a[lane / 4 + 8][k] = static_cast<Byte>(operands->a[half * 2 + 1] >> 8 * i & 255);
+                b[lane / 4][k] = static_cast<Byte>(operands->b[half] >> 8 * i & 255);
+            }
+    }
     for (int row = 0; row < 16; ++row)
         for (int column = 0; column < 8; ++column) {
             int& sum = static_cast<int*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
-            for (int k = 0; k < 32; ++k)
-                sum += byte(operands(row % 8 * 4 + k % 16 / 4)->a[k / 16 * 2 + row / 8], k % 4) *
-                       byte(operands(column * 4 + k % 16 / 4)->b[k / 16], k % 4);
+            int products = 0;
+            for (int k = 0; k < 32; ++k) products += a[row][k] * b[column][k];
+            sum += products;
         }
 }
 

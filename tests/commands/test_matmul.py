@@ -224,8 +224,13 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments, said):
 
 
 @launcher
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("arguments", [["8", "8"], ["8", "8", "8", "--fill", "unifrom"], ["8", "8", "8", "--a", "missing.npy"]])
+@pytest.mark.parametrize(
+    ("arguments", "ranks"),
+    exhaustive(
+        [(["8", "8"], 3), (["8", "8", "8", "--fill", "unifrom"], 2), (["8", "8", "8", "--a", "missing.npy"], 3)],
+        itertools.product([["8", "8"], ["8", "8", "8", "--fill", "unifrom"], ["8", "8", "8", "--a", "missing.npy"]], [2, 3]),
+    ),
+)
 def test_wrong_usage_under_mpirun_is_said_once(arguments, ranks):
     done = run(*arguments, ranks=ranks)
     assert done.returncode == 2
