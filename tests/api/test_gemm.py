@@ -76,50 +76,37 @@ def test_anything_that_can_be_asked_for_gives_what_numpy_gives(data):
         np.testing.assert_array_equal(out, wanted)
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """What the kernel gets."""
-    found = []
-
-    def kernel(a, b, c):
-        found.append((a, b, c))
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
-    return found
-
-
-def test_a_plain_product_has_no_further_pass(monkeypatch, seen):
+def test_a_plain_product_has_no_further_pass(monkeypatch, kernel_calls):
     from hybrid.arrays import root_operands
 
     monkeypatch.setattr(root_operands, "finished", None)
     a, b, out = matrix((4, 3), "float64"), matrix((3, 5), "float64", 1), np.empty((4, 5))
     hybrid.multiply(a, b, out=out)
-    ((first, second, c),) = seen
+    ((first, second, c),) = kernel_calls
     assert [each.ctypes.data for each in (first, second, c)] == [each.ctypes.data for each in (a, b, out)]
 
 
-def test_an_operand_that_arrives_transposed_and_is_transposed_is_not_copied(seen):
+def test_an_operand_that_arrives_transposed_and_is_transposed_is_not_copied(kernel_calls):
     a, b = matrix((4, 3), "float64"), matrix((3, 5), "float64", 1)
     np.testing.assert_array_equal(hybrid.multiply(a.T, b.T, transpose_a=True, transpose_b=True), a @ b)
-    ((first, second, _),) = seen
+    ((first, second, _),) = kernel_calls
     assert (first.ctypes.data, second.ctypes.data) == (a.ctypes.data, b.ctypes.data)
 
 
-def test_conjugates_copy_no_a(seen):
+def test_conjugates_copy_no_a(kernel_calls):
     a, b = matrix((4, 3), "complex128"), matrix((3, 5), "complex128", 1)
     for conjugate_b in (False, True):
         np.testing.assert_array_equal(
             hybrid.multiply(a, b, conjugate_a=True, conjugate_b=conjugate_b), a.conj() @ (b.conj() if conjugate_b else b)
         )
-    assert {first.ctypes.data for first, _, _ in seen} == {a.ctypes.data}
+    assert {first.ctypes.data for first, _, _ in kernel_calls} == {a.ctypes.data}
 
 
-def test_alpha_alone_is_applied_where_c_was_computed(seen):
+def test_alpha_alone_is_applied_where_c_was_computed(kernel_calls):
     a, b, out = matrix((4, 3), "float64"), matrix((3, 5), "float64", 1), np.empty((4, 5))
     hybrid.multiply(a, b, alpha=3, out=out)
     np.testing.assert_array_equal(out, 3 * (a @ b))
-    assert seen[0][2].ctypes.data == out.ctypes.data
+    assert kernel_calls[0][2].ctypes.data == out.ctypes.data
 
 
 def test_c_is_not_read_where_beta_is_0():
@@ -295,17 +282,17 @@ def test_transposes_of_stacks_are_those_of_their_matrices(flags):
         np.testing.assert_array_equal(hybrid.multiply(a, b, **asked), expected(a, b, **asked))
 
 
-def test_a_stack_times_one_b_is_one_product_and_others_are_as_many(seen):
+def test_a_stack_times_one_b_is_one_product_and_others_are_as_many(kernel_calls):
     a, b, out = matrix((4, 3, 5), "float64"), matrix((5, 2), "float64", 1), np.empty((4, 3, 2))
     hybrid.multiply(a, b, out=out)
-    ((first, second, c),) = seen
+    ((first, second, c),) = kernel_calls
     assert (first.shape, first.ctypes.data, second.ctypes.data, c.ctypes.data) == (
         (12, 5), a.ctypes.data, b.ctypes.data, out.ctypes.data
     )  # fmt: skip
-    seen.clear()
+    kernel_calls.clear()
     hybrid.multiply(a, np.stack([b] * 4))
     hybrid.multiply(np.asfortranarray(a), b)
-    assert len(seen) == 8
+    assert len(kernel_calls) == 8
 
 
 @pytest.mark.parametrize(

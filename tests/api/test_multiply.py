@@ -160,16 +160,10 @@ def test_the_result_has_the_type_numpy_gives_it(of_a, of_b):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "bool", ">f8"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_without_a_copy(monkeypatch, view, dtype):
-    given = []
-
-    def kernel(a, b, c):
-        given.extend((a, b, c))
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
+def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_without_a_copy(kernel_calls, view, dtype):
     a, b = VIEWS[view]((uniform(7, 5) * 100).astype(dtype)), uniform(5, 6, 1)
     hybrid.multiply(a, b)
+    (given,) = kernel_calls
     for matrix in given:
         assert matrix.dtype == np.float64
         assert matrix.dtype.isnative
@@ -330,17 +324,10 @@ def test_around_a_strided_out_nothing_is_touched():
     assert (whole == 7).all()
 
 
-def test_a_contiguous_out_is_computed_in_place(monkeypatch):
-    seen = []
-
-    def kernel(a, b, c):
-        seen.append(c.ctypes.data)
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
+def test_a_contiguous_out_is_computed_in_place(kernel_calls):
     out = np.empty((4, 3))
     hybrid.multiply(uniform(4, 5), uniform(5, 3), out=out)
-    assert seen == [out.ctypes.data]
+    assert [c.ctypes.data for _, _, c in kernel_calls] == [out.ctypes.data]
 
 
 @pytest.mark.parametrize(
@@ -441,18 +428,11 @@ def test_a_kernel_that_leaves_a_row_out_is_found(monkeypatch):
     ("environment", "calls"),
     [({}, 1), ({"PANEL_ROWS": "2"}, 5), ({"STAGED": "1", "PANEL_ROWS": "2", "PANEL_COLUMNS": "3"}, 8), ({"STAGED": "1"}, 1)],
 )
-def test_the_environment_says_in_which_pieces_the_work_is_done(monkeypatch, environment, calls):
-    shapes = []
-
-    def kernel(a, b, c):
-        shapes.append(c.shape)
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
+def test_the_environment_says_in_which_pieces_the_work_is_done(monkeypatch, kernel_calls, environment, calls):
     a, b = uniform(10, 8), uniform(8, 12, 1)
     assert_is_numpys(product_with(monkeypatch, a, b, **environment), a, b)
-    assert len(shapes) == calls
-    assert sum(rows * columns for rows, columns in shapes) == 10 * 12
+    assert len(kernel_calls) == calls
+    assert sum(c.size for _, _, c in kernel_calls) == 10 * 12
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What tests need and a machine may lack: @pytest.mark.needs("compiler"), or `gpu`. Without it they are skipped, and say so."""
+"""What tests need and a machine may lack: @pytest.mark.needs("compiler"), or `gpu`, or mpirun for those marked `launcher`.
+
+Without it they are skipped, and say so.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,16 @@ def _gpu() -> str:
     return ""
 
 
+def _mpirun() -> str:
+    from hybrid.ranks.launcher import mpirun
+
+    try:
+        mpirun(1)
+    except FileNotFoundError as missing:
+        return f"mpirun: {missing}"
+    return ""
+
+
 def _installed() -> str:
     import sys
 
@@ -79,6 +92,7 @@ _LACKING = {
     "gpu": _gpu,
     "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
     "git": lambda: _program("git", "git"),
+    "mpirun": _mpirun,
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
     "namespaces": _namespaces,
     "notebooks": lambda: (
@@ -91,11 +105,19 @@ _LACKING = {
     "zarr": _zarr,
 }
 
+_IMPLIED = {"gpu": "gpu", "launcher": "mpirun"}  # by marks that say something else as well
+
 
 @cache
 def lacking(thing: str) -> str:
     """What is not there, in words; empty if it is."""
     return _LACKING[thing]()
+
+
+def skip_without(thing: str) -> None:
+    """Where a fixture needs it."""
+    if missing := lacking(thing):
+        pytest.skip(f"needs {missing}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -107,6 +129,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     things = [thing for mark in item.iter_markers("needs") for thing in mark.args]
-    for thing in [*things, *(["gpu"] if item.get_closest_marker("gpu") else [])]:
-        if missing := lacking(thing):
-            pytest.skip(f"needs {missing}")
+    implied = [thing for mark, thing in _IMPLIED.items() if item.get_closest_marker(mark)]
+    for thing in things + implied:
+        skip_without(thing)
