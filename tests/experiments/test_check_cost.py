@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from experiments import check_cost
-from experiments.check_cost import Results
+from experiments.check_cost import PLACES, Results
 
 
 @pytest.mark.gpu
