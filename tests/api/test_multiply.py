@@ -395,7 +395,9 @@ def test_threads_are_those_asked_for_and_afterwards_as_before(monkeypatch):
 def test_a_wrong_kernel_is_found_unless_the_check_is_off(monkeypatch, make):
     monkeypatch.setattr("hybrid.devices.cpu.blas", spoiled)
     a, b = make(6, 5), make(5, 4)
-    with pytest.raises(CheckFailed, match=r"the product is wrong: row 5 of C, columns 3: wrong by 1\.00e\+00"):
+    with pytest.raises(
+        CheckFailed, match=r"the product is wrong: row 5 of C, columns 3: wrong by 1\.00e\+00, multiplied by rank 0 on "
+    ):
         hybrid.multiply(a, b)
     for unchecked in (hybrid.multiply(a, b, check=False), product_with(monkeypatch, a, b, CHECK="0")):
         assert unchecked[-1, -1] == pytest.approx((a @ b)[-1, -1] + 1)
