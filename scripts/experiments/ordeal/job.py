@@ -117,8 +117,9 @@ class Job:
 
 
 def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
-    """The child. A shell's background jobs ignore interrupts, and so would this."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """The child. A shell's background jobs ignore interrupts, and what nohup has started hangups, and so would this."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
     for signum in ignoring:
         signal.signal(signum, signal.SIG_IGN)
     for name, most in limits.items():
