@@ -566,6 +566,11 @@ def test_the_result_outlives_the_inputs():
 def test_masked_arrays_are_refused_and_subclasses_of_out_are_filled():
     with pytest.raises(UsageError, match="masked array"):
         hybrid.multiply(np.ma.masked_equal(np.eye(3), 0), np.eye(3))
+    for masked in (np.ma.masked_equal(np.eye(3), 0), np.ma.array(np.eye(3)), np.ma.zeros((2, 3, 3))):
+        a = np.ones(masked.shape)
+        for c in (None, masked):
+            with pytest.raises(UsageError, match=r"out is a masked array.*: pass out\.data"):
+                hybrid.multiply(a, a, c, beta=0, out=masked)
     out = np.asmatrix(np.zeros((3, 3)))
     assert hybrid.multiply(np.eye(3), 2 * np.eye(3), out=out) is out
     np.testing.assert_array_equal(out, 2 * np.eye(3))
