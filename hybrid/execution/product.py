@@ -140,9 +140,10 @@ class _Product:
                 totals.append(seconds)
             with wall.within("check"):
                 check = self._checked(run)
-            if check is not None and self._check is not None:  # what was repaired before is told, too
-                check = replace(check, repaired=self._check.repaired + check.repaired)
-            self._check = check
+            if check is not None:
+                check = self._named(check, index)
+                before = self._check.repaired if self._check is not None else ()  # is told, too
+                self._check = replace(check, repaired=before + check.repaired)
             if self._check is not None and not self._check.ok:
                 totals = totals or [seconds]  # of a warm-up that is wrong, too
                 break
@@ -154,6 +155,15 @@ class _Product:
                     break
         team.timeline.repeat = None
         return totals
+
+    def _named(self, check: Check, index: int) -> Check:
+        """Which of several products it is about."""
+        options = self._options
+        if options.repeat + options.warmup == 1:
+            return check
+        if index < 0:
+            return check.of(f"warm-up product {index + options.warmup + 1} of {options.warmup}")
+        return check.of(f"product {index + 1} of {options.repeat}")
 
     def _poison_c(self) -> None:
         """C is filled with NaN so that elements nobody writes are found, also where an earlier product left the right ones."""
@@ -215,13 +225,14 @@ class _Product:
 
     def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
+        by = self._decision.multiplied_by
         if plan.at_root:
-            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects)
+            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects, by)
         if len(plan.topology.nodes) > 1:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        return verify(team, plan, a, b, c, self._threads, wrong, suspects)
+        return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute

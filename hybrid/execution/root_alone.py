@@ -14,6 +14,7 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
 from hybrid.verification.check import Check, Suspect
+from hybrid.verification.suspects import MultipliedBy, unsaid
 
 if TYPE_CHECKING:
     from hybrid.verification.recompute import Recomputed
@@ -27,13 +28,14 @@ def verify_at_root(
     threads: int,
     wrong: WrongParts | None,
     suspects: Sequence[Suspect] = (),
+    by: MultipliedBy = unsaid,
 ) -> Check:
     """As `verify`. `threads`: of all ranks. Every rank calls it and gets the same result."""
     with team.phase("check") as checking:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
             short = plan.problem.short_operands
-            check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, short_operands=short)
+            check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, by, short_operands=short)
             checking.mine = check, wrong.found() if wrong is not None else ()
     check, found = checking.all[plan.root]
     if wrong is not None:

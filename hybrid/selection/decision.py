@@ -14,6 +14,7 @@ from dataclasses import replace
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
 from hybrid.plan.capacity import FreeMemory, shortage
@@ -73,6 +74,16 @@ class Decision:
     shortage: str = ""  # the memory that is missing, where the plan does not fit
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
     speed: float | None = None  # that is expected of the kernels, beside the machine model's of native ones; None: not known
+
+    def device_of(self, rank: int) -> str:
+        """Rank, host, device and kernel, for messages."""
+        placement = self.placements[rank]
+        device = "" if placement.gpu else f", device {self.plan.device}"
+        return f"{placement.name}{device}, kernel {self.kernel.name}"
+
+    def multiplied_by(self, row: int, columns: Span) -> str:
+        """Who computed these elements of C, for messages."""
+        return " or ".join(map(self.device_of, self.plan.multiplied_by(row, columns)))
 
 
 @record

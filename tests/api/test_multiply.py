@@ -395,7 +395,9 @@ def test_threads_are_those_asked_for_and_afterwards_as_before(monkeypatch):
 def test_a_wrong_kernel_is_found_unless_the_check_is_off(monkeypatch, make):
     monkeypatch.setattr("hybrid.devices.cpu.blas", spoiled)
     a, b = make(6, 5), make(5, 4)
-    with pytest.raises(CheckFailed, match=r"the product is wrong: row 5 of C, columns 3: wrong by 1\.00e\+00"):
+    with pytest.raises(
+        CheckFailed, match=r"the product is wrong: row 5 of C, columns 3: wrong by 1\.00e\+00, multiplied by rank 0 on "
+    ):
         hybrid.multiply(a, b)
     for unchecked in (hybrid.multiply(a, b, check=False), product_with(monkeypatch, a, b, CHECK="0")):
         assert unchecked[-1, -1] == pytest.approx((a @ b)[-1, -1] + 1)
@@ -564,6 +566,11 @@ def test_the_result_outlives_the_inputs():
 def test_masked_arrays_are_refused_and_subclasses_of_out_are_filled():
     with pytest.raises(UsageError, match="masked array"):
         hybrid.multiply(np.ma.masked_equal(np.eye(3), 0), np.eye(3))
+    for masked in (np.ma.masked_equal(np.eye(3), 0), np.ma.array(np.eye(3)), np.ma.zeros((2, 3, 3))):
+        a = np.ones(masked.shape)
+        for c in (None, masked):
+            with pytest.raises(UsageError, match=r"out is a masked array.*: pass out\.data"):
+                hybrid.multiply(a, a, c, beta=0, out=masked)
     out = np.asmatrix(np.zeros((3, 3)))
     assert hybrid.multiply(np.eye(3), 2 * np.eye(3), out=out) is out
     np.testing.assert_array_equal(out, 2 * np.eye(3))

@@ -178,6 +178,44 @@ def test_a_wrong_product_exits_with_3_and_writes_no_file(tmp_path, ranks):
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.py"]
 
 
+@launcher
+@pytest.mark.parametrize(
+    ("ranks", "check", "row", "call", "product"),
+    [
+        (1, "host", 5, 1, "warm-up product 1 of 1"),
+        (1, "on", 5, 4, "product 3 of 5"),
+        (2, "on", 5, 4, "product 3 of 5"),
+        (2, "host", 25, 4, "product 3 of 5"),
+    ],
+)
+def test_a_fault_in_one_of_several_products_names_it_the_rank_and_the_device(tmp_path, ranks, check, row, call, product):
+    program = tmp_path / "wrong.py"
+    program.write_text(
+        "import sys, numpy, hybrid.devices.cpu, hybrid.commands.matmul\n"
+        "from hybrid.ranks.launcher import rank_by_launcher\n"
+        f"calls, victim, which = [], {row // 20}, {call}\n"
+        "def wrong(a, b, c):\n"
+        "    numpy.matmul(a, b, out=c)\n"
+        "    calls.append(c.shape)\n"
+        "    if len(calls) == which and rank_by_launcher() == victim:\n"
+        "        c[5, 7] += 100\n"
+        "hybrid.devices.cpu.blas = wrong\n"
+        "sys.exit(hybrid.commands.matmul.main())\n"
+    )
+    options = ["--fill", "normal", "--warmup", "1", "--repeat", "5", "--check", check, "--json", tmp_path / "lines.jsonl"]
+    sizes = [20 * ranks, 20, 20]
+    done = subprocess.run(
+        [*mpirun(ranks), sys.executable, program, *map(str, sizes), *options],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    who = rf"multiplied by rank {row // 20} on {re.escape(os.uname().nodename)}, device cpu, kernel blas"
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
+    assert re.fullmatch(rf"wrong: {product}: row {row} of C, columns 7: wrong by 1.00e\+02, {who}", line), line
+    (record,) = jsonl.read(str(tmp_path / "lines.jsonl"))
+    assert [f"wrong: {fault}" for fault in record["check"]["faults"]] == [line]
+
+
 WRONG = [
     (["8", "8"], "three sizes n l m are needed, 2 given"),
     (["8", "8", "8", "8"], "three sizes n l m are needed, 4 given"),

@@ -225,7 +225,7 @@ def test_a_run_is_recorded_line_by_line(runtime, tmp_path):
         (["--picture", "x.pdf"], 2, "x.pdf: pictures are .png or .svg"),
         (["--picture", "nowhere/x.svg"], 2, "there is no folder"),
         (["--json", "nowhere/x.jsonl"], 2, "there is no folder"),
-        (["--from", "nowhere.jsonl"], 1, "No such file"),
+        (["--from", "nowhere.jsonl"], 2, "nowhere.jsonl cannot be read: No such file"),
         pytest.param(["--device", "emulate", "--size", "6"], 2, "a multiple of 4", marks=pytest.mark.needs("compiler")),
     ],
 )

@@ -126,7 +126,7 @@ def test_table_and_picture(tmp_path, capsys, gpu):
         (["--gpu-memory", "10", "--device", "emulate"], 1, "10 bytes hold no three numbers"),
         (["--gpu-memory", "much", "--device", "emulate"], 2, "'much' is not a number of bytes"),
         (["--gpu-memory", "8G", "--device", "emulate"], 2, "--gpu-memory up to 12.0 MiB without a GPU"),
-        (["--from", "nowhere"], 1, "No such file"),
+        (["--from", "nowhere"], 2, "nowhere cannot be read: No such file"),
         (["--kernels", "nosuch", "--device", "emulate"], 2, "unknown kernel 'nosuch'"),
         (["--kernels", "blas", "--device", "emulate"], 2, "kernel blas runs on cpu, but the device asked for is emulate"),
         (["--kernels", "matvec", "--device", "emulate"], 2, "kernel matvec multiplies by a vector"),
