@@ -52,6 +52,13 @@ def _gpu() -> str:
     return ""
 
 
+def _git() -> str:
+    here = Path(__file__).resolve().parents[2]
+    if (here / ".git").exists() and shutil.which("git"):
+        return ""
+    return "git, and a checkout of it: this is an unpacked archive" if shutil.which("git") else "git"
+
+
 def _installed() -> str:
     import sys
 
@@ -78,7 +85,7 @@ _LACKING = {
     "environment modules": lambda: _program("Environment Modules", "modulecmd"),
     "gpu": _gpu,
     "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
-    "git": lambda: _program("git", "git"),
+    "git": _git,
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
     "namespaces": _namespaces,
     "notebooks": lambda: (
