@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from hybrid.core.spans import Span, block
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import refuse_no_rank
 from hybrid.plan.capacity import shortage_of_matrix
-from hybrid.ranks.collectives import exchange
+from hybrid.ranks.collectives import Series, exchange
 from hybrid.ranks.team import Team
 from hybrid.selection.inventory import free_memory_of
 from hybrid.selection.session import Session
@@ -106,10 +106,7 @@ def _moved(
         needed = sum(len(want[each]) * columns * dtype.itemsize for each in node)
         if missing := shortage_of_matrix(needed, [parts[each].free for each in node], shared=False):
             raise DoesNotFit(missing)
-    if team.size > 1 and not team.messages.collectives.is_connected(_KIND, range(team.size)):
-        with team.phase("prepare", timed=False):
-            pass  # a rank that fails before keeps no other one waiting inside MPI
-        team.messages.collectives.connect(_KIND, range(team.size))
+    connect(team)
     with team.phase("allocate", timed=False):
         # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
         takes = out is not None and _rows_are_contiguous(out) and not np.may_share_memory(out, own)
@@ -117,17 +114,31 @@ def _moved(
         own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
         to = {each: [own[have[rank].common(want[each]).within(have[rank]).slice]] for each in _others(have[rank], want)}
         taken = {each: [into[want[rank].common(have[each]).within(want[rank]).slice]] for each in _others(want[rank], have)}
-        if team.size == 1:
+        series = exchanged(team, to, taken)
+        if series is None:
             into[...] = own
-            series = None
-        else:
-            series = team.messages.collectives.series(_KIND, range(team.size), [exchange(to, taken, rank)])
     with team.phase("exchange", timed=False):
         if series is not None:
             series.wait_until_complete()
         if out is not None and into is not out:
             out[...] = into
     return into if out is None else out
+
+
+def connect(team: Team) -> None:
+    """Before the first `exchanged` between these ranks. Every rank calls it."""
+    if team.size > 1 and not team.messages.collectives.is_connected(_KIND, range(team.size)):
+        with team.phase("prepare", timed=False):
+            pass  # a rank that fails before keeps no other one waiting inside MPI
+        team.messages.collectives.connect(_KIND, range(team.size))
+
+
+def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> Series | None:
+    """A series of one collective, in which each rank sends matrices to others, and takes theirs; None where there are no others.
+    Every rank calls it, in a phase, and waits for it in the next."""
+    if team.size == 1:
+        return None
+    return team.messages.collectives.series(_KIND, range(team.size), [exchange(to, taken, team.rank)])
 
 
 def _rows_are_contiguous(matrix: np.ndarray) -> bool:

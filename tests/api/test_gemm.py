@@ -295,17 +295,13 @@ def test_transposes_of_stacks_are_those_of_their_matrices(flags):
         np.testing.assert_array_equal(hybrid.multiply(a, b, **asked), expected(a, b, **asked))
 
 
-def test_a_stack_times_one_b_is_one_product_and_others_are_as_many(seen):
+def test_a_stack_times_one_b_is_one_product(seen):
     a, b, out = matrix((4, 3, 5), "float64"), matrix((5, 2), "float64", 1), np.empty((4, 3, 2))
     hybrid.multiply(a, b, out=out)
     ((first, second, c),) = seen
     assert (first.shape, first.ctypes.data, second.ctypes.data, c.ctypes.data) == (
         (12, 5), a.ctypes.data, b.ctypes.data, out.ctypes.data
     )  # fmt: skip
-    seen.clear()
-    hybrid.multiply(a, np.stack([b] * 4))
-    hybrid.multiply(np.asfortranarray(a), b)
-    assert len(seen) == 8
 
 
 @pytest.mark.parametrize(
