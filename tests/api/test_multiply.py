@@ -173,9 +173,10 @@ def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_wit
     for matrix in given:
         assert matrix.dtype == np.float64
         assert matrix.dtype.isnative
-        assert matrix.flags.c_contiguous
+        assert matrix.flags.c_contiguous or matrix.flags.f_contiguous  # of which BLAS is told by a flag
         assert matrix.flags.aligned
-    plain = a.dtype == np.float64 and a.dtype.isnative and a.flags.c_contiguous and a.flags.aligned
+    in_order = a.flags.c_contiguous or a.flags.f_contiguous
+    plain = a.dtype == np.float64 and a.dtype.isnative and in_order and a.flags.aligned
     assert np.may_share_memory(given[0], a) == plain
     assert np.may_share_memory(given[1], b)
 
