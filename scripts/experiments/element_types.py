@@ -3,8 +3,8 @@
 
 hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one: of operands that lie
 on one GPU, where C stays as well, and of operands in host memory, where the library's time is that of all copies, too. One call
-of each in turns, round by round, medians. Integers have results of int64: the library gets operands that are converted to it, as a
-part of its time. "small" ones lie between -99 and 99; "large" ones fill their type, as far as no sum exceeds int64.
+of each in turns, round by round, medians. Integers have results of int64: the library gets operands that are converted to it, as
+a part of its time. "small" ones lie between -99 and 99; "large" ones fill their type, as far as no sum exceeds int64.
 """
 
 import argparse
