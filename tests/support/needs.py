@@ -59,6 +59,13 @@ def _git() -> str:
     return "git, and a checkout of it: this is an unpacked archive" if shutil.which("git") else "git"
 
 
+def hadolint() -> str | None:
+    """The linter of Containerfiles, on PATH or in this Python's environment."""
+    import sys
+
+    return shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
 def _installed() -> str:
     import sys
 
@@ -82,6 +89,7 @@ _LACKING = {
     "c compiler": _c_compiler,
     "chromium": lambda: _program("Chromium", "chromium", "chromium-browser", "google-chrome"),
     "commands": _installed,
+    "hadolint": lambda: "" if hadolint() else "hadolint (extra dev)",
     "environment modules": lambda: _program("Environment Modules", "modulecmd"),
     "gpu": _gpu,
     "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
