@@ -15,19 +15,16 @@ from hybrid.arrays.block_2d import Block2D
 from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.root_stack import is_stack
 from hybrid.arrays.row_block import RowBlock
-from hybrid.core.problem import ITEM_SIZES, MOST
-from hybrid.core.settings import Settings, as_int, one_of
-from hybrid.errors import DoesNotFit, UsageError
+from hybrid.arrays.row_block_operators import Operators
+from hybrid.arrays.transposed_row_block import TransposedRowBlock
+from hybrid.core.settings import as_int
 from hybrid.execution.block_2d_call import multiply_blocks_2d
-from hybrid.execution.calls import asked_for, refuse_no_rank
+from hybrid.execution.empty_call import empty_shared
 from hybrid.execution.redistribution import gathered, scattered
 from hybrid.execution.root_call import multiply_root_arrays
 from hybrid.execution.row_block_call import multiply_on_gpu, multiply_row_blocks
-from hybrid.host.page_memory import empty_matrix
-from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.ranks.world import team_of
-from hybrid.selection.inventory import free_memory_of, same_on_all_ranks
-from hybrid.selection.session import Session, session_of
+from hybrid.selection.session import session_of
 
 # The number of BLAS threads belongs to the whole process: calls from several Python threads take turns.
 _one_at_a_time = threading.RLock()
@@ -63,6 +60,7 @@ def multiply(
     transport: str | None = None,
     host_memory: int | str | None = None,
     gpu_memory: int | str | None = None,
+    stall: float | None = None,
 ) -> Any:
     """Multiply two matrices by all ranks of a communicator: alpha · op(a) · op(b) + beta · c.
 
@@ -84,7 +82,8 @@ def multiply(
     alpha, beta
         Numbers, the same on all ranks; whole numbers where the product is of integers.
     transpose_a, transpose_b, conjugate_a, conjugate_b
-        What op is: nothing, the transpose, the complex conjugate, or both. RowBlocks cannot be transposed.
+        What op is: nothing, the transpose, the complex conjugate, or both. Rows of a transposed
+        RowBlock (or of its view `a.T`) are moved between the ranks first.
     dtype
         The type of the result; None: NumPy's for these operands. Products of integers are exact, and an element that the type
         does not hold is refused: `Overflow`. Others are computed in float32, or in float64 where an operand or the result needs
@@ -110,6 +109,9 @@ def multiply(
         How operands reach GPUs: "auto", "host", "peers" or "nccl".
     host_memory, gpu_memory
         Bytes that may be used of each node's memory, and of each GPU's: a number, or a text such as "4G".
+    stall
+        Seconds after which a warning names the ranks that have not called; after as many more, but one at least, the call fails:
+        `RankMissing`. 0: neither. With neither this nor HYBRID_STALL the warning comes after 60 s, and the call waits on.
 
     Returns
     -------
@@ -124,16 +126,17 @@ def multiply(
     HybridError
         Any error on one rank is raised on all of them, and the next call works; see `hybrid.errors`.
     """
-    session = session_of(team_of(comm))
+    session = session_of(team_of(comm, stall))
     team = session.team
     root = as_int(root)
     flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads,
-             "transport": transport, "host_memory": host_memory, "gpu_memory": gpu_memory}  # fmt: skip
+             "transport": transport, "host_memory": host_memory, "gpu_memory": gpu_memory, "stall": stall}  # fmt: skip
     gemm = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b,
             "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
     operands = a, b, c
     with _one_at_a_time if team.size == 1 else nullcontext():
-        for kind, multiply_parts in ((RowBlock, multiply_row_blocks), (Block2D, multiply_blocks_2d)):
+        kinds = ((RowBlock, TransposedRowBlock), multiply_row_blocks), ((Block2D,), multiply_blocks_2d)
+        for kind, multiply_parts in kinds:
             if any(isinstance(each, kind) for each in operands):
                 with team.together():
                     part = multiply_parts(session, operands, root, out, flags, gemm)
@@ -146,10 +149,12 @@ def multiply(
         return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
 
 
-RowBlock.multiply = staticmethod(multiply)  # `@`
+Operators.multiply = staticmethod(multiply)  # `@`
 
 
-def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0) -> np.ndarray | None:
+def empty(
+    shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0, stall: float | None = None
+) -> np.ndarray | None:
     """Make a matrix, its contents undefined, in memory that the ranks of the root's node share.
 
     Every rank of `comm` calls, and may fill rows. Where `multiply` finds all of its matrices in such memory, the ranks work on
@@ -166,89 +171,73 @@ def empty(shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, r
         The mpi4py communicator. None: this process alone.
     root
         The rank on whose node the memory lies.
+    stall
+        As of `multiply`.
 
     Returns
     -------
     ndarray or None
         The same matrix on all ranks of the root's node, None on other nodes.
     """
-    session = session_of(team_of(comm))
+    session = session_of(team_of(comm, stall))
     try:
         name = np.dtype(dtype).name
     except TypeError:
         name = str(dtype)  # refused below, on all ranks
     with session.team.together():
-        return _empty(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, name, as_int(root))
+        return empty_shared(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, name, as_int(root), stall)
 
 
-def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None) -> RowBlock:
+def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None, stall: float | None = None) -> RowBlock:
     """Give each rank some consecutive rows of a matrix, in the order of the ranks.
 
     Parameters
     ----------
     a
-        The matrix at `root`, None on other ranks; or a `RowBlock` on every rank, whose rows are then distributed anew. Elements
-        of any type of numbers.
+        The matrix at `root`, None on other ranks; or a `RowBlock` on every rank, or its transpose `a.T`, whose rows are then
+        distributed anew. Elements of any type of numbers.
     comm
         The mpi4py communicator; every one of its ranks must call. None: this process alone.
     root
         The rank that has the matrix.
     rows
         How many rows this rank shall have, on every rank; None on every rank: equal shares.
+    stall
+        As of `multiply`.
 
     Returns
     -------
     RowBlock
         This rank's rows, in host memory.
     """
-    session = session_of(team_of(comm))
+    session = session_of(team_of(comm, stall))
     with session.team.together():
-        return replace(scattered(session, a, rows, as_int(root)), comm=comm)
+        return replace(scattered(session, a, rows, as_int(root), stall), comm=comm)
 
 
-def gather(a: RowBlock, *, comm: Any = None, root: int = 0, out: np.ndarray | None = None) -> np.ndarray | None:
+def gather(
+    a: RowBlock, *, comm: Any = None, root: int = 0, out: np.ndarray | None = None, stall: float | None = None
+) -> np.ndarray | None:
     """Bring the rows of all ranks to one of them.
 
     Parameters
     ----------
     a
-        This rank's rows. Every rank of `comm` calls.
+        This rank's rows, or the transpose `a.T` of them. Every rank of `comm` calls.
     comm
         The mpi4py communicator. None: this process alone.
     root
         The rank that gets the matrix.
     out
         At the root, an array for it, of its shape and type.
+    stall
+        As of `multiply`.
 
     Returns
     -------
     ndarray or None
         The matrix at the root, in host memory: `out` where it is given. None elsewhere.
     """
-    session = session_of(team_of(comm))
+    session = session_of(team_of(comm, stall))
     with session.team.together():
-        return gathered(session, a, out, as_int(root))
-
-
-def _empty(session: Session, shape: tuple[int, int], dtype: str, root: int) -> np.ndarray | None:
-    team, shared = session.team, session.shared_arrays
-    with team.phase("agree", timed=False) as looking:
-        settings = Settings.gather({})
-        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= MOST for n in shape)):
-            raise UsageError(f"shape {shape!r} is not that of a matrix")
-        refuse_no_rank(team, root)
-        one_of("dtype", dtype, ITEM_SIZES)
-        asked = asked_for(settings, kind="an empty matrix", shape=shape, dtype=dtype, root=root)
-        looking.mine = (asked, shared.gone, free_memory_of(session, settings, None, now=True))
-    same_on_all_ranks([said[0] for said in looking.all])
-    team.pretend_nodes(settings.ranks_per_node)
-    shared.drop(said[1] for said in looking.all)
-    rows, columns = shape
-    free = [looking.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
-    missing = shortage_of_matrix(rows * columns * ITEM_SIZES[dtype], free, shared=len(free) > 1)
-    if missing:
-        with team.phase("allocate", timed=False):
-            raise DoesNotFit(missing)
-    if team.size == 1:
-        return empty_matrix(rows, columns, dtype)
-    return shared.make(team, (rows, columns), dtype, root)
+        return gathered(session, a, out, as_int(root), stall)

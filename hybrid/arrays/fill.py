@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
 
+_LECTURE = {"A": 3, "B": 2}  # numbers from 0 on, of which the lecture's matrices are
 _BLOCK = 1 << 16  # elements: NumPy takes 0.1 ms and more for so many, so that threads seldom wait for the GIL
 _CALL_BLOCKS = 16  # at most, that a thread makes between two reports of progress
 _PARTS_PER_THREAD = 4  # at least, where there are as many blocks: threads that are held up get fewer
@@ -59,6 +60,13 @@ def fill_rows(
         progress(done // width)
 
 
+def largest_number(fill: str, matrix: str, elements: int) -> int | None:
+    """Of a matrix of so many elements; None where they are fractions."""
+    if fill == "lecture":
+        return _LECTURE[matrix] - 1
+    return max(0, elements - 1) if fill == "index" else None
+
+
 class _Maker:
     """Makes blocks of a matrix, one after the other."""
 
@@ -96,7 +104,7 @@ class _Maker:
         generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
         generator.random(out=self._discarded)
         if self._fill == "lecture":
-            into[...] = generator.integers(3 if self._matrix == MATRICES.index("A") else 2, size=len(into), dtype=np.uint32)
+            into[...] = generator.integers(_LECTURE[MATRICES[self._matrix]], size=len(into), dtype=np.uint32)
         elif self._fill == "uniform":
             generator.random(out=into, dtype=into.dtype.type)
         else:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
-from hybrid.arrays.product_type import INTEGERS
+from hybrid.core.problem import INTEGERS
 from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError

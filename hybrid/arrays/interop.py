@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,21 +55,6 @@ def on_gpu(value: Any) -> bool:
     if hasattr(value, "__cuda_array_interface__"):
         return True
     return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) in (2, 13)  # kDLCUDA, kDLCUDAManaged
-
-
-@lru_cache(maxsize=16)
-def common_dtype(a: np.dtype, b: np.dtype) -> str:
-    """The type that NumPy promotes the two types to: float32 or float64, else UsageError."""
-    try:
-        promoted = np.result_type(a, b).newbyteorder("=")
-    except TypeError:
-        promoted = None
-    if promoted is None or promoted not in (np.float32, np.float64):
-        types = f"{a}" if a == b else f"{a} and {b}"
-        raise UsageError(
-            f"{types} would give {promoted}: only products in float32 or float64 can be computed; convert with .astype"
-        )
-    return promoted.name
 
 
 def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.installation import install
+from hybrid.core.problem import DTYPES, INTEGERS, ITEM_SIZES, Problem
 from hybrid.core.record import record
 from hybrid.errors import UsageError
 
@@ -16,8 +17,6 @@ from hybrid.errors import UsageError
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 _REAL_PARTS = _FLOATS | _COMPLEX
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-RESULTS = ("bool", *INTEGERS, *_REAL_PARTS)
 
 
 @record
@@ -75,7 +74,7 @@ def numpy_type(name: str) -> np.dtype:
     try:
         import ml_dtypes
     except ImportError:
-        raise UsageError("bfloat16 needs the package ml_dtypes") from None
+        raise UsageError(f"bfloat16 needs the package ml_dtypes: {install('bfloat16')}") from None
     return np.dtype(ml_dtypes.bfloat16)
 
 
@@ -89,8 +88,8 @@ def type_name(dtype: Any) -> str:
         name = str(dtype)
     if name == "bfloat16":
         numpy_type(name)
-    if name not in RESULTS:
-        raise UsageError(f"dtype {name} is no type of a product: one of {', '.join(RESULTS)}")
+    if name not in DTYPES:
+        raise UsageError(f"dtype {name} is no type of a product: one of {', '.join(DTYPES)}")
     return name
 
 
@@ -118,7 +117,7 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
         promoted = None
-    if promoted is None or promoted.name not in RESULTS:
+    if promoted is None or promoted.name not in DTYPES:
         raise UsageError(
             f"{_types(a, b)} would give {promoted}: only products of integers, bool and floating-point numbers of up to 64 bits, "
             "and of complex numbers of two such, can be computed; convert with .astype"

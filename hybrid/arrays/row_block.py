@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm
@@ -19,13 +19,17 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 
+if TYPE_CHECKING:
+    from hybrid.arrays.transposed_row_block import TransposedRowBlock
+
 
 @dataclass(frozen=True, eq=False)
 class RowBlock(Operators, Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
     Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows. `a @ b` is the product by all ranks;
-    `+ - * / == !=` with numbers and with RowBlocks of the same rows give what each rank computes of its own.
+    `+ - * / == !=` with numbers and with RowBlocks of the same rows give what each rank computes of its own. `a.T` is a view, of
+    which this rank has columns; products take it.
 
     Parameters
     ----------
@@ -56,6 +60,16 @@ class RowBlock(Operators, Distributed):
     def __len__(self) -> int:
         return len(self.array)
 
+    @property
+    def T(self) -> TransposedRowBlock:
+        """The transpose, of which this rank has columns. No element is moved before a product, `scatter` or `gather` takes it."""
+        from hybrid.arrays.transposed_row_block import TransposedRowBlock  # which is made of RowBlocks
+
+        return TransposedRowBlock(self)
+
+    def _like(self, array: Any, comm: Any) -> RowBlock:
+        return type(self)(array, comm)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"array": self.array, "comm": None}  # which means nothing in another process
 
@@ -78,12 +92,6 @@ class BlockShapes:
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> BlockShapes:
         """Of this rank's operands. UsageError if they cannot be multiplied. `threads`: how many look at integers."""
-        for name, block in (("a", a), ("b", b), ("c", c)):
-            if not isinstance(block, RowBlock) and not (name == "c" and block is None):
-                others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
-                raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank")
-        if gemm.transpose_a or gemm.transpose_b:
-            raise UsageError("a RowBlock cannot be transposed, since its columns are on all ranks: gather the matrix first")
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
         refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (len(a), b.shape[1]), types)
         real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # what this rank has of it

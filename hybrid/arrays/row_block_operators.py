@@ -32,7 +32,7 @@ class Operators:
             raise UsageError(
                 "a @ b knows no communicator: RowBlock(rows, comm) names it, and so does hybrid.multiply(a, b, comm=comm)"
             )
-        return type(self).multiply(self, other, comm=comm)
+        return Operators.multiply(self, other, comm=comm)
 
     def __add__(self, other: Any) -> Any:
         return self._by_elements(operator.add, other)
@@ -59,7 +59,7 @@ class Operators:
         return self._by_elements(operator.truediv, other, reflected=True)
 
     def __neg__(self) -> Any:
-        return type(self)(-self.array, self.comm)  # type: ignore[call-arg]
+        return self._like(-self.array, self.comm)
 
     def __eq__(self, other: object) -> Any:
         return self._by_elements(operator.eq, other)
@@ -70,18 +70,20 @@ class Operators:
     __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays
 
     def __bool__(self) -> NoReturn:
-        raise UsageError("a RowBlock has no truth value: .array.all() is that of this rank's rows")
+        raise UsageError("a RowBlock has no truth value: .array.all() is that of this rank's elements")
 
-    @property
-    def T(self) -> NoReturn:
-        raise AttributeError(
-            "a RowBlock has no .T, since its columns are on all ranks: gather the matrix with hybrid.gather, transpose it and "
-            "distribute it with hybrid.scatter"
-        )
+    def _like(self, array: Any, comm: Any) -> Any:
+        """Of the same kind, with other elements."""
+        raise NotImplementedError
 
     def _by_elements(self, operation: Callable[[Any, Any], Any], other: Any, *, reflected: bool = False) -> Any:
         if isinstance(other, Operators):
             comm, value = _common_communicator(self, other), other.array
+            if type(other) is not type(self):
+                raise UsageError(
+                    f"a RowBlock and a transposed one have no {operation.__name__} by elements, since a rank has rows of one and "
+                    "columns of the other: hybrid.scatter(a.T) gives rows"
+                )
             if value.shape != self.array.shape:
                 shapes = f"{self.array.shape} and {value.shape}"
                 raise UsageError(
@@ -94,7 +96,7 @@ class Operators:
         else:
             return self._refused(other)
         pair = (value, self.array) if reflected else (self.array, value)
-        return type(self)(operation(*pair), comm)  # type: ignore[call-arg]
+        return self._like(operation(*pair), comm)
 
     def _refused(self, other: Any) -> Any:
         if hasattr(other, "__array__"):

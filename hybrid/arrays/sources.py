@@ -78,10 +78,11 @@ class FileMatrix:
             self._file = open_matrix(name, readers)
         except (UsageError, DoesNotFit) as error:
             raise type(error)(f"{name} {error}") from None
-        self.path, self.shape, self.dtype = self._file.path, self._file.shape, self._file.dtype
+        self.path, self.shape, self.dtype = self._file.path, self._file.shape, self._file.dtype.newbyteorder("=")
+        self.at_once = self._file.at_once  # reading takes as long as the whole file takes, whatever the rows
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        with busy() if self._file.at_once else nullcontext():
+        with busy() if self.at_once else nullcontext():
             self._file.read(rows, into, progress)
 
     def in_place(self, dtype: str) -> np.ndarray | None:

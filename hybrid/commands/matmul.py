@@ -13,19 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import run
+from hybrid.commands.matmul_operands import product_asked_for
 from hybrid.commands.matmul_options import parse
-from hybrid.commands.matmul_report import Speaker
-from hybrid.core.problem import Problem
+from hybrid.commands.matmul_report import Speaker, how_computed
 from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
-from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
-    from hybrid.arrays.sources import FileMatrix, MatrixSource
+    from hybrid.arrays.typed_product import TypedProduct
     from hybrid.selection.machine import Inventory
     from hybrid.selection.session import Session
 
@@ -45,9 +44,10 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     wall.enter("imports")
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.core.timeline import Timeline
+    from hybrid.execution.calls import exactly, threads_until_decided
     from hybrid.execution.outcome import RunOptions
-    from hybrid.execution.product import run_product
     from hybrid.execution.product_file import product_output, write_product
+    from hybrid.execution.typed_product import run_typed_product
     from hybrid.selection.agreement import agree
     from hybrid.selection.decision import ProductRequest
     from hybrid.selection.inventory import take_inventory
@@ -58,26 +58,30 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     session = session_of(team)
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
-        problem, a, b = _operands(options, len(team.node_ranks))
-        output = product_output(team, problem, options.out) if options.out and not options.resume else None
+        product = product_asked_for(options, len(team.node_ranks))
+        shape = product.sizes[0], product.sizes[2]
+        output = product_output(team, shape, product.result, options.out) if options.out and not options.resume else None
         looking.mine = take_inventory(session, settings)
-    speaker = Speaker(team, options)
+    product = product.looked_at(team, threads_until_decided(team, settings))
+    settings = exactly(settings, product.types)
+    speaker = Speaker(team, options, product)
     if options.resume:
-        return _resume(session, options, settings, (problem, a, b), looking.all, speaker)
-    decision = agree(session, ProductRequest(problem), settings, looking.all)
+        return _resume(session, options, settings, product, looking.all, speaker)
+    besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
+    decision = agree(session, ProductRequest(product.problem, besides=besides), settings, looking.all)
     speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
-    with speaker.progress(decision.plan, warmup + options.repeat) as progress:
+    with speaker.progress(decision.plan, (warmup + options.repeat) * len(product.primes)) as progress:
         how = RunOptions(options.repeat, warmup, progress=progress)
-        outcome = run_product(session, decision, a, b, settings, how)
+        outcome = run_typed_product(session, decision, product, settings, how)
         good = outcome.check is None or outcome.check.ok
         wall.enter("write")
         if output and good:  # a product that failed its check is not worth a file
             write_product(team, decision.plan, outcome.c.array, output)
     wall.enter("end")
     with team.phase("report", timed=False):
-        speaker.end(outcome, a, b, {"warmup": warmup}, settings)
+        speaker.end(outcome, {"warmup": warmup}, settings)
     if not good:
         return 3
     return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
@@ -87,7 +91,7 @@ def _resume(
     session: Session,
     options: argparse.Namespace,
     settings: Settings,
-    operands: tuple[Problem, MatrixSource, MatrixSource],
+    typed: TypedProduct,
     inventories: Sequence[Inventory],
     speaker: Speaker,
 ) -> int:
@@ -95,8 +99,8 @@ def _resume(
     from hybrid.commands.matmul_resume import carried_out, prepared
     from hybrid.reporting.run_report import parts_line
 
-    problem, a, b = operands
-    product = prepared(session, options, settings, operands, inventories)
+    problem = typed.problem
+    product = prepared(session, options, settings, typed, inventories)
     there = product.rows_there
     speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
     plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
@@ -104,33 +108,8 @@ def _resume(
         outcome = carried_out(product, progress)
     wall.enter("end")
     with session.team.phase("report", timed=False):
-        speaker.end(outcome, a, b, {"warmup": 0}, settings)
+        speaker.end(outcome, {"warmup": 0}, settings)
     return 0 if outcome.check is None or outcome.check.ok else 3
-
-
-def _operands(options: argparse.Namespace, ranks_of_node: int = 1) -> tuple[Problem, MatrixSource, MatrixSource]:
-    from hybrid.arrays.interop import common_dtype
-    from hybrid.arrays.sources import FileMatrix, GeneratedMatrix
-
-    files: dict[str, FileMatrix] = {}
-    for key, path in (("A", options.a), ("B", options.b)):
-        if path:
-            files[key] = FileMatrix(path, ranks_of_node)
-    n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
-    shapes = {"A": (n, l), "B": (l, m)}
-    for key, file in files.items():
-        if file.shape != shapes[key]:
-            raise UsageError(
-                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}"
-            )
-    dtype = options.dtype
-    if dtype is None:
-        types = [file.dtype for file in files.values()]
-        dtype = common_dtype(types[0], types[-1]) if types else "float64"
-    operands: dict[str, MatrixSource] = {
-        key: files.get(key) or GeneratedMatrix(shapes[key], options.fill, options.seed, key) for key in ("A", "B")
-    }
-    return Problem(n, l, m, dtype), operands["A"], operands["B"]
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:
@@ -149,10 +128,12 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
     from hybrid.commands.explain import explain
+    from hybrid.execution.calls import exactly
     from hybrid.selection.decision import ProductRequest
     from hybrid.selection.machine import assumed_machine
 
-    problem, _, _ = _operands(options)
+    product = product_asked_for(options)
+    problem, settings = product.problem, exactly(settings, product.types)
     launch = launched()
     ranks = options.ranks or (launch.size if launch else 1)
     if options.nodes:
@@ -163,7 +144,10 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
 
         problem, line = part_to_explain(machine, problem, options, settings)
         print(line)
-    explain(machine, ProductRequest(problem), settings, options.network)
+    if line := how_computed(product):
+        print(f"{product}, {line.strip()}:")
+    besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks))
+    explain(machine, ProductRequest(problem, besides=besides), settings, options.network)
 
 
 def _list_kernels() -> None:

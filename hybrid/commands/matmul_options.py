@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hybrid.arrays.fill import FILLS
 from hybrid.commands.parser import Parser, add_job_options, at_least, file_name
-from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.problem import DTYPES
 from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
@@ -57,7 +57,8 @@ def build_parser() -> Parser:
     )
     parser.add_argument("sizes", nargs="*", type=at_least(0), metavar="n l m", help="rows of A, columns of A, columns of B")
     what = parser.add_argument_group("what is multiplied")
-    what.add_argument("--dtype", type=_name_of("dtype", tuple(ITEM_SIZES)), help="float32 or float64 (float64, or the files')")
+    dtype = f"of A, B and C: {', '.join(DTYPES)} (float64, or as NumPy promotes the files' types)"
+    what.add_argument("--dtype", type=_name_of("dtype", DTYPES), help=dtype)
     what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
     what.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
     formats = ".npy, .h5:/name, .zarr:/name or .mtx"

@@ -10,12 +10,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hybrid.core.problem import Asked
 from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
 from hybrid.core.wall import wall
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.arrays.sources import MatrixSource
+    from hybrid.arrays.elements import Elements
+    from hybrid.arrays.typed_product import TypedProduct
     from hybrid.execution.outcome import Outcome
     from hybrid.plan.plan import Plan
     from hybrid.selection.decision import Decision
@@ -26,8 +29,8 @@ _MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
 class Speaker:
     """Rank 0's word to the user; silent elsewhere."""
 
-    def __init__(self, team: Team, options: argparse.Namespace) -> None:
-        self._silent = team.rank != 0
+    def __init__(self, team: Team, options: argparse.Namespace, product: TypedProduct) -> None:
+        self._silent, self._product = team.rank != 0, product
         self._options = options
         self._stream = sys.stderr if options.json == "-" else sys.stdout
 
@@ -41,7 +44,8 @@ class Speaker:
 
             if hint := hint_at_left_parts(self._options.out):
                 print(f"hybrid: {hint}", file=sys.stderr, flush=True)
-        print(*filter(None, (heading(decision), more)), sep="\n", file=self._stream, flush=True)
+        lines = heading(decision, asked_of(self._product)), how_computed(self._product), more
+        print(*filter(None, lines), sep="\n", file=self._stream, flush=True)
 
     def progress(
         self, plan: Plan, products: int, note: Callable[[], str] = lambda: ""
@@ -54,14 +58,14 @@ class Speaker:
 
         return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part, note=note)
 
-    def end(self, outcome: Outcome, a: MatrixSource, b: MatrixSource, extra: dict[str, Any], settings: Settings) -> None:
+    def end(self, outcome: Outcome, extra: dict[str, Any], settings: Settings) -> None:
         if self._silent:
             return
         from hybrid.reporting.run_report import arithmetic_line, as_record, last_line, plans_of, table, wall_line
 
         options, plan = self._options, plans_of(outcome)
         if options.printed:
-            self._print_corners(outcome, a, b)
+            self._print_corners(outcome)
         if outcome.repeats < options.repeat:
             print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished", file=sys.stderr)
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
@@ -71,7 +75,9 @@ class Speaker:
             from hybrid.reporting import jsonl
 
             asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
-            record = as_record(outcome, {**asked, **extra}, settings.as_dict(), wall.parts())
+            product = self._product
+            of_product = {**vars(asked_of(product)), "computed": product.types.computed, "products": len(product.primes)}
+            record = as_record(outcome, {**of_product, **asked, **extra}, settings.as_dict(), wall.parts())
             jsonl.write(record, options.json)
         if options.trace:
             from hybrid.reporting.chrome_trace import write_trace
@@ -85,21 +91,36 @@ class Speaker:
             print(f"wrong: {fault}", file=self._stream)
         print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
 
-    def _print_corners(self, outcome: Outcome, a: MatrixSource, b: MatrixSource) -> None:
-        import numpy as np
-
+    def _print_corners(self, outcome: Outcome) -> None:
+        from hybrid.arrays.elements import FileElements
         from hybrid.arrays.sources import FileMatrix
-        from hybrid.core.spans import Span
         from hybrid.reporting.run_report import labelled_corner
 
-        count, problem = self._options.printed, outcome.decision.plan.problem
-        matrices = {"A": a, "B": b}
-        if outcome.parts is not None and (outcome.check is None or outcome.check.ok):
-            matrices["C"] = FileMatrix(self._options.out)  # of which memory has some rows only
-        for label, operand in matrices.items():  # made again: on several nodes the rows may lie elsewhere
-            rows = Span(0, min(count, operand.shape[0]))
-            corner = np.empty((len(rows), operand.shape[1]), problem.dtype)
-            operand.rows(rows, corner, 1, lambda done: None)
-            self._stream.write(labelled_corner(label, corner[:, :count], operand.shape))
+        count, product = self._options.printed, self._product
+        n, _, m = product.sizes
+        self._print_corner("A", product.a)
+        self._print_corner("B", product.b)  # made again: on several nodes the rows may lie elsewhere
         if outcome.parts is None:
-            self._stream.write(labelled_corner("C", outcome.c.array[:count, :count], (problem.n, problem.m)))
+            if outcome.check is None or outcome.check.ok or product.is_plain:
+                self._stream.write(labelled_corner("C", outcome.c.array[:count, :count], (n, m)))
+        elif outcome.check is None or outcome.check.ok:
+            self._print_corner("C", FileElements(FileMatrix(self._options.out), product.result))  # memory has some rows only
+
+    def _print_corner(self, label: str, matrix: Elements) -> None:
+        from hybrid.arrays.elements import rows_of
+        from hybrid.reporting.run_report import labelled_corner
+
+        corner = rows_of(matrix, Span(0, min(self._options.printed, matrix.shape[0])))
+        self._stream.write(labelled_corner(label, corner[:, : self._options.printed], matrix.shape))
+
+
+def how_computed(product: TypedProduct) -> str:
+    """A line about the real products, where they are not what was asked for."""
+    if product.is_plain:
+        return ""
+    how = ", exactly" * product.types.exact + f", modulo each of {len(product.primes)} primes" * (len(product.primes) > 1)
+    return f"  computed as {product.problem}{how}"
+
+
+def asked_of(product: TypedProduct) -> Asked:
+    return Asked(*product.sizes, product.types.result)

@@ -16,12 +16,12 @@ from hybrid import __version__
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
-from hybrid.errors import HybridError
+from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.heartbeat import tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 
 if TYPE_CHECKING:
-    from hybrid.arrays.sources import MatrixSource
+    from hybrid.arrays.typed_product import TypedProduct
     from hybrid.execution.outcome import Outcome
     from hybrid.execution.part_journal import State
     from hybrid.execution.product_in_parts import ProductInParts
@@ -33,19 +33,22 @@ def prepared(
     session: Session,
     options: argparse.Namespace,
     settings: Settings,
-    operands: tuple[Problem, MatrixSource, MatrixSource],
+    typed: TypedProduct,
     inventories: Sequence[Inventory],
 ) -> ProductInParts:
     """The product, with what an earlier job has left of it. Every rank calls it."""
-    import numpy as np
-
     from hybrid.execution.product_in_parts import PartsRequest, ProductInParts
     from hybrid.host.matrix_file import new_matrix
 
-    problem, a, b = operands
-    output = new_matrix(options.out, (problem.n, problem.m), np.dtype(problem.dtype))
-    asked = partial(what_is_asked, problem, options, settings)
-    request = PartsRequest(problem, a, b, output, asked, __version__, inventories)
+    if typed.types.converts:
+        raise UsageError(
+            f"--resume writes C as it is computed, of float32, float64 or complex numbers, and not of {typed.types.result}: "
+            "leave it out, or choose another --dtype"
+        )
+    n, _, m = typed.sizes
+    output = new_matrix(options.out, (n, m), typed.result)
+    asked = partial(what_is_asked, typed, options, settings)
+    request = PartsRequest(typed.problem, *typed.sources(), output, asked, __version__, inventories)
     product = ProductInParts(session, request, settings)
     try:
         product.prepare()
@@ -63,7 +66,7 @@ def carried_out(product: ProductInParts, progress: Callable[[str, int, int], Non
     return outcome
 
 
-def what_is_asked(problem: Problem, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
+def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
     """What makes this product another one than any other, in words."""
     from hybrid.host.matrix_file import matrix_name
 
@@ -77,8 +80,8 @@ def what_is_asked(problem: Problem, options: argparse.Namespace, settings: Setti
 
     target = matrix_name(options.out)
     return {
-        "sizes": f"{problem.n}×{problem.l}×{problem.m}",
-        "dtype": problem.dtype,
+        "sizes": "×".join(map(str, product.sizes)),
+        "dtype": str(product.types),
         "A": operand(options.a),
         "B": operand(options.b),
         "C": f"{target.form} /{target.inside}",

@@ -12,7 +12,7 @@ from pathlib import Path
 from hybrid import __version__
 from hybrid.arrays.fill import FILLS
 from hybrid.commands.parser import Parser, file_name
-from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.problem import DTYPES, ITEM_SIZES
 from hybrid.core.settings import ALLOWED
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
@@ -21,11 +21,12 @@ _PARSERS = {"matmul": "matmul_options", "paths": "paths_options"}  # modules; th
 _VALUES: Mapping[str, tuple[str, ...]] = {
     **ALLOWED,
     "kernel": ("auto", "list", *(kernel.name for kernel in CATALOGUE)),
-    "dtype": tuple(ITEM_SIZES),
+    "dtype": DTYPES,
     "fill": FILLS,
     "graph": ("ten", "five"),
 }
-_OWN_VALUES = {"lab": {"kernel": ()}}  # where an option of the same name takes something else
+# Where an option of the same name takes something else.
+_OWN_VALUES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"lab": {"kernel": ()}, "paths": {"dtype": tuple(ITEM_SIZES)}}
 _COMPLETION = """\
 # For bash: source <(python -m hybrid completion)
 _hybrid() {

@@ -9,6 +9,9 @@ from hybrid.core.record import record
 from hybrid.errors import UsageError
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+# Of matrices; those that have no item size here are computed as real products of one of these types.
+DTYPES = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 MOST = (1 << 63) - 1  # rows or columns: beyond that are the indices of NumPy and MPI
 WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows of its buffers are aligned to it
 
@@ -49,6 +52,16 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.n}×{self.l} · {self.l}×{self.m} {self.dtype}"
+
+
+@record
+class Asked:
+    """The product as a user asked for it, of which a `Problem` is the real product that gives it."""
+
+    n: int
+    l: int
+    m: int
+    dtype: str
 
 
 def padded(columns: int, item_size: int) -> int:

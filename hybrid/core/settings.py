@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
+from numbers import Integral, Real
 from typing import Any
 
 from hybrid.core.record import record
@@ -97,7 +98,7 @@ def _plain(value: Any) -> Any:
     """As `as_int`; and a text or a number of a class of its own, such as NumPy's, as a str or a float."""
     if isinstance(value, str):
         return str.__str__(value)
-    return float(value) if isinstance(value, float) else as_int(value)
+    return float(value) if isinstance(value, Real) and not isinstance(value, Integral) else as_int(value)
 
 
 def _validated(setting: Field[Any], value: Any) -> Any:

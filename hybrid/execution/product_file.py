@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.core.problem import Problem
 from hybrid.host.files import discard, publish, temporary_name, written_to
 from hybrid.host.matrix_file import new_matrix
 from hybrid.host.matrix_output import MatrixOutput
@@ -15,9 +14,9 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 
 
-def product_output(team: Team, problem: Problem, name: str) -> MatrixOutput:
+def product_output(team: Team, shape: tuple[int, int], dtype: np.dtype, name: str) -> MatrixOutput:
     """What writes C under this name. UsageError or DoesNotFit where that cannot be; of space rank 0 has the word."""
-    output = new_matrix(name, (problem.n, problem.m), np.dtype(problem.dtype))
+    output = new_matrix(name, shape, dtype)
     output.refuse(output.size if team.rank == 0 else 0)
     return output
 

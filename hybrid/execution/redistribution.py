@@ -12,6 +12,7 @@ import numpy as np
 
 from hybrid.arrays.interop import as_matrix
 from hybrid.arrays.row_block import RowBlock
+from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block
 from hybrid.errors import DoesNotFit, UsageError
@@ -23,11 +24,13 @@ from hybrid.selection.inventory import free_memory_of
 from hybrid.selection.session import Session
 
 _KIND = "redistribute"
+_KINDS = {RowBlock: "RowBlock", TransposedRowBlock: "transposed"}
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What one rank has, and how many rows it wants. `kind`: "RowBlock", "matrix" (of the root alone) or "nothing"."""
+    """What one rank has, and how many rows it wants. `kind`: "RowBlock", "transposed" (one), "matrix" (of the root alone) or
+    "nothing"; `shape`: of its rows."""
 
     kind: str
     shape: tuple[int, int]
@@ -37,61 +40,74 @@ class _Part:
     free: Any
 
 
-def scattered(session: Session, a: Any, rows: int | None, root: int) -> RowBlock:
+def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
     """This rank's rows of the root's matrix, or of all ranks' RowBlocks; `rows`: how many, None for an even share."""
-    own, parts = _agreed(session, a, root, rows)
+    own, parts = _agreed(session, a, root, rows, stall)
     have = _spans([part.shape[0] for part in parts])
+    if isinstance(a, TransposedRowBlock):
+        return RowBlock(_transposed(session.team, parts, own, have, _wanted(parts, parts[0].shape[1])))
+    return RowBlock(_moved(session.team, parts, own, have, _wanted(parts, have[-1].hi), None))
+
+
+def _wanted(parts: Sequence[_Part], rows: int) -> list[Span]:
+    """Which of so many rows each rank wants."""
     wanted = [part.wanted for part in parts]
-    if None in wanted:
-        if set(wanted) != {None}:
-            raise UsageError("rows is given on some ranks and not on others: on each, or on none for even shares")
-        want = [block(have[-1].hi, len(parts), rank) for rank in range(len(parts))]
-    else:
-        want = _spans([part.wanted or 0 for part in parts])
-        if want[-1].hi != have[-1].hi:
-            raise UsageError(f"the ranks want {want[-1].hi} rows together, and the matrix has {have[-1].hi}")
-    return RowBlock(_moved(session.team, parts, own, have, want, None))
+    if None not in wanted:
+        want = _spans([each or 0 for each in wanted])
+        if want[-1].hi != rows:
+            raise UsageError(f"the ranks want {want[-1].hi} rows together, and the matrix has {rows}")
+        return want
+    if set(wanted) != {None}:
+        raise UsageError("rows is given on some ranks and not on others: on each, or on none for even shares")
+    return [block(rows, len(parts), rank) for rank in range(len(parts))]
 
 
-def gathered(session: Session, a: Any, out: np.ndarray | None, root: int) -> np.ndarray | None:
+def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None = None) -> np.ndarray | None:
     """The whole matrix at the root, None elsewhere."""
-    own, parts = _agreed(session, a, root, None)
+    own, parts = _agreed(session, a, root, None, stall)
     have = _spans([part.shape[0] for part in parts])
-    if any(part.kind != "RowBlock" for part in parts):
+    if any(part.kind not in ("RowBlock", "transposed") for part in parts):
         raise UsageError("gather takes a RowBlock on every rank")
+    is_transposed = isinstance(a, TransposedRowBlock)
     n, m = have[-1].hi, parts[0].shape[1]
+    shape = (m, n) if is_transposed else (n, m)
     want = [Span(0, n) if rank == root else Span(n, n) for rank in range(len(parts))]
     team = session.team
     with team.phase("agree", timed=False):
-        fits = isinstance(out, np.ndarray) and (out.shape, out.dtype.str) == ((n, m), parts[0].dtype) and out.flags.writeable
+        fits = isinstance(out, np.ndarray) and (out.shape, out.dtype.str) == (shape, parts[0].dtype) and out.flags.writeable
         if team.rank == root and out is not None and not fits:
-            raise UsageError(f"out must be a writable array of {n}×{m} elements of {np.dtype(parts[0].dtype)}")
-    c = _moved(team, parts, own, have, want, out if team.rank == root else None)
-    return c if team.rank == root else None
+            raise UsageError(f"out must be a writable array of {shape[0]}×{shape[1]} elements of {np.dtype(parts[0].dtype)}")
+    into = out if team.rank == root else None
+    if is_transposed:  # whose columns are gathered as the rows that they are
+        c = _moved(team, parts, own, have, want, into.T if into is not None else None).T
+    else:
+        c = _moved(team, parts, own, have, want, into)
+    return (c if into is None else into) if team.rank == root else None
 
 
-def _agreed(session: Session, a: Any, root: int, rows: int | None) -> tuple[np.ndarray, list[_Part]]:
+def _agreed(session: Session, a: Any, root: int, rows: int | None, stall: float | None) -> tuple[np.ndarray, list[_Part]]:
     """This rank's rows in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
         refuse_no_rank(team, root)
         if rows is not None and (type(rows) is not int or rows < 0):
             raise UsageError(f"rows={rows!r} is no number of rows")
-        kind = "RowBlock" if isinstance(a, RowBlock) else "nothing" if a is None or team.rank != root else "matrix"
-        own = np.empty((0, 0)) if kind == "nothing" else as_matrix(a.array if isinstance(a, RowBlock) else a, "a")
+        kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")
+        given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, RowBlock) else a
+        own = np.empty((0, 0)) if kind == "nothing" else as_matrix(given, "a")
         if own.dtype.hasobject:
             raise UsageError(f"a has elements of {own.dtype}, which are Python's and no numbers that MPI could send")
-        settings = Settings.gather({})
+        settings = Settings.gather({"stall": stall})
         free = free_memory_of(session, settings, None, now=True)
         agreeing.mine = _Part(kind, own.shape, own.dtype.str, rows, root, free)
     parts: list[_Part] = agreeing.all
     if len({part.root for part in parts}) > 1:
         raise UsageError("the ranks name different roots")
     kinds = {part.kind for part in parts}
-    if kinds == {"RowBlock"}:
+    if kinds in ({"RowBlock"}, {"transposed"}):
         if len({(part.shape[1], part.dtype) for part in parts}) > 1:
             raise UsageError("the ranks' RowBlocks differ in their columns or types")
-    elif "RowBlock" in kinds or parts[root].kind != "matrix":
+    elif kinds.intersection(_KINDS.values()) or parts[root].kind != "matrix":
         raise UsageError("a is the matrix at the root and None elsewhere, or a RowBlock on every rank")
     return own, parts
 
@@ -102,11 +118,7 @@ def _moved(
     """This rank's rows `want[rank]`, in `out` where it is given."""
     first = next(part for part in parts if part.kind != "nothing")
     dtype, columns, rank = np.dtype(first.dtype), first.shape[1], team.rank
-    for node in team.topology.nodes:
-        needed = sum(len(want[each]) * columns * dtype.itemsize for each in node)
-        if missing := shortage_of_matrix(needed, [parts[each].free for each in node], shared=False):
-            raise DoesNotFit(missing)
-    connect(team)
+    _prepare(team, parts, [len(rows) * columns * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
         takes = out is not None and _rows_are_contiguous(out) and not np.may_share_memory(out, own)
@@ -114,15 +126,43 @@ def _moved(
         own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
         to = {each: [own[have[rank].common(want[each]).within(have[rank]).slice]] for each in _others(have[rank], want)}
         taken = {each: [into[want[rank].common(have[each]).within(want[rank]).slice]] for each in _others(want[rank], have)}
-        series = exchanged(team, to, taken)
-        if series is None:
+        if team.size == 1:
             into[...] = own
+        series = exchanged(team, to, taken)
     with team.phase("exchange", timed=False):
         if series is not None:
             series.wait_until_complete()
         if out is not None and into is not out:
             out[...] = into
     return into if out is None else out
+
+
+def _transposed(team: Team, parts: Sequence[_Part], own: np.ndarray, have: Sequence[Span], want: Sequence[Span]) -> np.ndarray:
+    """This rank's rows `want[rank]` of the transpose: the matrix' columns, of which each rank has the elements of its rows. They
+    are received as columns, in row-major order, and are rows of a view."""
+    dtype, rank = np.dtype(parts[0].dtype), team.rank
+    _prepare(team, parts, [have[-1].hi * len(rows) * dtype.itemsize for rows in want])
+    with team.phase("allocate", timed=False):
+        into = np.empty((have[-1].hi, len(want[rank])), dtype)
+        own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
+        if team.size == 1:
+            into[...] = own
+        to = {each: [own[:, rows.slice]] for each, rows in enumerate(want) if own.size and len(rows)}
+        taken = {each: [into[rows.slice]] for each, rows in enumerate(have) if len(rows) and into.size}
+        series = exchanged(team, to, taken)
+    with team.phase("exchange", timed=False):
+        if series is not None:
+            series.wait_until_complete()
+    return into.T
+
+
+def _prepare(team: Team, parts: Sequence[_Part], needed: Sequence[int]) -> None:
+    """Before an exchange of which each rank takes so many bytes: DoesNotFit where a node has no room for its ranks'."""
+    for node in team.topology.nodes:
+        of_node = sum(needed[each] for each in node)
+        if missing := shortage_of_matrix(of_node, [parts[each].free for each in node], shared=False):
+            raise DoesNotFit(missing)
+    connect(team)
 
 
 def connect(team: Team) -> None:

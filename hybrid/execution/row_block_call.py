@@ -19,10 +19,12 @@ from hybrid.arrays.operand_checks import refuse_shapes, refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.root_operands import arrays_of, matrices_of
 from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
+from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.execution.calls import asked_for, exactly, settle, threads_until_decided
+from hybrid.execution.redistribution import scattered
 from hybrid.execution.row_block_product import run_row_block_product
 from hybrid.plan.request import OperandLocation, RowBlocks
 from hybrid.ranks.heartbeat import busy
@@ -41,11 +43,20 @@ def multiply_row_blocks(
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         if out is not None or root != 0:
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
+        transposed = _transposed(operands, gemm)
         threads = partial(threads_until_decided, team, settings)
-        asked = asked_for(settings, kind="RowBlocks", root=root, **gemm.as_dict())
-        shapes_here = BlockShapes.of(*operands, gemm, check=settings.check == "host", threads=threads)
-        looking.mine = (asked, take_inventory(session, settings), shapes_here)
+        asked = asked_for(settings, kind="RowBlocks", root=root, **gemm.as_dict(), transposed=transposed)
+        operands = _without_views(operands)
+        if not any(transposed):
+            shapes_here = BlockShapes.of(*operands, gemm, check=settings.check == "host", threads=threads)
+            looking.mine = (asked, take_inventory(session, settings), shapes_here)
+        else:
+            looking.mine = (asked, None, None)
     same_on_all_ranks([said[0] for said in looking.all])
+    if any(transposed):
+        operands = _rows_of_operands(session, operands, transposed)
+        asked_gemm = {**asked_gemm, "transpose_a": False, "transpose_b": False}
+        return multiply_row_blocks(session, operands, root, out, flags, asked_gemm)
     team.pretend_nodes(settings.ranks_per_node)
     shapes: list[BlockShapes] = [said[2] for said in looking.all]
     types, gemm, exact = _types(shapes, gemm)
@@ -63,6 +74,36 @@ def multiply_row_blocks(
     settings = exactly(settings, types)
     decision = agree(session, request, settings, [said[1] for said in looking.all])
     return RowBlock(_product(session, decision, settings, operands, (types, gemm, exact)))
+
+
+def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
+    """Which operands are transposed, as a view or by a flag. UsageError for what is no RowBlock."""
+    for name, block in zip("abc", operands, strict=True):
+        if not isinstance(block, (RowBlock, TransposedRowBlock)) and not (name == "c" and block is None):
+            others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
+            raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank")
+    a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)
+    return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
+
+
+def _without_views(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    a, b, c = (each.rows if isinstance(each, TransposedRowBlock) else each for each in operands)
+    return a, b, c
+
+
+def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transposed: tuple[bool, ...]) -> tuple[Any, Any, Any]:
+    """With the rows of the transpose for what is transposed, in equal shares, where its elements lie: on each rank's GPU, or on
+    the host."""
+
+    def rows_of(block: RowBlock) -> RowBlock:
+        if session.team.size == 1:
+            return RowBlock(block.T.array)
+        rows = scattered(session, block.T, None, 0).array
+        with session.team.phase("scatter", timed=False):
+            return RowBlock(to_device_of(block.array, rows))
+
+    a, b, c = (rows_of(each) if is_transposed else each for each, is_transposed in zip(operands, transposed, strict=True))
+    return a, b, c
 
 
 def _types(shapes: Sequence[BlockShapes], gemm: Gemm) -> tuple[ProductType, Gemm, Exact | None]:

@@ -39,7 +39,7 @@ class SumOfParts:
         self._total += outcome.total.median
         self._arithmetic = joined([self._arithmetic, outcome.arithmetic])
         if outcome.check is not None:
-            self.check = _both(self.check, _named(outcome.check, part))
+            self.check = worse_of(self.check, _named(outcome.check, part))
 
     @property
     def failed(self) -> bool:
@@ -63,7 +63,7 @@ def _named(check: Check, part: Span) -> Check:
     return replace(check, faults=named(check.faults), repaired=named(check.repaired))
 
 
-def _both(before: Check | None, check: Check) -> Check:
+def worse_of(before: Check | None, check: Check) -> Check:
     """The worse of two, with what was repaired of either."""
     if before is None:
         return check

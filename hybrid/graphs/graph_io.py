@@ -181,6 +181,8 @@ def from_matrix_market(path: Path, memory: int) -> Read:
     """Read by SciPy."""
     found = mtx_file.header(str(path))
     rows, columns = found.shape
+    if found.is_complex:
+        raise UsageError("it holds complex numbers: walks are counted with real ones")
     if rows != columns:
         raise UsageError(f"not a square matrix: its shape is {rows}×{columns}")
     refuse_too_many(rows, memory)
@@ -191,6 +193,8 @@ def from_matrix_market(path: Path, memory: int) -> Read:
 def from_npy(path: Path, memory: int) -> Read:
     """Pickled objects are refused: reading them could run any code."""
     file = NpyFile(str(path))
+    if file.dtype.kind not in "biuf":
+        raise UsageError(f"holds {file.dtype}: walks are counted with real numbers")
     refuse_too_many(max(file.shape), memory)
     array = np.empty(file.shape, file.dtype)
     file.read(Span(0, file.shape[0]), array)

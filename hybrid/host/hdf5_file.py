@@ -18,7 +18,7 @@ from hybrid.errors import UsageError, one_line
 from hybrid.host.chunked_matrix import ChunkedMatrix
 from hybrid.host.files import refuse_unwritable
 from hybrid.host.matrix_output import RawRows, refuse_name
-from hybrid.host.matrix_values import listed, meant, only_one
+from hybrid.host.matrix_values import NUMBERS, listed, meant, only_one
 
 _MOST_AROUND = 4096  # bytes that HDF5 takes around a matrix in a group of the file
 _OF_A_GROUP = 1024
@@ -96,11 +96,11 @@ def _only(h5py: Any, file: Any) -> Any:
 
 
 def _matrices(h5py: Any, file: Any) -> list[str]:
-    """The names of all datasets that are matrices of real numbers; links are not followed."""
+    """The names of all datasets that are matrices of numbers; links are not followed."""
     found: list[str] = []
 
     def visit(name: str, each: Any) -> None:
-        if isinstance(each, h5py.Dataset) and each.shape is not None and len(each.shape) == 2 and _is_real(each):
+        if isinstance(each, h5py.Dataset) and each.shape is not None and len(each.shape) == 2 and _is_numeric(each):
             found.append(name)
 
     try:
@@ -110,9 +110,9 @@ def _matrices(h5py: Any, file: Any) -> list[str]:
     return found
 
 
-def _is_real(dataset: Any) -> bool:
+def _is_numeric(dataset: Any) -> bool:
     try:
-        return _dtype_of(dataset).kind in "biuf"
+        return _dtype_of(dataset).kind in NUMBERS
     except UsageError:
         return False
 

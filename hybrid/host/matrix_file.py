@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from hybrid.errors import UsageError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -19,7 +21,7 @@ _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr)/?):(?P<inside>.*
 
 
 class MatrixFile(Protocol):
-    """A matrix of real numbers in a file, of which every rank reads the rows it needs."""
+    """A matrix of numbers in a file, of which every rank reads the rows it needs."""
 
     path: str
     shape: tuple[int, int]
@@ -74,6 +76,8 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
 def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutput:
     """What writes a matrix under that name."""
     form, file, inside = matrix_name(text)
+    if dtype.kind == "V" and form != "npy":
+        raise UsageError(f"{file} cannot hold {dtype}, which its format has not: write .npy, or with --dtype float32")
     if form == "hdf5":
         from hybrid.host.hdf5_file import Hdf5Output
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every reader of matrices refuses: what is no matrix of real numbers, names that are not there, values that do not fit."""
+"""What every reader of matrices refuses: what is no matrix of numbers, names that are not there, values that do not fit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from hybrid.core.settings import nearest
 from hybrid.errors import UsageError
 
+NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
 _MOST_NAMES = 8  # that an error lists
 
 
@@ -18,8 +19,8 @@ def refuse_no_matrix(shape: tuple[int, ...] | None, dtype: np.dtype) -> None:
     """UsageError, without the file's name."""
     if shape is None or len(shape) != 2:
         raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}")
-    if dtype.kind not in "biuf":
-        raise UsageError(f"holds {dtype}: only real numbers can be multiplied here")
+    if dtype.kind not in NUMBERS:
+        raise UsageError(f"holds {dtype}: only numbers can be multiplied here")
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def refusing_overflow(path: str, dtype: np.dtype) -> Iterator[None]:
 def listed(names: Sequence[str]) -> str:
     """The matrices that a file holds, for an error."""
     if not names:
-        return "no matrix of real numbers"
+        return "no matrix of numbers"
     more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
     return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + more
 

@@ -20,9 +20,9 @@ from hybrid.host.files import refuse_unwritable, write_whole
 from hybrid.host.matrix_values import refusing_overflow
 from hybrid.host.memory import available_host_bytes
 
-_REAL = ("integer", "real", "double", "pattern", "unsigned-integer")
-_BYTES_OF_AN_ELEMENT = 8
+_NUMBERS = ("integer", "real", "double", "pattern", "unsigned-integer", "complex")
 _BYTES_OF_AN_ENTRY = 96  # of the coordinate format, with the copies that are made to find what is named twice
+_DIGITS_OF_AN_INTEGER = 20  # with its sign, of 64 bits
 _NUMBERS_AT_ONCE = 1 << 17
 
 
@@ -32,10 +32,11 @@ class Header(NamedTuple):
     shape: tuple[int, int]
     entries: int
     sparse: bool  # coordinates, and not all elements
+    is_complex: bool = False
 
 
 def header(path: str) -> Header:
-    """UsageError, without the file's name, for what holds no real numbers, or promises more of them than it has room for."""
+    """UsageError, without the file's name, for what holds no numbers, or promises more of them than it has room for."""
     try:
         from scipy.io import mminfo
     except ImportError:
@@ -47,9 +48,9 @@ def header(path: str) -> Header:
         raise UsageError(f"not Matrix Market: {one_line(error)}") from None
     if entries > rows * columns:
         raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}")
-    if field not in _REAL:
-        raise UsageError(f"it holds {field} numbers: only real ones can be multiplied here")
-    return Header((rows, columns), entries, form == "coordinate")
+    if field not in _NUMBERS:
+        raise UsageError(f"it holds {field} numbers: only {', '.join(_NUMBERS)} are read")
+    return Header((rows, columns), entries, form == "coordinate", field == "complex")
 
 
 def _as_scipy_takes_it(path: str) -> AbstractContextManager[Any]:
@@ -88,7 +89,6 @@ class MtxFile:
     """A matrix in a Matrix Market file. Whoever reads rows of it reads all of it."""
 
     at_once = True
-    dtype = np.dtype(np.float64)  # a text has no type
 
     def __init__(self, path: str, readers: int) -> None:
         """`readers`: processes of this machine that read it at the same time, each for itself."""
@@ -102,7 +102,8 @@ class MtxFile:
         except UsageError as error:
             raise UsageError(f"cannot be read: {error}") from None
         self.path, self.shape = os.path.abspath(path), self._header.shape
-        each = _BYTES_OF_AN_ENTRY if self._header.sparse else _BYTES_OF_AN_ELEMENT
+        self.dtype = np.dtype(np.complex128 if self._header.is_complex else np.float64)  # a text has no type
+        each = _BYTES_OF_AN_ENTRY if self._header.sparse else self.dtype.itemsize
         need, free = each * self._header.entries * readers, available_host_bytes()
         if need > free:
             whole = f"each of {readers} ranks of a node" if readers > 1 else "who reads a row"
@@ -136,9 +137,9 @@ class MtxOutput:
 
     def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
         self.path = path
-        digits = 16 if dtype.itemsize == 8 else 8  # behind the point: with them every number is read as it was
-        self._format, self._line = f"%{digits + 8}.{digits}e\n", digits + 9
-        self._header = f"%%MatrixMarket matrix array real general\n{shape[0]} {shape[1]}\n".encode()
+        field, number = _written(dtype)
+        self._format, self._line = f"{number}\n", len(number % ((0,) * number.count("%"))) + 1
+        self._header = f"%%MatrixMarket matrix array {field} general\n{shape[0]} {shape[1]}\n".encode()
         self.size = len(self._header) + shape[0] * shape[1] * self._line
 
     def refuse(self, size: int) -> None:
@@ -154,9 +155,19 @@ class MtxOutput:
         try:
             for column in range(width):
                 for lo in range(rows.lo, rows.hi, _NUMBERS_AT_ONCE):
-                    numbers = matrix[lo : min(lo + _NUMBERS_AT_ONCE, rows.hi), column].tolist()
-                    text = (self._format * len(numbers)) % tuple(numbers)
+                    part = matrix[lo : min(lo + _NUMBERS_AT_ONCE, rows.hi), column]
+                    numbers = np.stack([part.real, part.imag], 1).reshape(-1) if part.dtype.kind == "c" else part
+                    text = (self._format * len(part)) % tuple(numbers.tolist())
                     write_whole(descriptor, text.encode(), begun + (column * height + lo) * self._line)
                     told()
         finally:
             os.close(descriptor)
+
+
+def _written(dtype: np.dtype) -> tuple[str, str]:
+    """What the header calls such numbers, and how one is formatted: in the same length as any other."""
+    if dtype.kind in "biu":
+        return "unsigned-integer" if dtype == np.uint64 else "integer", f"%{_DIGITS_OF_AN_INTEGER}d"
+    parts = 2 if dtype.kind == "c" else 1
+    digits = 16 if dtype.itemsize == 8 * parts else 8  # behind the point: with them every number is read as it was
+    return "complex" if parts == 2 else "real", " ".join([f"%{digits + 8}.{digits}e"] * parts)

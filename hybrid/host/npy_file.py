@@ -21,11 +21,12 @@ from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
 from hybrid.host.thread_map import rows_of_about
 
 _BYTES_AT_ONCE = 32 << 20
+_WITHOUT_A_NAME = np.dtype("V2")
 _MAGIC = b"\x93NUMPY"
 
 
 class NpyFile:
-    """A matrix of real numbers in a file."""
+    """A matrix of numbers in a file; or of 16 bits without a name, as `numpy.save` writes bfloat16."""
 
     at_once = False
 
@@ -34,7 +35,7 @@ class NpyFile:
         if os.path.exists(path) and not os.path.isfile(path):
             raise UsageError("is not a regular file")
         array = _mapped(path)
-        refuse_no_matrix(array.shape, array.dtype)
+        refuse_no_matrix(array.shape, np.dtype(np.int16) if array.dtype == _WITHOUT_A_NAME else array.dtype)
         self.path = os.path.abspath(path)
         self.shape: tuple[int, int] = array.shape
         self.dtype = array.dtype
@@ -105,7 +106,8 @@ class NpyOutput(RawRows):
 
     def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
         self.path = path
-        described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        named = dtype if dtype.kind != "V" else _WITHOUT_A_NAME
+        described = {"descr": np.lib.format.dtype_to_descr(named), "fortran_order": False, "shape": shape}
         header = io.BytesIO()
         np.lib.format.write_array_header_2_0(header, described)
         self._header = header.getvalue()

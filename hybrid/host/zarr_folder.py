@@ -18,7 +18,7 @@ from hybrid.errors import UsageError, one_line
 from hybrid.host.chunked_matrix import ChunkedMatrix
 from hybrid.host.files import refuse_unwritable
 from hybrid.host.matrix_output import BYTES_AT_ONCE, refuse_name
-from hybrid.host.matrix_values import meant, only_one
+from hybrid.host.matrix_values import NUMBERS, meant, only_one
 
 # What a chunk may be encoded by. Others are refused: the codec that pickles would run any code that a store brings along.
 _CODECS = {
@@ -83,7 +83,7 @@ def _matrices(zarr: Any, group: Any) -> list[str]:
             members = sorted(group.members(max_depth=None))
     except Exception as error:  # likewise
         raise UsageError(f"has malformed metadata: {one_line(error)}") from None
-    return [name for name, each in members if isinstance(each, zarr.Array) and each.ndim == 2 and each.dtype.kind in "biuf"]
+    return [name for name, each in members if isinstance(each, zarr.Array) and each.ndim == 2 and each.dtype.kind in NUMBERS]
 
 
 def _codecs(array: Any) -> list[str]:

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.caller import warn
 from hybrid.core.record import record
@@ -37,12 +37,12 @@ class Limits:
     fail: float
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ, default: float = 60.0) -> Limits:
-        """By HYBRID_STALL: as many, and twice as many. Where it is not set a call never fails, since ranks of a user's program
-        may come as late as they like."""
+    def of(cls, asked: Any = None, environment: Mapping[str, str] = os.environ, default: float = 60.0) -> Limits:
+        """By the call's `stall`, else by HYBRID_STALL: as many, and twice as many. Where neither is given a call never fails,
+        since ranks of a user's program may come as late as they like."""
         try:
-            stall = float(environment.get("HYBRID_STALL") or math.nan)
-        except ValueError:  # refused when all ranks have come and can be told
+            stall = float(asked if asked is not None else environment.get("HYBRID_STALL") or math.nan)
+        except (TypeError, ValueError):  # refused when all ranks have come and can be told
             stall = math.nan
         if stall > 0:
             return cls(stall, stall + max(stall, 2 * _ANSWERED))

@@ -48,7 +48,7 @@ class Messages:
         """`limits`: to the wait for ranks that have not called, in a program where every call is a rank's own."""
         from mpi4py import MPI
 
-        self._byte, self._new_status, self._limits = MPI.BYTE, MPI.Status, limits
+        self._byte, self._new_status, self.limits = MPI.BYTE, MPI.Status, limits
         self._comm = await_all(comm, limits) if limits else comm.Dup()
         self._control = comm.Dup()
         self._given_up = ""  # why this communicator cannot be used any more
@@ -129,7 +129,7 @@ class Messages:
         slots = memoryview(bytearray(_SLOT * self._size))
         slot = slot.ljust(_SLOT)
         request = self._comm.Iallgather([slot, self._byte], [slots, self._byte])
-        arrivals = Arrivals(self._control, self.serial, self._limits) if arriving and self._limits else None
+        arrivals = Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
         try:
             self._poll(request, deadline=deadline, look=partial(self._refuse_given_up, arrivals))
         except (RankMissing, KeyboardInterrupt) as error:

@@ -18,6 +18,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
@@ -39,7 +40,7 @@ def shared_memory_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: str) -> dict[str, RowView]:
+def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: Any) -> dict[str, RowView]:
     """For each key a matrix of the rows `rows[key]`, shared by the ranks of each node. All ranks of the team call it.
 
     Every rank reserves an equal part of the memory. DoesNotFit on all ranks if there is not enough of it.

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _keyval: int | None = None  # of the attribute with which MPI keeps a communicator's team, or why it has none
 
 
-def team_of(comm: Any) -> Team:
-    """The team of a user's communicator, made at the first call and freed with the communicator."""
+def team_of(comm: Any, stall: Any = None) -> Team:
+    """The team of a user's communicator, made at the first call and freed with the communicator. `stall`: of this call, seconds
+    after which ranks that have not called are named; None: HYBRID_STALL says."""
     global _keyval
     if comm is None:
         return _team_of_one()
@@ -47,10 +48,12 @@ def team_of(comm: Any) -> Team:
     team: Any = comm.Get_attr(_keyval)
     if team is None:
         try:
-            team = Team(comm, limits=Limits.of())
+            team = Team(comm, limits=Limits.of(stall))
         except RankMissing as missing:
             team = str(missing)
         comm.Set_attr(_keyval, team)
+    elif isinstance(team, Team):
+        team.messages.limits = Limits.of(stall)
     if isinstance(team, str):
         raise unusable(team)
     return team

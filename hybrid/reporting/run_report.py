@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hybrid.core.problem import Asked
 from hybrid.core.spans import Span
 from hybrid.core.text import counted, percents, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Spread
@@ -22,9 +23,10 @@ SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are 
 OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
 
 
-def heading(decision: Decision) -> str:
-    """One line for the product, with device, kernel and transport, then one for each rank."""
-    plan, problem = decision.plan, decision.plan.problem
+def heading(decision: Decision, asked: Asked | None = None) -> str:
+    """One line for the product, with device, kernel and transport, then one for each rank. `asked`: where that is another one
+    than the real product that is computed."""
+    plan, problem = decision.plan, asked or decision.plan.problem
     lines = [
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
         f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
@@ -191,8 +193,14 @@ def labelled_corner(label: str, corner: Any, shape: tuple[int, int]) -> str:
 
 
 def top_left(matrix: Any) -> str:
-    """The matrix as the lecture's programs print it: six decimals and a space for each element, an empty line at the end."""
-    return "".join("".join(f"{value:f} " for value in row) + "\n" for row in matrix) + "\n"
+    """The matrix as the lecture's programs print it: six decimals and a space for each element, an empty line at the end.
+    Integers have no decimals."""
+    return "".join("".join(f"{_shown(value)} " for value in row) + "\n" for row in matrix) + "\n"
+
+
+def _shown(value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    return f"{int(value)}" if isinstance(value, int) else f"{value:f}"
 
 
 def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any], wall: dict[str, float]) -> dict[str, Any]:

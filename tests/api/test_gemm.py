@@ -445,10 +445,8 @@ def test_row_blocks_are_scaled_and_added(comm, monkeypatch, dtype, nodes):
 
 
 @pytest.mark.mpi
-def test_row_blocks_are_not_transposed_and_want_a_row_block_as_c(comm):
+def test_row_blocks_want_a_row_block_as_c(comm):
     rows = hybrid.RowBlock(np.ones((2, 2 * comm.size)))
-    with pytest.raises(UsageError, match="a RowBlock cannot be transposed, since its columns are on all ranks"):
-        hybrid.multiply(rows, rows, comm=comm, transpose_b=True)
     with pytest.raises(UsageError, match="c is no RowBlock, but a and b are RowBlocks"):
         hybrid.multiply(rows, rows, np.ones((2, 2)), beta=1, comm=comm)
     with pytest.raises(UsageError, match=r"c has shape \(2, 3\), the product"):

@@ -27,6 +27,13 @@ class OnGpu:
     def __len__(self):
         return len(self.array)
 
+    @property
+    def T(self):
+        return OnGpu(self.array.T)
+
+    def get(self):
+        return self.array.copy()
+
 
 @pytest.fixture
 def cupy(monkeypatch):
@@ -53,6 +60,16 @@ def test_matrices_on_a_gpu_go_through_the_host(comm, seed, cupy, monkeypatch, no
     if mine:
         assert isinstance(c, OnGpu)
         np.testing.assert_allclose(c.array, a @ b)
+
+
+@pytest.mark.mpi
+def test_rows_of_transposes_are_moved_through_the_host_and_back(comm, seed, cupy):
+    random = np.random.default_rng([seed, comm.rank])
+    a, b = random.random((7 + comm.rank, 10)), random.random((7 + comm.rank, 6))
+    c = hybrid.multiply(hybrid.RowBlock(OnGpu(a)).T, hybrid.RowBlock(OnGpu(b)), comm=comm, device="cpu").array
+    assert isinstance(c, OnGpu)
+    whole_a, whole_b = (np.concatenate(comm.allgather(each)) for each in (a, b))
+    np.testing.assert_allclose(np.concatenate(comm.allgather(c.array)), whole_a.T @ whole_b)
 
 
 @pytest.mark.mpi

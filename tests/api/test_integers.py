@@ -165,8 +165,10 @@ def test_what_float16_does_not_hold_is_infinite_as_numpy_s():
     np.testing.assert_array_equal(hybrid.multiply(a, a.T, dtype="float32"), np.full((2, 2), 160000))
 
 
+@pytest.mark.needs("ml_dtypes")
 def test_bfloat16_likewise():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    import ml_dtypes
+
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((20, 300), (300, 30)))
     c, wide = hybrid.multiply(a, b), hybrid.multiply(a, b, dtype="float32")

@@ -9,10 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from hybrid.arrays.product_type import INTEGERS, RESULTS, numpy_type, product_type, type_name
+from hybrid.arrays.product_type import numpy_type, product_type, type_name
+from hybrid.core.problem import DTYPES, INTEGERS
 from hybrid.errors import UsageError
 
-KNOWN = [name for name in RESULTS if name != "bfloat16"]
+KNOWN = [name for name in DTYPES if name != "bfloat16"]
 
 
 @pytest.mark.parametrize(("of_a", "of_b"), list(itertools.product(KNOWN, KNOWN)))

@@ -81,17 +81,54 @@ def test_rows_on_different_devices_are_refused(monkeypatch):
         _ = rows + others
 
 
-def test_a_row_block_is_neither_true_nor_false_nor_a_key_nor_transposed():
+def test_a_row_block_is_neither_true_nor_false_nor_a_key():
     rows = hybrid.RowBlock(A)
     with pytest.raises(UsageError, match="no truth value"):
         bool(rows == rows)
     with pytest.raises(TypeError):
         hash(rows)
-    assert not hasattr(rows, "T")
-    with pytest.raises(AttributeError, match=r"has no \.T, since its columns are on all ranks: .*hybrid\.gather"):
-        _ = rows.T
+    with pytest.raises(UsageError, match="no truth value"):
+        bool(rows.T)
     assert rows is not None
     assert rows != None  # noqa: E711 (as NumPy's arrays are compared)
+
+
+def test_the_transpose_is_a_view_of_columns():
+    rows = hybrid.RowBlock(A.astype("float32"), "one")
+    view = rows.T
+    assert (view.shape, len(view), view.ndim, view.dtype, view.nbytes, view.device) == ((3, 2), 3, 2, np.float32, 24, "cpu")
+    assert view.T is rows
+    assert view.comm == "one"
+    assert np.shares_memory(view.array, rows.array)
+    np.testing.assert_array_equal(view.array, A.T)
+    assert repr(view) == "RowBlock(2 rows of 3 columns, float32, cpu).T"
+    again = pickle.loads(pickle.dumps(view))
+    np.testing.assert_array_equal(again.array, A.T)
+    assert again.comm is None
+    with pytest.raises(NoArray, match=r"a TransposedRowBlock is no array.*: hybrid\.gather brings them to one"):
+        np.asarray(view)
+    with pytest.raises(TypeError):
+        np.ones((2, 3)) @ view
+    with pytest.raises(NoArray, match="do not go together"):
+        view @ np.ones((2, 3))
+
+
+def test_elements_of_transposes_are_those_of_their_rows():
+    first, second = hybrid.RowBlock(A, "one"), hybrid.RowBlock(B)
+    for found, wanted in (
+        (first.T + second.T, A + B),
+        (2 - first.T, 2 - A),
+        (-first.T, -A),
+        (first.T * 0.5, A * 0.5),
+        (first.T != second.T, A != B),
+    ):
+        assert type(found) is type(first.T)
+        assert found.comm == "one"
+        np.testing.assert_array_equal(found.T.array, wanted)
+    with pytest.raises(UsageError, match=r"no add by elements, since a rank has rows of one and columns of the other: hyb"):
+        first + second.T
+    with pytest.raises(UsageError, match=r"shapes \(3, 2\) and \(3, 1\)"):
+        first.T + hybrid.RowBlock(A[:1]).T
 
 
 def test_copies_have_the_rows_and_pickled_ones_no_communicator():

@@ -244,14 +244,12 @@ def test_ranks_started_differently_are_named(second):
 def test_files_that_are_no_matrices(tmp_path):
     np.save(tmp_path / "line.npy", np.ones(3))
     np.save(tmp_path / "objects.npy", np.array([[{}]], dtype=object), allow_pickle=True)
-    np.save(tmp_path / "complex.npy", np.ones((2, 2), complex))
     (tmp_path / "text.npy").write_text("hello")
     for name, said in [
         ("line", "shape is (3,)"),
         ("objects", "holds Python objects"),
         ("text", "is no .npy file"),
         (os.fsdecode(b"\xff"), r"\udcff.npy cannot be read: No such file"),
-        ("complex", "complex128"),
     ]:
         done = run("--a", f"{name}.npy", "--b", f"{name}.npy", cwd=tmp_path)
         assert done.returncode == 2, done.stderr
@@ -493,12 +491,12 @@ def test_a_line_that_cannot_be_written_whole_is_not_begun(tmp_path):
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("kind", ["complex128", "<U5", "datetime64[s]"])
+@pytest.mark.parametrize("kind", ["<U5", "datetime64[s]", "V3"])
 def test_files_of_other_types_are_refused_with_any_dtype(tmp_path, kind):
     np.save(tmp_path / "x.npy", np.zeros((2, 2), kind))
     done = run("--a", "x.npy", "--b", "x.npy", "--dtype", "float64", cwd=tmp_path)
     assert done.returncode == 2
-    assert "only real numbers" in done.stderr
+    assert "only numbers" in done.stderr
 
 
 def test_values_too_large_for_the_type_are_refused(tmp_path):

@@ -107,6 +107,25 @@ def test_killed_at_any_file_operation_it_goes_on_with_what_was_on_the_disk(folde
     assert number > 4 * FEW_PARTS
 
 
+@pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
+def test_complex_rows_are_gone_on_with_and_converted_ones_are_refused(folder, ranks):
+    arguments = (*FEW, "--dtype", "complex64")
+    whole = undisturbed(*arguments, ranks=ranks)
+    for number in (8, 14, 20):
+        assert start([*DIES_AT, str(number), "amid"], *arguments, ranks=ranks).returncode
+        before = len(parts_of("C.npy.journal"))
+        assert resumed(*arguments, ranks=ranks)["rows_there"] == min(60, before * FEW_ROWS)
+        assert Path("C.npy").read_bytes() == whole
+        Path("C.npy").unlink()
+    alone = np.load("whole.npy")
+    assert (alone.shape, alone.dtype) == ((60, 40), np.complex64)
+    for name in ("int32", "float16"):
+        refused = start(MATMUL, *FEW, "--fill", "lecture", "--dtype", name, ranks=ranks)
+        assert refused.returncode == 2
+        assert f"of float32, float64 or complex numbers, and not of {name}: leave it out" in refused.stderr
+    assert nothing_left()
+
+
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_killed_again_and_again_at_the_next_file_operations_it_ends(folder, ranks):
     whole, there = undisturbed(*SMALL, ranks=ranks), 0
@@ -324,6 +343,8 @@ def test_what_is_printed_of_c_comes_from_the_file(folder):
     ((*SMALL, "--repeat", 2), "--resume computes every part once: leave out --repeat and --warmup"),
     ((*SMALL, "--trace", "t.json"), "--trace shows one product"),
     ((*SIZES, "--out", "C.mtx", "--resume"), "C.mtx cannot be written part by part: --resume writes .npy and .h5 files"),
+    pytest.param((*SIZES, "--out", "C.zarr", "--resume"), "C.zarr cannot be written part by part: --resume writes .npy and",
+                 marks=pytest.mark.needs("zarr")),
     ((60, 50, 50, "--a", "C.npy", "--out", "C.npy", "--resume"), "--out and --a name the same file, C.npy"),
     ((*SIZES, "--out", "none/C.npy", "--resume"), "there is no folder"),
 ], ids=lambda value: value[:24] if isinstance(value, str) else "")  # fmt: skip

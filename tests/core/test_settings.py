@@ -144,7 +144,9 @@ def test_a_stall_that_is_no_number_is_refused():
     for wrong in (float("nan"), np.float64("inf")):
         with pytest.raises(UsageError, match=r"^stall must be finite, not (nan|inf); 0 means never"):
             Settings.gather({"stall": wrong}, {})
-    assert type(Settings.gather({"stall": np.float64(2)}, {}).stall) is float
+    for two in (2, np.int32(2), np.float32(2), np.float64(2)):
+        stall = Settings.gather({"stall": two}, {}).stall
+        assert (stall, type(stall) in (int, float)) == (2, True), repr(two)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_every_rank_writes_its_rows(rng, comm, team, plan, folder, form):
     c = rng.standard_normal((40, 11))
     name = str(folder / f"C.{form}")
     for _ in range(1 if form == "zarr" else 2):  # a file is replaced
-        write_product(team, plan, c, product_output(team, PROBLEM, name))
+        write_product(team, plan, c, product_output(team, (40, 11), np.dtype("float64"), name))
     comm.barrier()
     assert [path.name for path in folder.iterdir()] == [f"C.{form}"]
     into = np.empty((40, 11))
@@ -55,7 +55,7 @@ def test_every_rank_writes_its_rows(rng, comm, team, plan, folder, form):
 
 @pytest.mark.parametrize("form", ALL)
 def test_a_rank_that_cannot_write_its_rows_leaves_nothing(rng, comm, team, plan, folder, monkeypatch, form):
-    output = product_output(team, PROBLEM, str(folder / f"C.{form}"))
+    output = product_output(team, (40, 11), np.dtype("float64"), str(folder / f"C.{form}"))
     write, last = output.write, comm.size - 1
 
     def full(*arguments):

@@ -87,7 +87,7 @@ def assorted(h5py, path):
             file[name] = MATRIX
         file["soft"], file["external"] = h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/x")
         file["loop"] = h5py.SoftLink("/loop")
-        file["line"], file["cube"], file["complex"] = np.ones(3), np.ones((2, 2, 2)), np.ones((2, 2), complex)
+        file["line"], file["cube"] = np.ones(3), np.ones((2, 2, 2))
         file["compound"] = np.zeros((2, 2), [("x", "f8"), ("y", "i4")])
         file.create_dataset("text", data=[["a"]], dtype=h5py.string_dtype())
         file.create_dataset("ragged", (2, 2), dtype=h5py.vlen_dtype("f8"))
@@ -110,10 +110,9 @@ def assorted(h5py, path):
         (":/line", "does not hold a matrix: its shape is (3,)"),
         (":/cube", "does not hold a matrix: its shape is (2, 2, 2)"),
         (":/empty", "does not hold a matrix: its shape is unknown"),
-        (":/complex", "holds complex128: only real numbers"),
-        (":/compound", "holds [('x', '<f8'), ('y', '<i4')]: only real numbers"),
-        (":/text", "holds object: only real numbers"),
-        (":/ragged", "holds object: only real numbers"),
+        (":/compound", "holds [('x', '<f8'), ('y', '<i4')]: only numbers"),
+        (":/text", "holds object: only numbers"),
+        (":/ragged", "holds object: only numbers"),
     ],
 )
 def test_what_is_no_matrix_is_said(assorted, name, said):
@@ -125,7 +124,7 @@ def test_what_is_no_matrix_is_said(assorted, name, said):
 
 def test_a_file_without_a_matrix(h5py, path):
     h5py.File(path, "w").close()
-    with pytest.raises(UsageError, match=r"^holds no matrix of real numbers$"):
+    with pytest.raises(UsageError, match=r"^holds no matrix of numbers$"):
         open_matrix(str(path))
 
 

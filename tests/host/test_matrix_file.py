@@ -71,16 +71,20 @@ def written(path, matrix, cuts):
 
 
 @pytest.mark.parametrize("form", ALL)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
 @pytest.mark.parametrize(("shape", "cuts"), [((13, 7), [4, 4, 9]), ((1, 9), [0]), ((20, 1), [1, 2]), ((0, 3), []), ((3, 0), [1])])
 def test_what_several_write_is_read_as_it_was(tmp_path, rng, small_pieces, form, dtype, shape, cuts):
-    matrix = (rng.standard_normal(shape) * 10.0 ** rng.integers(-30, 30, shape)).astype(dtype)
+    matrix = rng.standard_normal(shape) * 10.0 ** rng.integers(-30, 30, shape)
+    matrix = (matrix * (1j if dtype == "complex64" else 1) + rng.standard_normal(shape)).astype(dtype)
     written(tmp_path / f"m.{form}", matrix, cuts)
     assert [path.name for path in tmp_path.iterdir()] == [f"m.{form}"]
     file = open_matrix(str(tmp_path / f"m.{form}"))
-    assert (file.shape, file.dtype) == (shape, np.float64 if form == "mtx" else matrix.dtype)
+    assert (file.shape, file.dtype) == (
+        shape,
+        {"f": np.float64, "c": np.complex128}[matrix.dtype.kind] if form == "mtx" else matrix.dtype,
+    )
     for rows in (Span(0, shape[0]), Span(shape[0] // 3, shape[0] // 2), Span(shape[0] // 2, shape[0])):
-        into, told = np.full((len(rows), shape[1]), np.nan), []
+        into, told = np.full((len(rows), shape[1]), np.nan, file.dtype), []
         file.read(rows, into, told.append)
         np.testing.assert_array_equal(into.astype(dtype), matrix[rows.slice])
         assert told == sorted(told)

@@ -53,6 +53,24 @@ def test_every_format_of_real_numbers(path, text, matrix):
         assert read(path, text, Span(1, len(matrix))) == matrix[1:]
 
 
+@pytest.mark.parametrize(
+    ("text", "matrix"),
+    [
+        ("array complex general\n2 1\n1 -2\n0.5 0\n", [[1 - 2j], [0.5]]),
+        ("array complex hermitian\n2 2\n1 0\n2 3\n4 0\n", [[1, 2 - 3j], [2 + 3j, 4]]),
+        ("coordinate complex general\n2 2 1\n2 1 5 6\n", [[0, 0], [5 + 6j, 0]]),
+        ("coordinate complex symmetric\n2 2 1\n2 1 5 6\n", [[0, 5 + 6j], [5 + 6j, 0]]),
+    ],
+)
+def test_complex_numbers(path, text, matrix):
+    path.write_text(f"%%MatrixMarket matrix {text}")
+    file = open_matrix(str(path))
+    assert (file.shape, file.dtype) == ((2, len(matrix[0])), np.complex128)
+    into = np.full(file.shape, np.nan, complex)
+    file.read(Span(0, 2), into)
+    assert into.tolist() == matrix
+
+
 def test_a_name_may_have_any_bytes(tmp_path):
     name = f"{tmp_path}/\udcff.mtx"
     assert read(Path(name), "array real general\n1 2\n1\n2\n") == [[1, 2]]
@@ -61,7 +79,7 @@ def test_a_name_may_have_any_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("array complex general\n1 1\n1 0\n", "it holds complex numbers"),
+        ("array complex general\n1 1\n1\n", "not Matrix Market: "),
         ("array real general\n2 2\n1\n2\n3\n", "not Matrix Market: ValueError: Truncated"),
         ("array real general\n2 2\n1\n2\n3\n4\n5\n", "not Matrix Market: ValueError: .*Too many"),
         ("array real general\n2 2\n1\n2\nx\n4\n", "not Matrix Market: ValueError"),
@@ -99,16 +117,28 @@ def test_memory_for_all_who_read_all_of_it_is_looked_at_before(path, monkeypatch
         read(path, "array real general\n1000000 1000000\n1\n")
 
 
-def test_lines_are_all_of_one_length(path):
+LARGE = -1.7976931348623157e308
+
+
+@pytest.mark.parametrize(
+    ("matrix", "field", "length"),
+    [
+        (np.array([[LARGE, 1.0], [-5e-324, np.nan]]), b"real", 25),
+        (np.array([[complex(LARGE, LARGE), 1.0], [-5e-324, np.nan]]), b"complex", 50),
+        (np.array([[-(2**63), 1], [0, 2**63 - 1]]), b"integer", 21),
+        (np.array([[2**64 - 1, 1], [0, 7]], np.uint64), b"unsigned-integer", 21),
+        (np.array([[True, False], [False, True]]), b"integer", 21),
+    ],
+)
+def test_lines_are_all_of_one_length(path, matrix, field, length):
     """So every rank knows where its numbers go."""
-    matrix = np.array([[-1.7976931348623157e308, 1.0], [-5e-324, np.nan]])
-    output = new_matrix(str(path), (2, 2), np.dtype("float64"))
+    output = new_matrix(str(path), (2, 2), matrix.dtype)
     begun = output.begin(path)
     for row in (1, 0):
         output.write(path, begun, matrix, Span(row, row + 1), lambda: None)
     lines = path.read_bytes().splitlines(keepends=True)
-    assert lines[:2] == [b"%%MatrixMarket matrix array real general\n", b"2 2\n"]
-    assert [len(line) for line in lines[2:]] == [25] * 4
+    assert lines[:2] == [b"%%MatrixMarket matrix array " + field + b" general\n", b"2 2\n"]
+    assert [len(line) for line in lines[2:]] == [length] * 4
     assert path.stat().st_size == output.size
 
 

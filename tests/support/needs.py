@@ -95,6 +95,7 @@ _LACKING = {
     "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
     "git": _git,
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
+    "ml_dtypes": lambda: "" if importlib.util.find_spec("ml_dtypes") else "ml_dtypes",
     "namespaces": _namespaces,
     "notebooks": lambda: (
         "" if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel") else "Jupyter's nbclient"

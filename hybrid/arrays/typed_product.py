@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""A product of matrices that any rank can make or read, of any type, as one or several products of real numbers.
+
+As `RootOperands` is for arrays of the root: complex numbers become a real product of twice the columns, integers one that rounds
+nothing, or one for each of several primes, and 16-bit numbers are multiplied as 32-bit ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hybrid.arrays.complex_matrices import complex_view, write_expanded
+from hybrid.arrays.elements import BYTES_AT_ONCE, Elements
+from hybrid.arrays.integers import Exact, write_remainders
+from hybrid.arrays.product_type import ProductType, numpy_type, product_type
+from hybrid.arrays.sources import MatrixSource
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
+from hybrid.host.thread_map import rows_of_about
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.team import Team
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class TypedProduct:
+    """The same on every rank."""
+
+    a: Elements
+    b: Elements
+    types: ProductType
+    exact: Exact | None = None
+
+    @classmethod
+    def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
+        """`asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow. UsageError where there is
+        no such product."""
+        product = cls(a, b, product_type(a.dtype, b.dtype, asked))
+        return product._with_bounds(a.most(), b.most()) if product.types.exact else product
+
+    def looked_at(self, team: Team, threads: int) -> TypedProduct:
+        """With the integers that there are, where that may save products. Every rank calls it, and looks at its share."""
+        if self.exact is None or not self.exact.primes:
+            return self
+        with team.phase("agree", timed=False) as looking, busy():
+            looking.mine = [each.largest(Span(0, each.shape[0]).part(team.size, team.rank), threads) for each in (self.a, self.b)]
+        return self._with_bounds(*map(max, zip(*looking.all, strict=True)))
+
+    def _with_bounds(self, largest_a: int, largest_b: int) -> TypedProduct:
+        exact = Exact.of(self.a.shape[1], (largest_a, largest_b))
+        return replace(self, exact=exact, types=replace(self.types, computed=exact.computed))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """n, l and m as they were asked for."""
+        return (*self.a.shape, self.b.shape[1])
+
+    @cached_property
+    def problem(self) -> Problem:
+        """Each real product."""
+        return self.types.problem(*self.sizes)
+
+    @property
+    def result(self) -> np.dtype:
+        """The type of C."""
+        return numpy_type(self.types.result)
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        """A real product modulo each; 0: of the elements themselves."""
+        return self.exact.products if self.exact is not None else (0,)
+
+    @property
+    def is_plain(self) -> bool:
+        """The real product is what was asked for."""
+        return not (self.types.complex_b or self.types.converts)
+
+    @property
+    def bytes_beside(self) -> int:
+        """Of host memory on the root's node, beside the real product's matrices."""
+        n, _, m = self.sizes
+        if self.exact is not None:
+            return self.exact.bytes_beside(n * m, self.types.result)
+        return n * m * self.result.itemsize if self.types.converts else 0
+
+    def __str__(self) -> str:
+        n, l, m = self.sizes
+        return f"{n}×{l} · {l}×{m} {self.types}"
+
+    def sources(self, prime: int = 0) -> tuple[MatrixSource, MatrixSource]:
+        """A and B of a real product."""
+        if prime:
+            return _Remainders(self.a, prime), _Remainders(self.b, prime)
+        b: MatrixSource = _Expanded(self.b, self.types) if self.types.complex_a else _Parts(self.b, parts=self.types.complex_b)
+        return _Parts(self.a, parts=self.types.complex_a), b
+
+
+class _Source:
+    """What any rank can make rows of."""
+
+    at_root = False
+
+    def __init__(self, elements: Elements, shape: tuple[int, int]) -> None:
+        self._elements, self.shape = elements, shape
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None
+
+
+class _Parts(_Source):
+    """The elements; with `parts` their real and imaginary parts beside each other."""
+
+    def __init__(self, elements: Elements, *, parts: bool) -> None:
+        super().__init__(elements, (elements.shape[0], elements.shape[1] * (1 + parts)))
+        self._parts = parts
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        self._elements.write(rows, complex_view(into) if self._parts else into, threads, progress)
+
+
+class _Expanded(_Source):
+    """B of a product with a complex A: two rows for each of its own."""
+
+    def __init__(self, elements: Elements, types: ProductType) -> None:
+        super().__init__(elements, (2 * elements.shape[0], 2 * elements.shape[1]))
+        self._type = types.promoted
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        width = self._elements.shape[1]
+        own = Span(rows.lo // 2, -(-rows.hi // 2))
+        for part in rows_of_about(BYTES_AT_ONCE, own, width * into.itemsize * 2):
+            made = np.empty((len(part), width), self._type)
+            self._elements.write(part, made, threads, lambda done: None)
+            wanted = rows.common(Span(2 * part.lo, 2 * part.hi))  # the first or the last row may be half of an element's two
+            first = Span(wanted.lo - 2 * part.lo, wanted.hi - 2 * part.lo)
+            write_expanded(made, first, into[wanted.within(rows).slice], threads)
+            progress(wanted.hi - rows.lo)
+
+
+class _Remainders(_Source):
+    """Of integers, modulo a prime."""
+
+    def __init__(self, elements: Elements, prime: int) -> None:
+        super().__init__(elements, elements.shape)
+        self._prime = prime
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        width, dtype = self.shape[1], self._elements.dtype
+        for part in rows_of_about(BYTES_AT_ONCE, rows, width * dtype.itemsize):
+            made = np.empty((len(part), width), dtype)
+            self._elements.write(part, made, threads, lambda done: None)
+            write_remainders(made, self._prime, Span(0, len(part)), into[part.within(rows).slice], threads)
+            progress(part.hi - rows.lo)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""A and B of python -m hybrid.matmul: made from the seed or read from files, of the type of --dtype or of the files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hybrid.arrays.sources import FileMatrix
+    from hybrid.arrays.typed_product import TypedProduct
+
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1) -> TypedProduct:
+    """UsageError where files do not fit the sizes, or types each other."""
+    import numpy as np
+
+    from hybrid.arrays.elements import FileElements, GeneratedElements
+    from hybrid.arrays.sources import FileMatrix
+    from hybrid.arrays.typed_product import TypedProduct
+
+    files: dict[str, FileMatrix] = {}
+    for key, path in (("A", options.a), ("B", options.b)):
+        if path:
+            files[key] = FileMatrix(path, ranks_of_node)
+    n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
+    shapes = {"A": (n, l), "B": (l, m)}
+    for key, file in files.items():
+        if file.shape != shapes[key]:
+            raise UsageError(
+                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}"
+            )
+    asked = options.dtype or ""
+    types = {key: _type_of(file, asked) for key, file in files.items()}
+    made = _named(asked) if asked else next(iter(types.values()), np.dtype(np.float64))
+    a, b = (
+        FileElements(files[key], types[key])
+        if key in files
+        else GeneratedElements(shapes[key], options.fill, options.seed, key, made)
+        for key in ("A", "B")
+    )
+    return TypedProduct.of(a, b, asked)
+
+
+def _type_of(file: FileMatrix, asked: str) -> np.dtype:
+    """Of a file's elements as they are multiplied; real numbers stay real, also where the product is complex."""
+    if file.dtype.kind == "V" and asked != "bfloat16":
+        raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16")
+    if not asked:
+        return file.dtype
+    return _named(_PARTS.get(asked, asked) if file.dtype.kind != "c" else asked)
+
+
+def _named(name: str) -> np.dtype:
+    from hybrid.arrays.product_type import numpy_type
+
+    return numpy_type(name)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""One call of `empty`: a matrix in memory that the ranks of the root's node share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid.core.problem import ITEM_SIZES, MOST
+from hybrid.core.settings import Settings, one_of
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.execution.calls import asked_for, refuse_no_rank
+from hybrid.host.page_memory import empty_matrix
+from hybrid.plan.capacity import shortage_of_matrix
+from hybrid.selection.inventory import free_memory_of, same_on_all_ranks
+from hybrid.selection.session import Session
+
+
+def empty_shared(session: Session, shape: tuple[int, int], dtype: str, root: int, stall: float | None) -> np.ndarray | None:
+    """The same matrix on all ranks of the root's node, None on other nodes. Every rank calls it."""
+    team, shared = session.team, session.shared_arrays
+    with team.phase("agree", timed=False) as looking:
+        settings = Settings.gather({"stall": stall})
+        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= MOST for n in shape)):
+            raise UsageError(f"shape {shape!r} is not that of a matrix")
+        refuse_no_rank(team, root)
+        one_of("dtype", dtype, ITEM_SIZES)
+        asked = asked_for(settings, kind="an empty matrix", shape=shape, dtype=dtype, root=root)
+        looking.mine = (asked, shared.gone, free_memory_of(session, settings, None, now=True))
+    same_on_all_ranks([said[0] for said in looking.all])
+    team.pretend_nodes(settings.ranks_per_node)
+    shared.drop(said[1] for said in looking.all)
+    rows, columns = shape
+    free = [looking.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
+    missing = shortage_of_matrix(rows * columns * ITEM_SIZES[dtype], free, shared=len(free) > 1)
+    if missing:
+        with team.phase("allocate", timed=False):
+            raise DoesNotFit(missing)
+    if team.size == 1:
+        return empty_matrix(rows, columns, dtype)
+    return shared.make(team, (rows, columns), dtype, root)
