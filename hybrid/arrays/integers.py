@@ -191,6 +191,8 @@ class ExactResult:
         limits = np.iinfo(self._result)
         holds = [name for name in INTEGERS if _magnitude(np.dtype(name)) >= bound]
         other = f"dtype='{holds[0]}' holds all" if holds else "dtype='float64' rounds it"
+        if not holds and value > 0 and bound <= np.iinfo(np.uint64).max:
+            other = "dtype='uint64' holds all that are not negative"
         return Overflow(
             f"{place} is {value}, which {self._result} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to "
             f"{bound}, as these operands can have)"

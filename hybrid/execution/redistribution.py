@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.interop import as_matrix
+from hybrid.arrays.product_type import is_number
 from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
@@ -34,7 +35,7 @@ class _Part:
 
     kind: str
     shape: tuple[int, int]
-    dtype: str
+    dtype: np.dtype
     wanted: int | None
     root: int
     free: Any
@@ -45,8 +46,12 @@ def scattered(session: Session, a: Any, rows: int | None, root: int, stall: floa
     own, parts = _agreed(session, a, root, rows, stall)
     have = _spans([part.shape[0] for part in parts])
     if isinstance(a, TransposedRowBlock):
-        return RowBlock(_transposed(session.team, parts, own, have, _wanted(parts, parts[0].shape[1])))
-    return RowBlock(_moved(session.team, parts, own, have, _wanted(parts, have[-1].hi), None))
+        want = _wanted(parts, parts[0].shape[1])
+        array = _transposed(session.team, parts, own, have, want)
+    else:
+        want = _wanted(parts, have[-1].hi)
+        array = _moved(session.team, parts, own, have, want, None)
+    return RowBlock(array, first_row=want[session.team.rank].lo)
 
 
 def _wanted(parts: Sequence[_Part], rows: int) -> list[Span]:
@@ -74,9 +79,9 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
     want = [Span(0, n) if rank == root else Span(n, n) for rank in range(len(parts))]
     team = session.team
     with team.phase("agree", timed=False):
-        fits = isinstance(out, np.ndarray) and (out.shape, out.dtype.str) == (shape, parts[0].dtype) and out.flags.writeable
+        fits = isinstance(out, np.ndarray) and (out.shape, out.dtype) == (shape, parts[0].dtype) and out.flags.writeable
         if team.rank == root and out is not None and not fits:
-            raise UsageError(f"out must be a writable array of {shape[0]}×{shape[1]} elements of {np.dtype(parts[0].dtype)}")
+            raise UsageError(f"out must be a writable array of {shape[0]}×{shape[1]} elements of {parts[0].dtype}")
     into = out if team.rank == root else None
     if is_transposed:  # whose columns are gathered as the rows that they are
         c = _moved(team, parts, own, have, want, into.T if into is not None else None).T
@@ -95,11 +100,11 @@ def _agreed(session: Session, a: Any, root: int, rows: int | None, stall: float 
         kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")
         given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, RowBlock) else a
         own = np.empty((0, 0)) if kind == "nothing" else as_matrix(given, "a")
-        if own.dtype.hasobject:
-            raise UsageError(f"a has elements of {own.dtype}, which are Python's and no numbers that MPI could send")
+        if not is_number(own.dtype):
+            raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed")
         settings = Settings.gather({"stall": stall})
         free = free_memory_of(session, settings, None, now=True)
-        agreeing.mine = _Part(kind, own.shape, own.dtype.str, rows, root, free)
+        agreeing.mine = _Part(kind, own.shape, own.dtype, rows, root, free)
     parts: list[_Part] = agreeing.all
     if len({part.root for part in parts}) > 1:
         raise UsageError("the ranks name different roots")
@@ -117,7 +122,7 @@ def _moved(
 ) -> np.ndarray:
     """This rank's rows `want[rank]`, in `out` where it is given."""
     first = next(part for part in parts if part.kind != "nothing")
-    dtype, columns, rank = np.dtype(first.dtype), first.shape[1], team.rank
+    dtype, columns, rank = first.dtype, first.shape[1], team.rank
     _prepare(team, parts, [len(rows) * columns * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
@@ -140,7 +145,7 @@ def _moved(
 def _transposed(team: Team, parts: Sequence[_Part], own: np.ndarray, have: Sequence[Span], want: Sequence[Span]) -> np.ndarray:
     """This rank's rows `want[rank]` of the transpose: the matrix' columns, of which each rank has the elements of its rows. They
     are received as columns, in row-major order, and are rows of a view."""
-    dtype, rank = np.dtype(parts[0].dtype), team.rank
+    dtype, rank = parts[0].dtype, team.rank
     _prepare(team, parts, [have[-1].hi * len(rows) * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         into = np.empty((have[-1].hi, len(want[rank])), dtype)

@@ -667,7 +667,7 @@ def test_an_out_of_one_row_or_column_may_have_any_stride():
 @pytest.mark.parametrize(
     ("array", "says"),
     [
-        (np.ma.masked_equal(np.eye(3), 0), "a RowBlock is a masked array"),
+        (np.ma.masked_equal(np.eye(3), 0), "^the array of a RowBlock is a masked array"),
         (np.ones(3), "not an array of 1 dimensions"),
         ([[1.0]], "not list"),
     ],
