@@ -68,7 +68,7 @@ def multiply(
     ----------
     a, b
         At `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol. Matrices,
-        or as for NumPy's `@` vectors and stacks of matrices, which are multiplied one after the other (at once with a single b).
+        or as for NumPy's `@` vectors and stacks of matrices, of which each rank multiplies whole ones where there are enough.
         Of bool, integers, floating-point or complex numbers of up to 64 bits (complex128). Or a `RowBlock` each, or a `Block2D`
         each, on every rank.
     c

@@ -69,6 +69,7 @@ launcher_on_path_is_usable() {
     locate
     if [[ -e $NOTES/unusable && $(<"$NOTES/unusable") == "$launcher" ]]; then return 1; fi
     is_complete system && return
+    is_writable || return # nothing can be tried: what is missing is said once it is clear which environment is to be taken
     say "trying $launcher: once, about a minute"
     # In a subshell, since a setup that fails ends its shell.
     if (complete_in_turn system) 2>/dev/null; then return; fi
@@ -129,10 +130,20 @@ launcher_name() {
 is_complete() {
     local part basis
     if must_be_created; then return 1; fi
+    if ! is_writable && has_this_package "$@"; then return; fi
     basis=$(basis)
     for part in "$@"; do
         [[ -e $NOTES/$part && $(<"$NOTES/$part") == "$basis" ]] || return
     done
+}
+
+is_writable() { [[ -w $ROOT && (! -e $ENVIRONMENT || -w $ENVIRONMENT) ]]; }
+
+# An active environment that cannot be completed from here is taken as it is, if the commands start in it. So is none with extras.
+has_this_package() {
+    (($# == 1)) && ! is_own "$ENVIRONMENT" && type -P "${MPIRUN[0]}" >/dev/null &&
+        (cd / && "$PYTHON" -c 'import hybrid.api, mpi4py') >/dev/null 2>&1 &&
+        { [[ $MPI != system ]] || start_mpi4py >/dev/null 2>&1; }
 }
 
 basis() {
@@ -173,7 +184,7 @@ complete() {
     local interpreter=$PYTHON basis cuda part
     basis=$(basis)
     cuda=$(cuda_extra) || cuda=''
-    refuse_read_only
+    refuse_read_only "$@"
     if must_be_created; then interpreter=$(find_interpreter) || exit; fi
     refuse_a_second_mpi
     say "setting up ${ENVIRONMENT#"$ROOT/"} (Python $(version_of "$interpreter"), $*${cuda:+ $cuda}): once, about a minute"
@@ -210,7 +221,10 @@ is_supported() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/d
 
 # Installing this package so that changes of its sources take effect (pip install -e) writes beside them.
 refuse_read_only() {
-    [[ -w $ROOT ]] || fail "$ROOT cannot be written to: let its owner run this once, or pip install it into an environment of yours, \
+    is_writable && return
+    ! active_environment >/dev/null || fail "the active environment $ENVIRONMENT lacks what is needed ($*, hybrid or mpi4py that starts with \
+${MPIRUN[0]}), and it or $ROOT cannot be written to: install that there (pip install $ROOT), or activate another one, or none"
+    fail "$ROOT cannot be written to: let its owner run this once, or pip install it into an environment of yours, \
 and start mpirun -n 2 python -m hybrid.matmul there"
 }
 

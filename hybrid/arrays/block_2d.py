@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from hybrid.arrays.interop import on_gpu, refuse_masked
 from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
-from hybrid.errors import UsageError
+from hybrid.errors import NoArray, UsageError
 from hybrid.plan.grid import Placement
 from hybrid.plan.rectangles import Part, Rectangle
 
@@ -47,7 +47,7 @@ class Block2D(Distributed):
     def __post_init__(self) -> None:
         if getattr(self.array, "ndim", None) != 2 or on_gpu(self.array):
             raise UsageError(f"a Block2D takes a matrix in host memory, not {type(self.array).__name__}")
-        refuse_masked(self.array, "a Block2D")
+        refuse_masked(self.array, "the array of a Block2D")
         for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
             for bounds in spans:
                 if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= length:
@@ -63,6 +63,15 @@ class Block2D(Distributed):
     def __repr__(self) -> str:
         (n, m), (rows, columns) = self.shape, self.array.shape
         return f"Block2D({rows}×{columns} of {n}×{m}, {self.dtype}, {self.device})"
+
+    def _no_operator(self, other: Any) -> NoReturn:
+        raise NoArray(
+            "a Block2D has no operators, since it knows no communicator: hybrid.multiply(a, b, comm=comm) multiplies two, and "
+            ".array has this rank's elements"
+        )
+
+    __matmul__ = __rmatmul__ = __add__ = __radd__ = __sub__ = __rsub__ = _no_operator
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_operator
 
     @property
     def part(self) -> Part:

@@ -17,7 +17,6 @@ class Distributed:
     array: Any
     ndim = 2
     how_gathered: ClassVar[str] = ""  # what brings all elements together
-    __array_ufunc__ = None  # Python then refuses operators with NumPy's arrays: a TypeError
 
     @property
     def dtype(self) -> np.dtype:
@@ -37,3 +36,15 @@ class Distributed:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         refused = f"a {type(self).__name__} is no array, since other ranks have the rest of its elements"
         raise NoArray(f"{refused}: {self.how_gathered}take .array for this rank's")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
+        """Of NumPy's functions those that are operators of this class."""
+        computed = self._by_ufunc(ufunc, inputs) if method == "__call__" and not more else NotImplemented
+        if computed is not NotImplemented:
+            return computed
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        refused = f"numpy.{name} takes no {type(self).__name__}, since other ranks have the rest of its elements"
+        raise NoArray(f"{refused}: {self.how_gathered}take .array for this rank's")
+
+    def _by_ufunc(self, ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
+        return NotImplemented

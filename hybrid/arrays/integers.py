@@ -105,9 +105,11 @@ class ExactResult:
         beta: int = 0,
         c: np.ndarray | None = None,
         first_row: int = 0,
+        height: int = 0,
     ) -> None:
-        """`first_row`: of C, where these rows begin."""
-        self._exact, self._result, self._shape, self._first_row = exact, np.dtype(result), shape, first_row
+        """`first_row`: of C, where these rows begin. `height`: where they are those of a stack, rows of each of its products."""
+        self._exact, self._result, self._shape = exact, np.dtype(result), shape
+        self._first_row, self._height = first_row, height
         self._alpha, self._beta, self._c = alpha, beta if c is not None else 0, c
         self._digits = np.empty((len(exact.primes), *shape), _DIGIT)
         self._plain: np.ndarray | None = None
@@ -183,16 +185,23 @@ class ExactResult:
         value = int(self._of_plain(Span(row, row + 1))[0, column]) if self._plain is not None else 0
         for digits, p in zip(reversed(self._digits), reversed(self._exact.primes), strict=True):
             value = value * p + int(digits[row, column])
-        bound, place = self._exact.bound, f"element [{self._first_row + row}, {column}] of the product"
+        bound, place = self._exact.bound, self._place(self._first_row + row, column)
         if abs(value) > bound:
             return CheckFailed(f"the product is wrong: {place} is {value}, and no larger one than {bound} is possible")
         limits = np.iinfo(self._result)
         holds = [name for name in INTEGERS if _magnitude(np.dtype(name)) >= bound]
         other = f"dtype='{holds[0]}' holds all" if holds else "dtype='float64' rounds it"
+        if not holds and value > 0 and bound <= np.iinfo(np.uint64).max:
+            other = "dtype='uint64' holds all that are not negative"
         return Overflow(
             f"{place} is {value}, which {self._result} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to "
             f"{bound}, as these operands can have)"
         )
+
+    def _place(self, row: int, column: int) -> str:
+        if not self._height:
+            return f"element [{row}, {column}] of the product"
+        return f"element [{row % self._height}, {column}] of product {row // self._height} of the stack"
 
 
 def _magnitude(dtype: np.dtype) -> int:

@@ -81,6 +81,11 @@ def numpy_type(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
+def is_number(dtype: np.dtype) -> bool:
+    """Whether these are numbers of fixed size, NumPy's or those of a package that adds some, such as bfloat16."""
+    return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.isbuiltin == 2)
+
+
 def type_name(dtype: Any) -> str:
     """Of a type that a user asks for, "" for None. UsageError for one that no product has here."""
     if dtype is None:

@@ -11,26 +11,30 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.integers import Exact, largest_of
 from hybrid.arrays.interop import as_array
-from hybrid.arrays.operand_checks import is_same, overlap, refuse_out, refuse_wrong_c
-from hybrid.arrays.product_type import numpy_type, product_type
+from hybrid.arrays.operand_checks import can_hold, is_same, overlap, refuse_out, refuse_wrong_c
+from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.root_operands import RootOperands
+from hybrid.arrays.stack_share import StackOperand, StackShape
 from hybrid.errors import UsageError
 
 
 @dataclass(frozen=True)
 class RootStack:
-    """Products one after the other. `batch`: the stacks' dimensions, broadcast; `shape` and `dtype`: of the result."""
+    """As many products. `batch`: the stacks' dimensions, broadcast; `shape`: of the result."""
 
     operands: tuple[np.ndarray, np.ndarray, np.ndarray | None]
     out: np.ndarray | None
     batch: tuple[int, ...]
     shape: tuple[int, ...]
-    dtype: str
+    types: ProductType
+    gemm: Gemm
+    exact: Exact | None = None
 
     @classmethod
-    def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm) -> RootStack:
-        """UsageError if they have no products, or if `out` cannot take them."""
+    def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootStack:
+        """UsageError if they have no products, or if `out` cannot take them. `threads`: how many look at integers."""
         first, second = as_array(a, "a"), as_array(b, "b")
         types = product_type(first.dtype, second.dtype, gemm.dtype)
         gemm = gemm.of_type(types)
@@ -51,18 +55,75 @@ class RootStack:
                 raise UsageError("out overlaps a or b, which are still read while it is written")
             if third is not None and overlap(out, third) and not is_same(out, third):
                 raise UsageError("out overlaps c without being the same array")
-        return cls((first, second, third), out, batch, shape, types.result)
+        exact = None
+        if types.exact:
+            largest_a, largest_b, largest_c = (
+                0 if each is None else largest_of(_as_stack(each), threads()) for each in (first, second, third)
+            )
+            exact = Exact.of(depth[0], (largest_a, largest_b), alpha=gemm.alpha, beta=gemm.beta, largest_c=largest_c)
+            types = replace(types, computed=exact.computed)
+        return cls((first, second, third), out, batch, shape, types, gemm, exact)
 
     @property
     def count(self) -> int:
         return math.prod(self.batch)
 
     @property
+    def described(self) -> StackShape:
+        """What the other ranks must know."""
+        a, _, c = self.operands
+        rows, columns = self._core_of_result
+        depth = a.shape[-2] if self.gemm.transpose_a and a.ndim > 1 else a.shape[-1]
+        stored = self.stored
+        first, second = (StackOperand(_shape_of(each), each.dtype, turned) for each, turned in stored[:2])
+        copied = sum(each.nbytes for each, _ in stored if not each.flags.c_contiguous)
+        dtype_c, at_root = None if c is None else c.dtype, self.bytes_of_result + copied
+        return StackShape(self.count, (rows, depth, columns), first, second, dtype_c, self.types, self.exact, at_root)
+
+    @property
+    def stored(self) -> list[tuple[np.ndarray, bool]]:
+        """A, B and, if there is one, C: three-dimensional, with one matrix where that is the same in all products; and whether
+        its matrices are still to be transposed."""
+        (a, b, c), gemm = self.operands, self.gemm
+        found = [
+            (self._all_of(a if a.ndim > 1 else a[None, :]), gemm.transpose_a and a.ndim > 1),
+            (self._all_of(b if b.ndim > 1 else b[:, None]), gemm.transpose_b and b.ndim > 1),
+        ]
+        return found if c is None else [*found, (c.reshape(self.count, *self._core_of_result), False)]
+
+    def _all_of(self, array: np.ndarray) -> np.ndarray:
+        core = array.shape[-2:]
+        if math.prod(array.shape[:-2]) == 1:
+            return array.reshape(1, *core)
+        return np.broadcast_to(array, self.batch + core).reshape(self.count, *core)
+
+    @property
+    def _core_of_result(self) -> tuple[int, int]:
+        a, b, _ = self.operands
+        core = self.shape[len(self.batch) :]
+        return (core[0] if a.ndim > 1 else 1), (core[-1] if b.ndim > 1 else 1)
+
+    @property
     def bytes_of_result(self) -> int:
-        return 0 if self.out is not None else math.prod(self.shape) * numpy_type(self.dtype).itemsize
+        return 0 if self.out is not None else math.prod(self.shape) * numpy_type(self.types.result).itemsize
 
     def result(self) -> np.ndarray:
-        return self.out if self.out is not None else np.empty(self.shape, numpy_type(self.dtype))
+        return self.out if self.out is not None else np.empty(self.shape, numpy_type(self.types.result))
+
+    def room(self) -> np.ndarray:
+        """For the products, as a stack: the result's memory where that can be."""
+        whole = self.out
+        if whole is None or not can_hold(whole, self.types.result) or self.operands[2] is not None:
+            whole = np.empty(self.shape, numpy_type(self.types.result))
+        return whole.reshape(self.count, *self._core_of_result)
+
+    def finished(self, products: np.ndarray) -> np.ndarray:
+        """What the user gets of them, in `out` where that is given."""
+        if self.out is None:
+            return products.reshape(self.shape)
+        if not np.may_share_memory(self.out, products):
+            np.copyto(self.out, products.reshape(self.shape))
+        return self.out
 
     def of_product(self, number: int) -> tuple[Any, Any, Any]:
         """A, B and C of one of the products."""
@@ -82,9 +143,9 @@ def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Call
     shape = _shape_of_one(a, b, gemm)
     stacks = a, *(each for each in (c, out) if each is not None)
     if shape is None or not all(isinstance(each, np.ndarray) and each.flags.c_contiguous for each in stacks):
-        return RootStack.of(a, b, c, out, gemm)
+        return RootStack.of(a, b, c, out, gemm, threads)
     if any(each.shape != shape for each in stacks[1:]):
-        return RootStack.of(a, b, c, out, gemm)  # which refuses them
+        return RootStack.of(a, b, c, out, gemm, threads)  # which refuses them
     height = math.prod(a.shape[:-1])
     c, out = (None if each is None else each.reshape(height, *shape[a.ndim - 1 :]) for each in (c, out))
     one = RootOperands.of(a.reshape(height, a.shape[-1]), b, c, out, gemm, threads)
@@ -110,6 +171,15 @@ def _depth(nested: Any) -> int:
         depth += 1
         nested = nested[0] if nested else None
     return depth + getattr(nested, "ndim", 0)
+
+
+def _shape_of(stack: np.ndarray) -> tuple[int, int, int]:
+    count, rows, columns = stack.shape
+    return count, rows, columns
+
+
+def _as_stack(array: np.ndarray) -> np.ndarray:
+    return array if array.ndim > 1 else array[None]
 
 
 def _core(array: np.ndarray, transposed: bool) -> tuple[int, ...]:

@@ -38,10 +38,13 @@ class RowBlock(Operators, Distributed):
     comm
         The mpi4py communicator for `@`. RowBlocks that `multiply`, `scatter` and operators return know theirs; a pickled one does
         not.
+    first_row
+        Of these rows, in the whole matrix, where that is known, as of what `multiply` and `scatter` return. It is only shown.
     """
 
     array: Any
     comm: Any = None
+    first_row: int | None = None
     how_gathered: ClassVar[str] = "hybrid.gather brings them to one; "
 
     def __post_init__(self) -> None:
@@ -49,7 +52,7 @@ class RowBlock(Operators, Distributed):
         if dimensions != 2:
             given = type(self.array).__name__ if dimensions is None else f"an array of {dimensions} dimensions"
             raise UsageError(f"a RowBlock takes a matrix, not {given}")
-        refuse_masked(self.array, "a RowBlock")
+        refuse_masked(self.array, "the array of a RowBlock")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -68,14 +71,16 @@ class RowBlock(Operators, Distributed):
         return TransposedRowBlock(self)
 
     def _like(self, array: Any, comm: Any) -> RowBlock:
-        return type(self)(array, comm)
+        return type(self)(array, comm, self.first_row)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"array": self.array, "comm": None}  # which means nothing in another process
+        return {"array": self.array, "comm": None, "first_row": self.first_row}  # a communicator means nothing in another process
 
     def __repr__(self) -> str:
-        rows, columns = self.shape
-        return f"RowBlock({rows} rows of {columns} columns, {self.dtype}, {self.device})"
+        (rows, columns), first = self.shape, self.first_row
+        which = f"{rows} rows" if first is None else f"rows {Span(first, first + rows)}"
+        rank = f", rank {self.comm.Get_rank()} of {self.comm.Get_size()}" if self.comm else ""  # a freed one is false
+        return f"RowBlock({which} of {columns} columns, {self.dtype}, {self.device}{rank})"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,16 @@ import numpy as np
 from hybrid.errors import NoArray, UsageError
 from hybrid.ranks.launcher import launched
 
+_OPERATORS = {  # by NumPy's functions
+    np.add: "add",
+    np.subtract: "sub",
+    np.multiply: "mul",
+    np.true_divide: "truediv",
+    np.equal: "eq",
+    np.not_equal: "ne",
+    np.matmul: "matmul",
+}
+
 
 class Operators:
     """`@` multiplies, by all ranks. With numbers, and between RowBlocks of the same rows, `+ - * / == !=` work by elements, on
@@ -97,6 +107,23 @@ class Operators:
             return self._refused(other)
         pair = (value, self.array) if reflected else (self.array, value)
         return self._like(operation(*pair), comm)
+
+    def _by_ufunc(self, ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
+        """As the operator, also where a number of NumPy's or an array stands on the left."""
+        if ufunc is np.negative:
+            return -self
+        if ufunc not in _OPERATORS:
+            return NotImplemented
+        # NumPy compares its numbers as arrays of no dimension.
+        left, right = (each[()] if isinstance(each, np.ndarray) and not each.ndim else each for each in inputs)
+        name = _OPERATORS[ufunc]
+        if isinstance(left, Operators):
+            return getattr(left, f"__{name}__")(right)
+        reflected = name if name in ("eq", "ne") else f"r{name}"
+        return getattr(right, f"__{reflected}__")(left)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._refused(other)
 
     def _refused(self, other: Any) -> Any:
         if hasattr(other, "__array__"):

@@ -48,4 +48,4 @@ class TransposedRowBlock(Operators, Distributed):
         return f"{self.rows!r}.T"
 
     def _like(self, array: Any, comm: Any) -> TransposedRowBlock:
-        return type(self)(RowBlock(array.T, comm))
+        return type(self)(RowBlock(array.T, comm, self.rows.first_row))

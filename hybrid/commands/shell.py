@@ -31,8 +31,12 @@ _COMPLETION = """\
 # For bash: source <(python -m hybrid completion)
 _hybrid() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
+    local each part=
     if [ "$word" = = ]; then word=; elif [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
-    case ${COMP_WORDS[0]##*/}:$before in
+    for each in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+        case $each in -*) ;; *) part=$each && break ;; esac
+    done
+    case ${COMP_WORDS[0]##*/}/$part:$before in
 %s
     esac
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
@@ -56,21 +60,28 @@ def completion(names: list[str]) -> str:
 
 
 def _cases(name: str) -> Iterator[str]:
+    """Of a command that has commands of its own first those of each: behind its word only its options are offered."""
+    parser = parser_of(name)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for part, of_part in action.choices.items():
+                yield from _cases_of(name, part, of_part)
+    yield from _cases_of(name, "*", parser)
+
+
+def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     """For each option that takes a value what it may be (nothing for files and numbers, which the shell completes as files);
     then the words that may stand anywhere."""
     words: list[str] = []
-    values_of: dict[str, tuple[str, ...]] = {}  # by a pattern of the options
-    for parser in _with_parts(parser_of(name)):
-        for action in parser._actions:
-            values = _values(name, action)
-            words += [option for option in action.option_strings if option.startswith("--")]
-            if not action.option_strings:
-                words += values
-            elif action.nargs != 0:
-                values_of["|".join(f"hybrid-{name}:{option}" for option in action.option_strings)] = values
-    for pattern, values in values_of.items():
-        yield f'{pattern}) words="{" ".join(values)}" ;;'
-    yield f'hybrid-{name}:*) words="{" ".join(dict.fromkeys(words))}" ;;'
+    for action in parser._actions:
+        values = _values(name, action)
+        words += [option for option in action.option_strings if option.startswith("--")]
+        if not action.option_strings:
+            words += values
+        elif action.nargs != 0:
+            pattern = "|".join(f"hybrid-{name}/{part}:{option}" for option in action.option_strings)
+            yield f'{pattern}) words="{" ".join(values)}" ;;'
+    yield f'hybrid-{name}/{part}:*) words="{" ".join(dict.fromkeys(words))}" ;;'
 
 
 def _values(name: str, action: argparse.Action) -> tuple[str, ...]:

@@ -30,16 +30,19 @@ def host_matrices(
     out: np.ndarray | None,
     threads: int,
     kept: Mapping[str, RowView] = MappingProxyType({}),
+    *,
+    by_blas: bool = False,
 ) -> dict[str, RowView]:
     """The node's shared matrices; or the root's own arrays, where they lie if they can be read there. Every rank calls it.
 
-    `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks.
+    `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks. `by_blas`: it multiplies them
+    where they lie, and reads a transposed one as it is.
     """
     problem, node = plan.problem, team.node
     rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
     if plan.at_root:
-        return _arrays_of_root(team, plan, a, b, out, threads)
+        return _arrays_of_root(team, plan, a, b, out, threads, by_blas=by_blas)
     there = {key: source.array for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
     if there and out is not None:
         there["C"] = out
@@ -49,14 +52,15 @@ def host_matrices(
 
 
 def _arrays_of_root(
-    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int
+    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int, *, by_blas: bool
 ) -> dict[str, RowView]:
     """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
     problem = plan.problem
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     views, of_operands = {}, problem.operand_dtype
     with team.phase("scatter", timed=False), busy():
-        for key, array in (("A", a.in_place(of_operands)), ("B", b.in_place(of_operands)), ("C", out)):
+        in_place = [_in_place(source, of_operands, by_blas) for source in (a, b)]
+        for key, array in zip("ABC", (*in_place, out), strict=True):
             height, width = shapes[key]
             dtype = problem.dtype if key == "C" else storage(of_operands).name
             if team.rank != plan.root:
@@ -64,10 +68,14 @@ def _arrays_of_root(
             if array is None:
                 array = result_pool.empty(height, width, dtype)
             views[key] = RowView(array, Span(0, height))
-        for source, key in ((a, "A"), (b, "B")):
-            if team.rank == plan.root and isinstance(source, RootMatrix) and source.in_place(of_operands) is None:
+        for source, key, array in zip((a, b), "AB", in_place, strict=True):
+            if team.rank == plan.root and isinstance(source, RootMatrix) and array is None:
                 source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("scatter"))
     return views
+
+
+def _in_place(source: MatrixSource, dtype: str, by_blas: bool) -> np.ndarray | None:
+    return source.in_place_for_blas(dtype) if by_blas and isinstance(source, RootMatrix) else source.in_place(dtype)
 
 
 def fill(

@@ -79,7 +79,8 @@ class _Product:
         with limited_threads(self._threads):
             wall.enter("allocate")
             kept = self._options.kept(plan)
-            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads, kept)
+            by_blas = self._decision.kernel.name == "blas" and not plan.staged
+            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads, kept, by_blas=by_blas)
             wall.enter("fill")
             fill(team, plan, self._views, a, b, self._threads, self._options.progress, b_is_there="B" in kept)
             wall.enter("prepare")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.interop import as_matrix
+from hybrid.arrays.product_type import is_number
 from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
@@ -34,7 +35,7 @@ class _Part:
 
     kind: str
     shape: tuple[int, int]
-    dtype: str
+    dtype: np.dtype
     wanted: int | None
     root: int
     free: Any
@@ -45,8 +46,12 @@ def scattered(session: Session, a: Any, rows: int | None, root: int, stall: floa
     own, parts = _agreed(session, a, root, rows, stall)
     have = _spans([part.shape[0] for part in parts])
     if isinstance(a, TransposedRowBlock):
-        return RowBlock(_transposed(session.team, parts, own, have, _wanted(parts, parts[0].shape[1])))
-    return RowBlock(_moved(session.team, parts, own, have, _wanted(parts, have[-1].hi), None))
+        want = _wanted(parts, parts[0].shape[1])
+        array = _transposed(session.team, parts, own, have, want)
+    else:
+        want = _wanted(parts, have[-1].hi)
+        array = _moved(session.team, parts, own, have, want, None)
+    return RowBlock(array, first_row=want[session.team.rank].lo)
 
 
 def _wanted(parts: Sequence[_Part], rows: int) -> list[Span]:
@@ -74,9 +79,9 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
     want = [Span(0, n) if rank == root else Span(n, n) for rank in range(len(parts))]
     team = session.team
     with team.phase("agree", timed=False):
-        fits = isinstance(out, np.ndarray) and (out.shape, out.dtype.str) == (shape, parts[0].dtype) and out.flags.writeable
+        fits = isinstance(out, np.ndarray) and (out.shape, out.dtype) == (shape, parts[0].dtype) and out.flags.writeable
         if team.rank == root and out is not None and not fits:
-            raise UsageError(f"out must be a writable array of {shape[0]}×{shape[1]} elements of {np.dtype(parts[0].dtype)}")
+            raise UsageError(f"out must be a writable array of {shape[0]}×{shape[1]} elements of {parts[0].dtype}")
     into = out if team.rank == root else None
     if is_transposed:  # whose columns are gathered as the rows that they are
         c = _moved(team, parts, own, have, want, into.T if into is not None else None).T
@@ -95,11 +100,11 @@ def _agreed(session: Session, a: Any, root: int, rows: int | None, stall: float 
         kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")
         given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, RowBlock) else a
         own = np.empty((0, 0)) if kind == "nothing" else as_matrix(given, "a")
-        if own.dtype.hasobject:
-            raise UsageError(f"a has elements of {own.dtype}, which are Python's and no numbers that MPI could send")
+        if not is_number(own.dtype):
+            raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed")
         settings = Settings.gather({"stall": stall})
         free = free_memory_of(session, settings, None, now=True)
-        agreeing.mine = _Part(kind, own.shape, own.dtype.str, rows, root, free)
+        agreeing.mine = _Part(kind, own.shape, own.dtype, rows, root, free)
     parts: list[_Part] = agreeing.all
     if len({part.root for part in parts}) > 1:
         raise UsageError("the ranks name different roots")
@@ -117,7 +122,7 @@ def _moved(
 ) -> np.ndarray:
     """This rank's rows `want[rank]`, in `out` where it is given."""
     first = next(part for part in parts if part.kind != "nothing")
-    dtype, columns, rank = np.dtype(first.dtype), first.shape[1], team.rank
+    dtype, columns, rank = first.dtype, first.shape[1], team.rank
     _prepare(team, parts, [len(rows) * columns * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
@@ -128,7 +133,7 @@ def _moved(
         taken = {each: [into[want[rank].common(have[each]).within(want[rank]).slice]] for each in _others(want[rank], have)}
         if team.size == 1:
             into[...] = own
-        series = _series(team, to, taken)
+        series = exchanged(team, to, taken)
     with team.phase("exchange", timed=False):
         if series is not None:
             series.wait_until_complete()
@@ -140,7 +145,7 @@ def _moved(
 def _transposed(team: Team, parts: Sequence[_Part], own: np.ndarray, have: Sequence[Span], want: Sequence[Span]) -> np.ndarray:
     """This rank's rows `want[rank]` of the transpose: the matrix' columns, of which each rank has the elements of its rows. They
     are received as columns, in row-major order, and are rows of a view."""
-    dtype, rank = np.dtype(parts[0].dtype), team.rank
+    dtype, rank = parts[0].dtype, team.rank
     _prepare(team, parts, [have[-1].hi * len(rows) * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         into = np.empty((have[-1].hi, len(want[rank])), dtype)
@@ -149,7 +154,7 @@ def _transposed(team: Team, parts: Sequence[_Part], own: np.ndarray, have: Seque
             into[...] = own
         to = {each: [own[:, rows.slice]] for each, rows in enumerate(want) if own.size and len(rows)}
         taken = {each: [into[rows.slice]] for each, rows in enumerate(have) if len(rows) and into.size}
-        series = _series(team, to, taken)
+        series = exchanged(team, to, taken)
     with team.phase("exchange", timed=False):
         if series is not None:
             series.wait_until_complete()
@@ -162,14 +167,20 @@ def _prepare(team: Team, parts: Sequence[_Part], needed: Sequence[int]) -> None:
         of_node = sum(needed[each] for each in node)
         if missing := shortage_of_matrix(of_node, [parts[each].free for each in node], shared=False):
             raise DoesNotFit(missing)
+    connect(team)
+
+
+def connect(team: Team) -> None:
+    """Before the first `exchanged` between these ranks. Every rank calls it."""
     if team.size > 1 and not team.messages.collectives.is_connected(_KIND, range(team.size)):
         with team.phase("prepare", timed=False):
             pass  # a rank that fails before keeps no other one waiting inside MPI
         team.messages.collectives.connect(_KIND, range(team.size))
 
 
-def _series(team: Team, to: dict[int, list[np.ndarray]], taken: dict[int, list[np.ndarray]]) -> Series | None:
-    """One exchange between all ranks; None where there is one rank."""
+def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> Series | None:
+    """A series of one collective, in which each rank sends matrices to others, and takes theirs; None where there are no others.
+    Every rank calls it, in a phase, and waits for it in the next."""
     if team.size == 1:
         return None
     return team.messages.collectives.series(_KIND, range(team.size), [exchange(to, taken, team.rank)])

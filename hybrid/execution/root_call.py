@@ -16,11 +16,13 @@ from hybrid.arrays.root_arrays import RootMatrices, lie_shared
 from hybrid.arrays.root_operands import RootOperands
 from hybrid.arrays.root_stack import RootStack, operands_at_root
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
+from hybrid.arrays.stack_share import StackShape
 from hybrid.core.settings import Settings
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import run_product
+from hybrid.execution.stack_call import multiply_stack_by_ranks
 from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.plan.request import OperandLocation
 from hybrid.ranks.heartbeat import busy
@@ -45,14 +47,16 @@ def multiply_root_arrays(
         asked = asked_for(settings, kind="matrices of the root", root=root, **gemm.as_dict())
         looking.mine = (asked, take_inventory(session, settings), described, shared.gone)
     same_on_all_ranks([said[0] for said in looking.all])
-    matrices: RootMatrices | int | UsageError = looking.all[root][2]
+    matrices: RootMatrices | StackShape | UsageError = looking.all[root][2]
     if isinstance(matrices, UsageError):
         raise matrices
     shared.drop([looking.all[root][3]])
-    if isinstance(matrices, int):
+    if isinstance(matrices, StackShape):
         assert given is None or isinstance(given, RootStack)
-        stacked = _multiply_stack(session, matrices, given, root, flags, asked_gemm)
-        return stacked if out is None or given is None else out
+        done, result = multiply_stack_by_ranks(session, matrices, given, root, settings, gemm, [said[1] for said in looking.all])
+        if not done:
+            result = _one_after_the_other(session, matrices.count, given, root, flags, asked_gemm)
+        return result if out is None or given is None else out
     assert given is None or isinstance(given, RootOperands)
     all_shared = lie_shared(team, matrices.locations)
     request = _request_of(session, matrices, root, all_shared=all_shared)
@@ -71,8 +75,8 @@ def multiply_root_arrays(
 
 def _looked_at(
     session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm
-) -> tuple[RootOperands | RootStack | None, RootMatrices | int | UsageError]:
-    """The root's arrays, and what the other ranks must know of them: of a stack, how many products it has.
+) -> tuple[RootOperands | RootStack | None, RootMatrices | StackShape | UsageError]:
+    """The root's arrays, and what the other ranks must know of them.
 
     A UsageError is raised only once it is clear that all ranks mean the same root.
     """
@@ -88,13 +92,13 @@ def _looked_at(
     free = free_memory_of(session, settings, None, now=True)
     if missing := shortage_of_matrix(given.bytes_of_result, [free], shared=False):
         raise DoesNotFit(missing)
-    return given, given.count
+    return given, given.described
 
 
-def _multiply_stack(
+def _one_after_the_other(
     session: Session, count: int, stack: RootStack | None, root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Any:
-    """One product after the other."""
+    """A stack's products, each by all ranks."""
     result = stack.result() if stack is not None else None
     for number in range(count):
         operands, out = (None, None, None), None

@@ -73,7 +73,8 @@ def multiply_row_blocks(
     )
     settings = exactly(settings, types)
     decision = agree(session, request, settings, [said[1] for said in looking.all])
-    return RowBlock(_product(session, decision, settings, operands, (types, gemm, exact)))
+    product = _product(session, decision, settings, operands, (types, gemm, exact))
+    return RowBlock(product, first_row=decision.plan.shares[team.rank].rows.lo)
 
 
 def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:

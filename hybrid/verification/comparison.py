@@ -90,7 +90,7 @@ class Comparison:
         parts = [part for each in over_rows(c, threads, compare) for part in each]
         worst = sorted((entry for part in parts for entry in part.worst), reverse=True)[:MOST_SUSPECTS]
         return together([part.sums for part in parts]), [
-            Suspect(first_row + row, _columns(group, expected.columns), size) for size, row, group in worst
+            Suspect(first_row + row, columns_of(group, expected.columns), size) for size, row, group in worst
         ]
 
     def _compare(self, values: np.ndarray, where: slice, expected: Expected, kept: np.ndarray | None) -> Compared:
@@ -99,7 +99,7 @@ class Comparison:
         if expected.integral and not are_integers(values):
             starts = np.arange(0, values.shape[1], GROUP_COLUMNS)
             differences[np.logical_or.reduceat(np.rint(values) != values, starts, axis=1)] = NOT_INTEGRAL
-        sizes, counted, judged = self._sizes(differences, norms, expected.norms_a[where, None], expected)
+        sizes, counted, judged = self.sizes(differences, norms, expected.norms_a[where, None], expected.norms_b, expected.x)
         if kept is not None:
             kept[where] = np.minimum(sizes, _LARGEST_KEPT)
         not_judged, of_all = int(judged.size - judged.sum()), float(np.minimum(sizes, _MOST).sum())
@@ -110,14 +110,14 @@ class Comparison:
         entries = zip(of_rows[rows].tolist(), (where.start + rows).tolist(), groups[rows].tolist(), strict=True)
         return Compared(found, [entry for entry in entries if entry[0]])
 
-    def _sizes(
-        self, differences: np.ndarray, norms: np.ndarray, norms_a: np.ndarray, expected: Expected
+    def sizes(
+        self, differences: np.ndarray, norms: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, x: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The sizes; which are of differences that are not 0; which can be judged. As `compare_sums` in kernels/check.cu, but
-        of norms, whose squares may overflow or underflow."""
-        with_b = norms_a * expected.norms_b
+        of norms, whose squares may overflow or underflow. `norms`: of C's parts; those of A and B are broadcast to them."""
+        with_b = norms_a * norms_b
         if not np.isfinite(with_b).all():  # 0 times what overflowed is 0
-            with_b[(norms_a == 0) & (expected.norms_b <= np.inf) | (norms_a <= np.inf) & (expected.norms_b == 0)] = 0
+            with_b[(norms_a == 0) & (norms_b <= np.inf) | (norms_a <= np.inf) & (norms_b == 0)] = 0
         judged = with_b < self._overflow  # else A·B may overflow, or holds NaN or infinities
         norms /= with_b
         np.fmin(norms, 1.0, out=norms)  # no part of C is larger, unless it is wrong
@@ -125,8 +125,8 @@ class Comparison:
         norms += self._per_term
         np.sqrt(norms, out=norms)
         norms *= with_b
-        norms *= self._deviation * _size_of(expected.x)
-        norms += self._flushed * (1 + norms_a + expected.norms_b)
+        norms *= self._deviation * _size_of(x)
+        norms += self._flushed * (1 + norms_a + norms_b)
         sizes = np.abs(differences, out=differences)
         counted = (sizes != 0) & judged
         sizes = np.divide(sizes, norms, out=np.zeros_like(sizes), where=counted)
@@ -150,6 +150,6 @@ def _size_of(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x * x)))
 
 
-def _columns(group: int, columns: Span) -> Span:
+def columns_of(group: int, columns: Span) -> Span:
     first = columns.lo + group * GROUP_COLUMNS
     return Span(first, min(first + GROUP_COLUMNS, columns.hi))

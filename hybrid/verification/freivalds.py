@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
 
 # Of the integers in x: no sum over a group overflows where C's elements do not.
-_SCALE = 2.0**-14
+SCALE = 2.0**-14
 
 
 def verify(
@@ -82,7 +82,7 @@ class _Verification:
     ) -> None:
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-        self._comparison = Comparison(plan.problem, _SCALE)
+        self._comparison = Comparison(plan.problem, SCALE)
         self._second_look = SecondLook(team, plan, matrices, by)
         self._wrong, self._by, self._sizes = wrong, by, None
         if wrong is not None:
@@ -99,7 +99,7 @@ class _Verification:
         problem, found = self._plan.problem, _Found()
         with self._team.phase("check") as agreeing:
             agreeing.mine = secrets.randbits(64)
-        x = random_x(np.random.default_rng(agreeing.all[0]), [problem.m], GROUP_COLUMNS) * _SCALE
+        x = random_x(np.random.default_rng(agreeing.all[0]), [problem.m], GROUP_COLUMNS) * SCALE
         in_a, in_b = Integers(), Integers()
         for columns in pieces(Span(0, problem.m), COLUMNS_AT_ONCE):
             expected = self._expected(columns, x[columns.slice], in_a, in_b)

@@ -87,7 +87,10 @@ def sums_and_norms(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.nd
     sums, norms = np.empty((rows, groups)), np.empty((rows, groups))
     for first, last, width in ((0, whole * group, group), (whole * group, columns, columns - whole * group)):
         if first < last:
-            part, of = values[:, first:last].reshape(rows, -1, width), slice(first // group, -(-last // group))
+            part, of = (
+                values[:, first:last].reshape(rows, (last - first) // width, width),
+                slice(first // group, -(-last // group)),
+            )
             np.einsum("rgj,gj->rg", part, x[first:last].reshape(-1, width), out=sums[:, of])
             norms[:, of] = norms_of(part)
     return sums, norms

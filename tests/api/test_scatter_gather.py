@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import pickle
+import re
+
 import numpy as np
 import pytest
 
@@ -46,6 +49,41 @@ def test_what_is_scattered_and_gathered_is_the_same_matrix(comm, rng, monkeypatc
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize(
+    "array", [np.array([["a", "b"]]), np.array([[b"a"]]), np.array([[None]]), np.zeros((1, 1), "M8[s]")], ids=str
+)
+def test_only_numbers_are_distributed(comm, array):
+    with pytest.raises(UsageError, match=f"elements of {re.escape(str(array.dtype))}, and only numbers are distributed"):
+        hybrid.scatter(array if comm.rank == 0 else None, comm=comm)
+
+
+@pytest.mark.mpi
+def test_numbers_of_other_packages_stay_what_they_are(comm):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    matrix = np.arange(20).reshape(5, 4).astype(ml_dtypes.bfloat16)
+    rows = hybrid.scatter(matrix if comm.rank == 0 else None, comm=comm)
+    assert rows.dtype == matrix.dtype
+    c = hybrid.gather(rows, comm=comm)
+    assert comm.rank or (c.dtype == matrix.dtype and np.array_equal(c, matrix))
+
+
+@pytest.mark.mpi
+def test_a_row_block_shows_its_rank_and_its_rows_where_they_are_known(comm):
+    matrix, rank, size = np.ones((3 * comm.size, 3 * comm.size)), comm.rank, comm.size
+    rows = hybrid.scatter(matrix if rank == 0 else None, comm=comm)
+    shown = f"RowBlock(rows {3 * rank}:{3 * rank + 3} of {3 * size} columns, float64, cpu, rank {rank} of {size})"
+    for each in (rows, rows @ rows, 2 * rows - rows):
+        assert repr(each) == shown
+    assert repr(hybrid.scatter(rows.T, comm=comm)) == shown
+    assert repr(hybrid.RowBlock(rows.array, comm)) == shown.replace(f"rows {3 * rank}:{3 * rank + 3}", "3 rows")
+    assert repr(pickle.loads(pickle.dumps(rows))) == shown.replace(f", rank {rank} of {size}", "")
+    other = comm.Dup()
+    gone = hybrid.RowBlock(rows.array, other)
+    other.Free()
+    assert repr(gone) == f"RowBlock(3 rows of {3 * size} columns, float64, cpu)"
+
+
+@pytest.mark.mpi
 def test_out_gets_the_rows_also_where_they_lie_apart_or_are_its_own(comm, rng):
     matrix = rng.standard_normal((13, 5))
     rows = hybrid.scatter(matrix if comm.rank == 0 else None, comm=comm)
@@ -79,7 +117,10 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
         ("on some ranks and not on others", lambda: hybrid.scatter(at_root, comm=comm, rows=8 if comm.rank == 0 else None)),
         ("want 9 rows together", lambda: hybrid.scatter(at_root, comm=comm, rows=9 if comm.rank == 0 else 0)),
         ("rows=-1 is no number", lambda: hybrid.scatter(at_root, comm=comm, rows=-1)),
-        ("which are Python's", lambda: hybrid.scatter(None if at_root is None else matrix.astype(object), comm=comm)),
+        (
+            "and only numbers are distributed",
+            lambda: hybrid.scatter(None if at_root is None else matrix.astype(object), comm=comm),
+        ),
         ("differ in their columns", lambda: hybrid.gather(hybrid.RowBlock(np.ones((2, 3 + (comm.rank == last)))), comm=comm)),
         (
             "differ in their columns",

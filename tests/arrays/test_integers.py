@@ -113,6 +113,11 @@ def test_an_overflow_says_what_holds_all():
         Overflow, match=r"element \[0, 0\] of the product is 200, which int8 \(-128 to 127\) .* dtype='int16' holds"
     ):
         exact_product(ones, ones.T, "int8")
+    half = np.full((1, 2), 2**31, np.int64)  # 2^63 is the first that int64 does not hold
+    with pytest.raises(Overflow, match=r"is 9223372036854775808, which int64 .*: dtype='uint64' holds all that are not negative"):
+        exact_product(half, half.T, "int64")
+    with pytest.raises(Overflow, match=r"is -9223372036854775808, which uint64 .* does not hold: dtype='float64' rounds it"):
+        exact_product(half, -half.T, "uint64")
     huge = np.full((1, 2), 2**63, np.uint64)
     with pytest.raises(Overflow, match="dtype='float64' rounds it"):
         exact_product(huge, huge.T, "int64")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -63,8 +64,11 @@ def test_what_is_completed(completed, words, offered):
 
 def test_every_option_and_kernel_is_offered(completed):
     for name in NAMES:
-        options = {option for part in shell._with_parts(shell.parser_of(name)) for option in part._option_string_actions}
-        assert {option for option in options if option.startswith("--")} <= set(completed(f"hybrid-{name}", "--")), name
+        parser = shell.parser_of(name)
+        parts = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        for words, each in [([], parser), *(([part], of_part) for some in parts for part, of_part in some.items())]:
+            options = {option for option in each._option_string_actions if option.startswith("--")}
+            assert set(completed(f"hybrid-{name}", *words, "--")) == options, (name, words)  # and no other command's
     assert {kernel.name for kernel in CATALOGUE} < set(completed("hybrid-matmul", "--kernel", ""))
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 from support.commands import ROOT
+from support.needs import hadolint
 
 import hybrid
 
@@ -106,6 +107,17 @@ def test_instructions_of_the_containerfile():
         assert stage[1] in known
         known.add(stage[-1])
     assert set(re.findall(r"--from=(\S+)", text)) <= known
+
+
+@pytest.mark.needs("hadolint")
+def test_hadolint_has_nothing_to_say_of_the_containerfile(tmp_path):
+    def lint(text):
+        (tmp_path / "Containerfile").write_text(text, encoding="utf-8")
+        return subprocess.run([hadolint(), tmp_path / "Containerfile"], capture_output=True, text=True, timeout=60, check=False)
+
+    done = lint(read("Containerfile"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "DL3015" in lint(read("Containerfile").replace(" --no-install-recommends", "")).stdout
 
 
 def test_sections_of_the_definition():

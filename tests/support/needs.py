@@ -65,6 +65,20 @@ def _mpirun() -> str:
     return ""
 
 
+def _git() -> str:
+    here = Path(__file__).resolve().parents[2]
+    if (here / ".git").exists() and shutil.which("git"):
+        return ""
+    return "git, and a checkout of it: this is an unpacked archive" if shutil.which("git") else "git"
+
+
+def hadolint() -> str | None:
+    """The linter of Containerfiles, on PATH or in this Python's environment."""
+    import sys
+
+    return shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
 def _installed() -> str:
     import sys
 
@@ -88,10 +102,11 @@ _LACKING = {
     "c compiler": _c_compiler,
     "chromium": lambda: _program("Chromium", "chromium", "chromium-browser", "google-chrome"),
     "commands": _installed,
+    "hadolint": lambda: "" if hadolint() else "hadolint (extra dev)",
     "environment modules": lambda: _program("Environment Modules", "modulecmd"),
     "gpu": _gpu,
     "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
-    "git": lambda: _program("git", "git"),
+    "git": _git,
     "mpirun": _mpirun,
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
     "ml_dtypes": lambda: "" if importlib.util.find_spec("ml_dtypes") else "ml_dtypes",

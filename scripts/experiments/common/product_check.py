@@ -28,10 +28,11 @@ class ProductCheck:
         every, random, unit = slice(None), np.random.default_rng(), float(np.finfo(a.dtype).eps)
         with limited_threads(1):  # more would look for work for a while after it, on the cores of what is timed next
             of_rows, of_columns = (
-                xp.sqrt((matrix * matrix).sum(axis=axis, dtype=np.float64)) for matrix, axis in ((a, 1), (b, 0))
+                xp.sqrt((matrix * matrix.conj()).real.sum(axis=axis, dtype=np.float64)) for matrix, axis in ((a, 1), (b, 0))
             )
             # By Cauchy and Schwarz an element's terms add up to no more than its row's norm times its column's.
-            allowed = (roundings or l + 2) * unit
+            # Each part of a complex one has twice as many.
+            allowed = (roundings or (l + 2) * (1 if a.dtype.kind == "f" else 4)) * unit
             # Without the last row and column an error at the edge would seldom show.
             rows, columns = (xp.asarray(np.append(random.integers(0, length, SAMPLED), length - 1)) for length in (n, m))
             parts: list[tuple[Any, Any]] = [(every, every)] if n * l * m <= WHOLE else [(rows, every), (every, columns)]
@@ -67,10 +68,30 @@ class ProductCheck:
         return error / largest if largest else error
 
 
+class IntegerCheck:
+    """Of integers, whose product is exact: in int64, modulo 2⁶⁴, some rows and columns, and each row times a random vector."""
+
+    def __init__(self, a: Any, b: Any) -> None:
+        xp = np if isinstance(a, np.ndarray) else import_module("cupy")
+        self._what = f"{a.dtype.name} {a.shape[0]}×{a.shape[1]} · {a.shape[1]}×{b.shape[1]}"
+        random = np.random.default_rng()
+        first, second = (matrix.astype(np.int64) for matrix in (a, b))
+        self._row, self._column = (int(random.integers(length)) for length in (len(a), b.shape[1]))
+        self._x = xp.asarray(random.integers(1, 2**31, b.shape[1]))
+        self._expected = first[self._row] @ second, first @ second[:, self._column], first @ (second @ self._x)
+
+    def refuse_wrong(self, what: str, c: Any) -> None:
+        """CheckFailed where an element is not exact."""
+        found = c[self._row], c[:, self._column], c @ self._x
+        for part, expected in zip(found, self._expected, strict=True):
+            if not bool((part == expected).all()):
+                raise CheckFailed(f"{what} is wrong for {self._what}")
+
+
 def refuse_wrong(what: str, a: Any, b: Any, c: Any) -> float:
     """For one product of these operands."""
     return ProductCheck(a, b).refuse_wrong(what, c)
 
 
 def _wide(part: Any) -> Any:
-    return part.astype(np.float64, copy=False)
+    return part.astype(np.complex128 if part.dtype.kind == "c" else np.float64, copy=False)

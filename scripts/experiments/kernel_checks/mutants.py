@@ -40,6 +40,9 @@ early, or mixed. undefined, address, threads: the compiler's sanitizers. A dash 
 
 From norms on, the kernels are those of products from remainders. What they compute is compared with exact integers.
 
+Faults in Python, in how products of complex numbers and of integers are put together of real ones, are planted by
+`tests/arrays/test_planted_faults.py`; all of them are found by comparisons with exact results.
+
 """
 
 

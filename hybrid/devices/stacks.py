@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""Products of stacks of matrices in host memory: by BLAS on the CPU, or by cuBLAS's batched products on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.core.text import readable
+from hybrid.devices.cuda_gpus import Gpu, use_context_of
+from hybrid.errors import DoesNotFit
+from hybrid.host.thread_map import on_threads
+from hybrid.host.threads import limited_threads
+
+_PARTS_A_THREAD = 4  # so that a thread which is late takes fewer
+
+
+def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
+    """c[i] = a[i] · b[i]; of a and b there may be one matrix for all. Transposed views are multiplied as they lie.
+
+    Threads take whole matrices, which one thread of BLAS multiplies; where there are fewer matrices than threads, BLAS's own do.
+    """
+    count = len(c)
+    if threads == 1 or count < threads:
+        with limited_threads(threads):
+            np.matmul(a, b, out=c)
+        return
+
+    def multiply(part: Span) -> None:
+        np.matmul(_of(a, part), _of(b, part), out=c[part.slice])
+
+    with limited_threads(1):
+        for _ in on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_PARTS_A_THREAD * threads)))):
+            pass
+
+
+def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:
+    """As `multiply_on_cpu`, as many products at a time as have room. `most_bytes`: of the GPU's memory, 0 for what is free."""
+    import cupy
+
+    use_context_of(gpu)
+    with cupy.cuda.Device(gpu.index):
+        pool = cupy.get_default_memory_pool()
+        free = cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()
+        room = min(most_bytes or free, free - free // 8)
+        shared = sum(each.nbytes for each in (a, b) if len(each) == 1)
+        each = sum(matrix[0].nbytes for matrix in (a, b, c) if len(matrix) > 1 or matrix is c)
+        at_once = (room - shared) // max(1, each)
+        if at_once < 1:
+            raise DoesNotFit(
+                f"a product of the stack takes {readable(shared + each)} of {gpu.name} {gpu.uuid}, "
+                f"where {readable(room)} may be used"
+            )
+        first, second = (cupy.asarray(matrix) if len(matrix) == 1 else None for matrix in (a, b))
+        for part in pieces(Span(0, len(c)), at_once):
+            on_gpu = [cupy.asarray(_of(host, part)) if there is None else there for host, there in ((a, first), (b, second))]
+            cupy.matmul(*on_gpu).get(out=c[part.slice])
+
+
+def _of(stack: np.ndarray, part: Span) -> np.ndarray:
+    return stack if len(stack) == 1 else stack[part.slice]

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: MIT
+"""Products of two stacks of the root's: each rank gets whole matrices, multiplies and checks them, and sends its part of C."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.combine import finished
+from hybrid.arrays.complex_matrices import complex_view
+from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.integers import ExactResult
+from hybrid.arrays.root_stack import RootStack
+from hybrid.arrays.stack_share import StackShape, StackShare
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Span, block
+from hybrid.core.timeline import Timeline
+from hybrid.devices.stacks import multiply_on_cpu, multiply_on_gpu
+from hybrid.errors import CheckFailed
+from hybrid.execution.calls import settle
+from hybrid.execution.redistribution import connect, exchanged
+from hybrid.ranks.heartbeat import busy
+from hybrid.selection.machine import Inventory, Machine
+from hybrid.selection.placement import RankPlacement
+from hybrid.selection.session import Session
+from hybrid.selection.stacks import place_stack
+from hybrid.verification.check import Check
+from hybrid.verification.stacks import verify_stack
+
+_TRIES = 3  # to compute a wrong product again
+
+
+def multiply_stack_by_ranks(
+    session: Session,
+    shape: StackShape,
+    stack: RootStack | None,
+    root: int,
+    settings: Settings,
+    gemm: Gemm,
+    inventories: Sequence[Inventory],
+) -> tuple[bool, Any]:
+    """Whether the ranks have computed the products, each some of them; and at the root the result. `stack`: at the root."""
+    team = session.team
+    workers = [rank for rank in range(team.size) if rank not in session.left_out] or list(range(team.size))
+    shares = [Span(0, 0)] * team.size
+    for number, rank in enumerate(workers):
+        shares[rank] = block(shape.count, len(workers), number)
+    bytes_of_ranks = [shape.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(shares)]
+    bytes_of_ranks[root] += shape.at_root
+    placements = place_stack(Machine(team.topology, tuple(inventories)), settings, shape, len(workers), bytes_of_ranks)
+    if placements is None:
+        return False, None
+    call = _StackCall(session, shape, shares, root, settings, gemm.of_type(shape.types), placements)
+    return True, call.result(stack)
+
+
+class _StackCall:
+    """One call: what its steps share."""
+
+    def __init__(
+        self,
+        session: Session,
+        shape: StackShape,
+        shares: Sequence[Span],
+        root: int,
+        settings: Settings,
+        gemm: Gemm,
+        placements: Sequence[RankPlacement],
+    ) -> None:
+        self._session, self._team, self._shape, self._shares = session, session.team, shape, shares
+        self._root, self._settings, self._gemm, self._placements = root, settings, gemm, placements
+        self._span = shares[session.team.rank]
+        self._placement = placements[session.team.rank]
+        self._threads = self._placement.threads.count
+        self._checks = settings.check != "off"
+
+    def result(self, stack: RootStack | None) -> Any:
+        """At the root, None elsewhere."""
+        self._team.timeline = Timeline()
+        connect(self._team)
+        room = stack.room() if stack is not None else None
+        share = self._scattered(stack)
+        c = self._products(share, room)
+        return self._gathered(c, stack, room)
+
+    def _scattered(self, stack: RootStack | None) -> StackShare:
+        team, shape, span = self._team, self._shape, self._span
+        types = [(each.shape_of(span), each.dtype) for each in (shape.a, shape.b)]
+        if shape.dtype_c is not None:
+            types.append(((len(span), shape.core[0], shape.core[2]), shape.dtype_c))
+        sent: dict[int, list[np.ndarray]] = {}
+        with team.phase("scatter") as making, busy():
+            if stack is not None:
+                stored = [each for each, _ in stack.stored]
+                mine = self._parts(stored, span)
+                others = [rank for rank in range(team.size) if rank != self._root and len(self._shares[rank])]
+                sent = {rank: [np.ascontiguousarray(each) for each in self._parts(stored, self._shares[rank])] for rank in others}
+                making.mine = {rank: _checksums(parts) for rank, parts in sent.items()} if self._checks else {}
+            else:
+                mine = [np.empty(*each) for each in types]
+            taken = {} if stack is not None or not len(span) else {self._root: mine}
+            series = exchanged(team, _as_rows(sent), _as_rows(taken))
+        with team.phase("scatter") as comparing, busy():
+            if series is not None:
+                series.wait_until_complete()
+            arrived = making.all[self._root]
+            comparing.mine = team.rank in arrived and _checksums(mine) != arrived[team.rank]
+        self._refuse_wrong_copies(comparing.all, f"did not reach it as they are at rank {self._root}")
+        return StackShare(shape, span, mine[0], mine[1], mine[2] if len(mine) > 2 else None)
+
+    def _parts(self, stored: Sequence[np.ndarray], span: Span) -> list[np.ndarray]:
+        shape = self._shape
+        operands = [shape.a.part(stored[0], span), shape.b.part(stored[1], span)]
+        return operands if len(stored) < 3 else [*operands, stored[2][span.slice]]
+
+    def _products(self, share: StackShare, room: np.ndarray | None) -> np.ndarray:
+        """This rank's products, checked and finished, as a stack."""
+        shape, threads, (n, _, m) = self._shape, self._threads, self._shape.core
+        count, types, gemm = len(self._span), shape.types, self._gemm
+        exact = None
+        if shape.exact is not None:
+            numbers: dict[str, Any] = {"alpha": gemm.alpha, "beta": gemm.beta, "c": share.rows_of_c}
+            numbers |= {"first_row": self._span.lo * n, "height": n}
+            exact = ExactResult(shape.exact, types.result, (count * n, m), **numbers)
+        finishes = types.converts or gemm.combines
+        mine = room[self._span.slice] if room is not None and not finishes and not types.complex_b else None
+        for number, prime in enumerate(shape.products):
+            product = self._product(share, prime, mine)
+            if exact is not None:
+                with busy():
+                    exact.add(number, product.reshape(count * n, m), threads)
+        with self._team.phase("gather", timed=False), busy():
+            if exact is not None:
+                return exact.result(None, threads).reshape(count, n, m)
+            rows = product.reshape(count * n, shape.problem.m)
+            rows = complex_view(rows) if types.complex_b else rows
+            return (finished(rows, types, gemm, share.rows_of_c, None, threads) if finishes else rows).reshape(count, n, m)
+
+    def _product(self, share: StackShare, prime: int, into: np.ndarray | None) -> np.ndarray:
+        """Of the real stacks, checked."""
+        team, problem, gpu = self._team, self._shape.problem, self._placement.gpu
+        with team.phase("scatter"), busy():
+            a, b = share.real_operands(self._gemm, prime, self._threads)
+        with team.phase("multiply"), busy():
+            c = np.empty((len(self._span), problem.n, problem.m), problem.dtype) if into is None else into
+            if not c.size:
+                pass
+            elif gpu is not None and problem.l:
+                multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
+            else:
+                multiply_on_cpu(a, b, c, self._threads)
+        if self._checks:
+            self._check(a, b, c)
+        return c
+
+    def _check(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        """CheckFailed where a product is wrong and is not repaired."""
+        team = self._team
+        wrong: list[str] = []
+        mended: list[str] = []
+        with team.phase("check") as checking, busy():
+            found = verify_stack(a, b, c, self._threads)
+            for index, of_product in sorted(found.wrong.items()):
+                name = f"product {self._span.lo + index} of the stack, by {self._placement.name}"
+                if self._settings.on_fault == "repair" and self._computed_again(a, b, c, index):
+                    mended.append(f"{name}: multiplied wrong; it was computed again on the CPU of rank {team.rank}")
+                else:
+                    wrong += [f"{name}: {fault}" for fault in of_product]
+            checking.mine = found.kind, found.error, tuple(wrong), tuple(mended)
+        kinds, errors, faults, repaired = zip(*checking.all, strict=True)
+        self._session.note_wrong(rank for rank, of_rank in enumerate(repaired) if of_rank)
+        all_faults, all_repaired = (tuple(each for of_rank in some for each in of_rank) for some in (faults, repaired))
+        check = Check(max(kinds), max(errors), 0.0, not all_faults, all_faults, repaired=all_repaired)
+        settle(check, warns=team.rank == self._root)
+
+    def _computed_again(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> bool:
+        """Whether the product is right then."""
+        one = slice(index, index + 1)
+        first, second = (each if len(each) == 1 else each[one] for each in (a, b))
+        for _ in range(_TRIES):
+            np.matmul(first, second, out=c[one])
+            if not verify_stack(first, second, c[one], self._threads).wrong:
+                return True
+        return False
+
+    def _gathered(self, c: np.ndarray, stack: RootStack | None, room: np.ndarray | None) -> Any:
+        team = self._team
+        with team.phase("gather") as telling, busy():
+            telling.mine = _checksums([c]) if self._checks and stack is None else None
+            sent = {self._root: [c]} if stack is None and len(self._span) else {}
+            taken: dict[int, list[np.ndarray]] = {}
+            if room is not None:
+                others = [rank for rank in range(team.size) if rank != self._root and len(self._shares[rank])]
+                taken = {rank: [room[self._shares[rank].slice]] for rank in others}
+                if not np.may_share_memory(c, room):
+                    room[self._span.slice] = c
+            series = exchanged(team, _as_rows(sent), _as_rows(taken))
+        with team.phase("gather") as comparing, busy():
+            if series is not None:
+                series.wait_until_complete()
+            comparing.mine = {rank for rank, parts in taken.items() if telling.all[rank] not in (None, _checksums(parts))}
+        self._refuse_wrong_copies(
+            [rank in comparing.all[self._root] for rank in range(team.size)], "did not reach the root as it has them"
+        )
+        with team.phase("gather", timed=False), busy():
+            return stack.finished(room) if stack is not None and room is not None else None
+
+    def _refuse_wrong_copies(self, is_wrong: Sequence[bool], how: str) -> None:
+        for rank, wrong in enumerate(is_wrong):
+            if wrong:
+                raise CheckFailed(f"matrices {self._shares[rank]} of the stack, of rank {rank}, {how}: check the network and MPI")
+
+
+def _checksums(parts: Sequence[np.ndarray]) -> list[int]:
+    return [zlib.crc32(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data) for each in parts]
+
+
+def _as_rows(parts: dict[int, list[np.ndarray]]) -> dict[int, list[np.ndarray]]:
+    """As MPI sends them: matrices, none of which is empty."""
+    return {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""Faults in how products of complex numbers and integers are put together: is each found? (In kernels: scripts/mutants.py.)"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.commands import ROOT, start
+from support.selection import exhaustive
+
+FAULTS = {
+    "complex_matrices": [
+        ("-of_b.imag, of_b.real", "of_b.imag, of_b.real"),
+        ("-of_b.imag, of_b.real", "of_b.real, of_b.imag"),
+        ("to.real, to.imag = 0, of_b", "to.real, to.imag = of_b, 0"),
+        ("[to.real if odd else to.imag] * conjugate_b", "[to.imag if odd else to.real] * conjugate_b"),
+        ("[to.real if odd else to.imag] * conjugate_b", "[to.imag] * conjugate_b"),
+        ("* (conjugate_a and odd)", "* conjugate_a"),
+        ("[to.real, to.imag] * (conjugate_a and odd)", "[to.real] * (conjugate_a and odd)"),
+        ("part *= -1 ", "part *= 1j "),
+        ("part.lo + (2 * part.lo + odd < rows.lo)", "part.lo"),
+        ("part.hi - (2 * part.hi - 2 + odd >= rows.hi)", "part.hi"),
+        ("2 * down.start + odd - rows.lo", "2 * down.start + odd"),
+        ("Span(rows.lo // 2, -(-rows.hi // 2))", "Span(rows.lo // 2, rows.hi // 2)"),
+        ("whole[start:stop:2, across]", "whole[start : stop - 1 : 2, across]"),
+        ("real_view(b.conj() if conjugate_b else b)", "real_view(b)"),
+        ("conjugate_a=conjugate_a, conjugate_b=conjugate_b)\n    return", "conjugate_b=conjugate_b)\n    return"),
+    ],
+    "integers": [
+        ("abs(alpha) * sums + abs(beta) * largest_c", "alpha * sums + abs(beta) * largest_c"),
+        ("abs(alpha) * sums + abs(beta) * largest_c", "abs(alpha) * sums"),
+        ("terms * largest[0] * largest[1]", "largest[0] * largest[1]"),
+        ("max(sums, *largest) <= 1 << bits", "max(sums, *largest) <= 4 << bits"),
+        ('bound <= 1 << EXACT_BITS["float64"]', "bound <= 1 << 62"),
+        ("_primes_above(2 * bound, terms)", "_primes_above(bound, terms)"),
+        ("if product > number:", "if product > number >> 22:"),
+        ("prime) * (self._alpha % prime)", "prime)"),
+        ("balanced(self._c[rows.slice], prime) * (self._beta % prime)", "balanced(self._c[rows.slice], prime)"),
+        ("np.remainder(known * p + digits, prime)", "np.remainder(known + p * digits, prime)"),
+        ("weight = weight * p % prime", "weight = p % prime"),
+        ("rest * pow(weight, -1, prime)", "rest * weight"),
+        ("np.remainder(rest - known, prime)", "np.remainder(rest, prime)"),
+        ("zip(reversed(self._digits[:number, rows.slice]), reversed(before)", "zip(self._digits[:number, rows.slice], before"),
+        ("np.abs(rounded - values) > _WRAPPED", "np.abs(rounded - values) > 2.0**65"),
+        ("> _WRAPPED) | impossible", "> _WRAPPED)"),
+        ("values < limits.min", "values <= limits.min"),
+        ("values > limits.max", "values >= limits.max"),
+        ("values < limits.min", "(values < limits.min - 1)"),
+        ("self._exact.bound > _magnitude(self._result)", "self._exact.bound > 2 * _magnitude(self._result)"),
+        ('0 if dtype.kind == "u" else int', "int"),
+        ("max(abs(int(part.min())), abs(int(part.max())))", "max(int(part.min()), int(part.max()))"),
+        ("wrapped.view(np.uint64) if self._result == np.uint64 else wrapped", "wrapped"),
+        ("values = values != 0", "values = values > 1"),
+        ("value = value * p + int(digits[row, column])", "value = value + p * int(digits[row, column])"),
+        ("values *= self._alpha", "values *= abs(self._alpha)"),
+        ("values += np.float64(self._beta) * self._c[rows.slice]", "values += self._c[rows.slice]"),
+        ("matrix[rows.lo + part.lo : rows.lo + part.hi]", "matrix[part.lo : part.hi]"),
+    ],
+    "primes": [
+        ("return 2 * math.isqrt(", "return 3 * math.isqrt("),
+        ('"float64": 53', '"float64": 54'),
+        ('"float32": 24', '"float32": 26'),
+        ('numbers.dtype.kind == "u" and numbers.itemsize == 8', "False"),
+        ("remainders > moduli // 2", "remainders >= moduli // 2"),
+        ("remainders - moduli, remainders", "remainders, remainders"),
+        ("max(prime * prime, -(-low // prime) * prime)", "-(-low // prime) * prime"),
+        ("first - low :: prime", "first - low :: 2 * prime"),
+        ("high = limit + 1", "high = limit"),
+        ("_sieve(math.isqrt(limit) + 1)", "_sieve(math.isqrt(limit) // 2)"),
+        ("high = low\n", "high = low - 1\n"),
+    ],
+}  # fmt: skip
+ALL = [(module, *fault) for module, faults in FAULTS.items() for fault in faults]
+CHOSEN = [(module, *fault) for module, faults in FAULTS.items() for fault in faults[:3]]
+
+
+def planted(module: str, old: str, new: str):
+    program = [sys.executable, ROOT / "tests" / "support" / "planted.py"]
+    return start(program, f"hybrid.arrays.{module}", old, new, HYBRID_DEVICE="cpu", PYTHONPATH=str(ROOT))
+
+
+@pytest.mark.parametrize(("module", "old", "new"), exhaustive(CHOSEN, ALL), ids=lambda text: text if text in FAULTS else "")
+def test_a_planted_fault_is_found(module, old, new):
+    done = planted(module, old, new)
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", FAULTS)
+def test_without_a_fault_nothing_is_found(module):
+    done = planted(module, FAULTS[module][0][0], FAULTS[module][0][0])
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_a_fault_whose_place_is_gone_is_said():
+    done = planted("primes", "nothing like it", "")
+    assert done.returncode == 2
+    assert "hybrid.arrays.primes has 0 times 'nothing like it'" in done.stderr
