@@ -11,9 +11,13 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from hybrid.classroom.elements import compared, decoded, operands
+from hybrid.classroom.examination import Sizes
 from hybrid.classroom.exercise import Exercise, Part
+from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.text import counted
 from hybrid.emulation.child import limits
 from hybrid.errors import HybridError, UsageError
@@ -24,24 +28,36 @@ _RIGHT_POINTS, _SHARED_POINTS = 6, 4
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """On one shape. `rows`: that each rank has multiplied; `why`: what is wrong with C at rank 0, if anything."""
+
+    sizes: Sizes
+    rows: tuple[int, ...]
+    why: str
+
+    def __str__(self) -> str:
+        return "×".join(map(str, self.sizes))
+
+
+@dataclass(frozen=True)
 class Try:
     """On so many ranks: an outcome for each shape, or why there is none."""
 
     ranks: int
-    outcomes: tuple[dict[str, Any], ...]
+    outcomes: tuple[Outcome, ...]
     why: str
     has_no_end: bool = False
 
     @property
     def faults(self) -> list[str]:
-        faults = [f"{'×'.join(map(str, each['sizes']))}: {each['why']}" for each in self.outcomes if each["why"]]
+        faults = [f"{each}: {each.why}" for each in self.outcomes if each.why]
         return [*faults, self.why] if self.why else faults
 
     @property
     def is_shared(self) -> bool:
         """Whether no rank multiplies more rows than it must, and all are multiplied once."""
         return not self.why and all(
-            sum(each["rows"]) == each["sizes"][0] and max(each["rows"]) <= -(-each["sizes"][0] // self.ranks)
+            sum(each.rows) == each.sizes[0] and max(each.rows) <= -(-each.sizes[0] // self.ranks)
             for each in self.outcomes
         )
 
@@ -68,7 +84,7 @@ def told(tries: list[Try]) -> list[str]:
     """The lines: rows that each rank has multiplied, and what is wrong."""
     lines = []
     for each in tries:
-        rows = [f"{'×'.join(map(str, one['sizes']))}: rows {', '.join(map(str, one['rows']))}" for one in each.outcomes]
+        rows = [f"{one}: rows {', '.join(map(str, one.rows))}" for one in each.outcomes]
         lines.append(f"{counted(each.ranks, 'rank')}  {'; '.join(rows)}")
         lines += [f"  * {fault}" for fault in each.faults]
     if tries[-1].has_no_end and tries[-1].ranks != _RANKS[-1]:
@@ -113,7 +129,39 @@ def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> T
         if not why and process.returncode:
             why = _cause(out)
         lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-        return Try(ranks, tuple(map(json.loads, lines)), why, has_no_end)
+        outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, exercise.shapes, strict=False))
+        if not why and len(outcomes) < len(exercise.shapes):
+            unanswered = "×".join(map(str, exercise.shapes[len(outcomes)]))
+            why = f"{unanswered}: the program ended before multiply had returned on every rank, with exit status 0"
+        return Try(ranks, outcomes, why, has_no_end)
+
+
+def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
+    """What rank 0 wrote, of which nothing is believed: a student's code can write there, too."""
+    try:
+        told = json.loads(line)
+        rows = tuple(int(each) for each in told["rows"])
+        if tuple(told["sizes"]) != sizes or len(rows) != ranks:
+            raise ValueError
+        shape = told["shape"] if told["shape"] is None else tuple(map(int, told["shape"]))
+        right_shape = (sizes[0], sizes[2])
+        c = decoded(told["c"], sizes, DTYPE) if shape == right_shape else None
+    except (ValueError, TypeError, KeyError):
+        return Outcome(sizes, (0,) * ranks, "what came from rank 0 is no result of multiply")
+    return Outcome(sizes, rows, _fault(shape, right_shape, c, *operands(sizes, DTYPE, seed)))
+
+
+def _fault(
+    shape: tuple[int, ...] | None, right: tuple[int, int], c: np.ndarray | None, a: np.ndarray, b: np.ndarray
+) -> str:
+    """What is wrong with C at rank 0, if anything."""
+    if shape is None:
+        return "rank 0 returns None"
+    if c is None:
+        return f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right))}"
+    wrong = compared(c, a, b).wrong
+    row, column = divmod(wrong[0], right[1]) if wrong else (0, 0)
+    return f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]" if wrong else ""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -122,3 +122,25 @@ def test_errors_of_a_program_of_ranks_are_told(monkeypatch, tmp_path, capsys, ol
     assert said in out
     assert out.splitlines()[-1] == f"ranks: {points} of 10 points", out
     assert ("more ranks were not tried" in out) == ("take part" in said)
+
+
+ENDS_EARLY = {
+    "sys.exit() on every rank": "import sys; sys.exit()",
+    "os._exit(0)": "import os; os._exit(0)",
+    "SystemExit at rank 0 after some of the work": "comm.rank or product(a[:3], b)\n    raise SystemExit(0)",
+    "a result of its own making": "import sys, os, json\n"
+    "    lines = [{'sizes': list(map(int, each.split(','))), 'rows': [1], 'shape': [1, 1], 'c': 'AA=='} for each in sys.argv[4:]]\n"
+    "    open(sys.argv[2], 'w').write(chr(10).join(map(json.dumps, lines)) + chr(10))\n"
+    "    os._exit(0)",
+}
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("way", ENDS_EARLY)
+def test_a_program_of_ranks_that_ends_early_gets_no_points(monkeypatch, tmp_path, capsys, way):
+    monkeypatch.setattr(rank_exercise, "_RANKS", (1, 2))
+    path = tmp_path / "mine.py"
+    path.write_text(f"def multiply(comm, a, b, product):\n    {ENDS_EARLY[way]}\n", encoding="utf-8")
+    code, out = ran(capsys, "check", "ranks", str(path), "--stall", "60")
+    assert (code, out.splitlines()[-1]) == (1, "ranks: 0 of 10 points"), out
+    assert ("ended before multiply had returned" in out) or ("is no result of multiply" in out) or ("C is 1×1" in out), out
