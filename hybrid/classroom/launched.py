@@ -8,6 +8,7 @@ import secrets
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.elements import compared, decoded, operands
@@ -34,7 +35,8 @@ def launched(groups: Sequence[Sequence[Task]], checks: str, seconds: float) -> l
         pending = groups[len(runs) :]
         mark = secrets.token_hex(16)
         tasks = [asdict(replace(task, mark=mark)) for group in pending for task in group]
-        ended = run_child(_CHILD, tasks, checks, (seconds + 1) * len(tasks) + _START, limited=True)
+        libraries = [Path(library) for library in dict.fromkeys(task["shared_object"] for task in tasks)]
+        ended = run_child(_CHILD, tasks, checks, (seconds + 1) * len(tasks) + _START, limited=True, reads=libraries)
         if ended.status == -signal.SIGALRM:  # sent by the child's own clock
             ended = Ended(ended.out, ended.err, None)
         runs += _by_group(ended, pending, mark)

@@ -19,7 +19,8 @@ from hybrid.classroom.examination import Sizes
 from hybrid.classroom.exercise import Exercise, Part
 from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.text import counted
-from hybrid.emulation.child import limits
+from hybrid.emulation.child import python_environment
+from hybrid.emulation.confined import Bounds, confined, installed_with
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
 
@@ -57,8 +58,7 @@ class Try:
     def is_shared(self) -> bool:
         """Whether no rank multiplies more rows than it must, and all are multiplied once."""
         return not self.why and all(
-            sum(each.rows) == each.sizes[0] and max(each.rows) <= -(-each.sizes[0] // self.ranks)
-            for each in self.outcomes
+            sum(each.rows) == each.sizes[0] and max(each.rows) <= -(-each.sizes[0] // self.ranks) for each in self.outcomes
         )
 
 
@@ -103,21 +103,36 @@ def judged(tries: list[Try]) -> list[Part]:
 
 
 def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> Try:
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-        results = Path(folder, "results.jsonl")
+    """Its processes see a copy of the file, in a folder that is all they may write to."""
+    launcher = mpirun(ranks)
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+        results, copy = Path(folder, "results.jsonl"), Path(folder, Path(path).name)
+        copy.write_bytes(Path(path).read_bytes())
         shapes = [",".join(map(str, sizes)) for sizes in exercise.shapes]
         # mpi4py's runner ends all ranks when one of them raises.
-        program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_trial", path, str(results), str(seed), *shapes]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-        process = subprocess.Popen(  # noqa: S603
-            [*mpirun(ranks), *program],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=limits(seconds, ranks=True),
-        )
+        program = [
+            sys.executable,
+            "-m",
+            "mpi4py",
+            "-m",
+            "hybrid.classroom.rank_trial",
+            copy.name,
+            results.name,
+            str(seed),
+            *shapes,
+        ]
+        bounds = Bounds(seconds, Path(folder), installed_with(launcher[0]), ranks=True)
+        with confined(bounds) as confine:
+            process = subprocess.Popen(  # noqa: S603
+                [*launcher, *program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**python_environment(), "TMPDIR": folder},
+                start_new_session=True,
+                preexec_fn=confine,
+            )
         has_no_end = False
         try:
             out, why = process.communicate(timeout=seconds)[0].decode(errors="replace"), ""
@@ -151,9 +166,7 @@ def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
     return Outcome(sizes, rows, _fault(shape, right_shape, c, *operands(sizes, DTYPE, seed)))
 
 
-def _fault(
-    shape: tuple[int, ...] | None, right: tuple[int, int], c: np.ndarray | None, a: np.ndarray, b: np.ndarray
-) -> str:
+def _fault(shape: tuple[int, ...] | None, right: tuple[int, int], c: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> str:
     """What is wrong with C at rank 0, if anything."""
     if shape is None:
         return "rank 0 returns None"

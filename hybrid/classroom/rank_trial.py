@@ -10,6 +10,7 @@ process that reads them to say.
 from __future__ import annotations
 
 import json
+import resource
 import runpy
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.elements import encoded, operands
+from hybrid.emulation.confined import LARGEST_FILE
 from hybrid.ranks.world import all_processes, leave
 
 DTYPE = "float64"
@@ -26,6 +28,8 @@ DTYPE = "float64"
 
 def main(file: str, results: str, seed: str, *shapes: str) -> None:
     comm = all_processes()
+    # Only now: what MPI's ranks share is a larger file.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     multiply = runpy.run_path(file).get("multiply")
     if not callable(multiply):
         raise AttributeError(f"{file} has no function multiply(comm, a, b, product)")

@@ -13,8 +13,9 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -73,7 +74,7 @@ class Outcome:
     accesses: tuple[Access, ...] = ()  # in their order
 
 
-def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> tuple[Outcome, bool]:
+def carried_out(task: Task, tell: Callable[[str, Mapping[str, Any]], None]) -> tuple[Outcome, bool]:
     """The outcome, and whether nothing was found, so that the process is as it was before.
 
     `tell` is told where the matrices are, before the kernel runs.
@@ -86,7 +87,7 @@ def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> tuple[
     kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
     places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
-    tell(places)
+    tell("places", places)
     if task.checks == "address":
         for each in matrices.values():
             each.guard()
@@ -124,6 +125,10 @@ def _counted(kernel: EmulatedKernel, task: Task) -> dict[str, Any]:
     }
 
 
+def _tell(results: TextIO, mark: str, what: str, content: Mapping[str, Any]) -> None:
+    print(mark, json.dumps({what: content}), file=results, flush=True)
+
+
 def main() -> None:
     """After a launch with faults none on another shape follows: stray accesses may have changed what that would need."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -134,12 +139,10 @@ def main() -> None:
         if faulty and faulty != given.sizes:
             return
         signal.setitimer(signal.ITIMER_REAL, given.seconds)  # its signal ends this process
-        mark = given.mark
-        outcome, is_clean = carried_out(
-            given, lambda places: print(mark, json.dumps({"places": places}), file=results, flush=True)
-        )
+        tell = partial(_tell, results, given.mark)
+        outcome, is_clean = carried_out(given, tell)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print(mark, json.dumps({"outcome": asdict(outcome)}), file=results, flush=True)
+        tell("outcome", asdict(outcome))
         if not is_clean:
             faulty = given.sizes
 

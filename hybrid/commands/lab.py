@@ -140,6 +140,8 @@ def work(options: argparse.Namespace) -> int:
     refuse_same(paths, {})
     for path in paths.values():
         refuse_unwritable(path)
+    if options.command in ("run", "show", "check", "grade"):
+        _say_what_is_left()
     if options.command == "run":
         return _run(options)
     if options.command == "show":
@@ -149,6 +151,14 @@ def work(options: argparse.Namespace) -> int:
     from hybrid.commands import lab_exercises
 
     return lab_exercises.work(options, _trials)
+
+
+def _say_what_is_left() -> None:
+    """To the code that is going to run."""
+    from hybrid.emulation import confined
+
+    for sentence in confined.lacking():
+        print(f"{NAME}: {sentence}", file=sys.stderr)
 
 
 def _run(options: argparse.Namespace) -> int:

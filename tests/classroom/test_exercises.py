@@ -129,7 +129,8 @@ ENDS_EARLY = {
     "os._exit(0)": "import os; os._exit(0)",
     "SystemExit at rank 0 after some of the work": "comm.rank or product(a[:3], b)\n    raise SystemExit(0)",
     "a result of its own making": "import sys, os, json\n"
-    "    lines = [{'sizes': list(map(int, each.split(','))), 'rows': [1], 'shape': [1, 1], 'c': 'AA=='} for each in sys.argv[4:]]\n"
+    "    sizes = [list(map(int, each.split(','))) for each in sys.argv[4:]]\n"
+    "    lines = [{'sizes': each, 'rows': [1], 'shape': [1, 1], 'c': 'AA=='} for each in sizes]\n"
     "    open(sys.argv[2], 'w').write(chr(10).join(map(json.dumps, lines)) + chr(10))\n"
     "    os._exit(0)",
 }

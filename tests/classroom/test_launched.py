@@ -66,7 +66,7 @@ def done(n, **more):
 def test_each_shape_gets_what_is_its_own(monkeypatch, children, statuses, outcomes):
     asked, to_come = [], list(children)
 
-    def child(module, tasks, checks, seconds, *, limited):
+    def child(module, tasks, checks, seconds, *, limited, reads):
         assert limited
         asked.append([task["sizes"][0] for task in tasks])
         lines, status = to_come.pop(0)
@@ -84,7 +84,7 @@ def test_each_shape_gets_what_is_its_own(monkeypatch, children, statuses, outcom
 
 
 def forged(lines):
-    return lambda module, tasks, checks, seconds, *, limited: Ended("\n".join(lines(tasks[0]["mark"])), "", 0)
+    return lambda module, tasks, checks, seconds, *, limited, reads: Ended("\n".join(lines(tasks[0]["mark"])), "", 0)
 
 
 @pytest.mark.parametrize(
