@@ -181,7 +181,7 @@ class Trials:
 
 
 def _built(source: Path, checks: str) -> str:
-    return str(build(source, [ENTRY], checks=checks, poison_locals=True))
+    return str(build(source, [ENTRY], checks=checks, poison_locals=True, limited=True))
 
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:

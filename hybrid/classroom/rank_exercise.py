@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,35 +105,11 @@ def judged(tries: list[Try]) -> list[Part]:
 
 def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> Try:
     """Its processes see a copy of the file, in a folder that is all they may write to."""
-    launcher = mpirun(ranks)
     with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
-        results, copy = Path(folder, "results.jsonl"), Path(folder, Path(path).name)
+        results, copy = Path(folder, "results.jsonl"), Path(folder, "solution", Path(path).name)
+        copy.parent.mkdir()  # since Python looks for modules beside the results
         copy.write_bytes(Path(path).read_bytes())
-        shapes = [",".join(map(str, sizes)) for sizes in exercise.shapes]
-        # mpi4py's runner ends all ranks when one of them raises.
-        program = [
-            sys.executable,
-            "-m",
-            "mpi4py",
-            "-m",
-            "hybrid.classroom.rank_trial",
-            copy.name,
-            results.name,
-            str(seed),
-            *shapes,
-        ]
-        bounds = Bounds(seconds, Path(folder), installed_with(launcher[0]), ranks=True)
-        with confined(bounds) as confine:
-            process = subprocess.Popen(  # noqa: S603
-                [*launcher, *program],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env={**python_environment(), "TMPDIR": folder},
-                start_new_session=True,
-                preexec_fn=confine,
-            )
+        process = _started(mpirun(ranks), copy, results, exercise.shapes, seconds, seed)
         has_no_end = False
         try:
             out, why = process.communicate(timeout=seconds)[0].decode(errors="replace"), ""
@@ -143,12 +120,32 @@ def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> T
             _end(process)
         if not why and process.returncode:
             why = _cause(out)
-        lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-        outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, exercise.shapes, strict=False))
-        if not why and len(outcomes) < len(exercise.shapes):
-            unanswered = "×".join(map(str, exercise.shapes[len(outcomes)]))
-            why = f"{unanswered}: the program ended before multiply had returned on every rank, with exit status 0"
-        return Try(ranks, outcomes, why, has_no_end)
+        is_own = results.is_file() and not results.is_symlink()
+        lines = results.read_text(encoding="utf-8", errors="replace").splitlines() if is_own else []
+    outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, exercise.shapes, strict=False))
+    if not why and len(outcomes) < len(exercise.shapes):
+        unanswered = "×".join(map(str, exercise.shapes[len(outcomes)]))
+        why = f"{unanswered}: the program ended before multiply had returned on every rank, with exit status 0"
+    return Try(ranks, outcomes, why, has_no_end)
+
+
+def _started(
+    launcher: Sequence[str], file: Path, results: Path, shapes: Sequence[Sizes], seconds: int, seed: int
+) -> subprocess.Popen[bytes]:
+    folder = results.parent
+    # mpi4py's runner ends all ranks when one of them raises.
+    program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_trial", str(file), results.name, str(seed)]
+    with confined(Bounds(seconds, folder, installed_with(launcher[0]), ranks=True)) as confine:
+        return subprocess.Popen(  # noqa: S603
+            [*launcher, *program, *(",".join(map(str, sizes)) for sizes in shapes)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**python_environment(), "TMPDIR": str(folder)},
+            start_new_session=True,
+            preexec_fn=confine,
+        )
 
 
 def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:

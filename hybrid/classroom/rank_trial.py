@@ -32,7 +32,7 @@ def main(file: str, results: str, seed: str, *shapes: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     multiply = runpy.run_path(file).get("multiply")
     if not callable(multiply):
-        raise AttributeError(f"{file} has no function multiply(comm, a, b, product)")
+        raise AttributeError(f"{Path(file).name} has no function multiply(comm, a, b, product)")
     own = comm.Dup()  # so that what the student's collective calls leave over is not taken for ours
     for shape in shapes:
         sizes = tuple(map(int, shape.split(",")))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.emulation.build import COMMON, HERE, POISON, compile_file, compiler, native, takes
-from hybrid.emulation.cache import cache_key, cached
+from hybrid.emulation.cache import cache_folder, cache_key, cached
 from hybrid.emulation.confined import Bounds, confined, installed_with
 
 # In the order of what they need at their beginning.
@@ -63,10 +63,11 @@ def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequen
         (folder / name).write_text(content, encoding="utf-8")
     flags = [*_FLAGS, *_CHECKED, *native(), *more_flags, *([POISON] if takes(program, POISON) else [])]
     include = ["-include", str(HERE / "host_api.h"), "-iquote", str(folder), f"-ffile-prefix-map={folder}/=", "-x", "c++"]
-    log, compiled = folder / "compiler.log", folder / "program.o"
+    log, compiled = cache_folder() / f"{source.stem}.log", folder / "program.o"  # where it stays
     with ThreadPoolExecutor(1) as others_compile:
         runtime = others_compile.submit(_runtime, program)
-        warnings = compile_file(program, source.name, [*flags, *include, "-c", str(source), "-o", str(compiled)], log)
+        arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
+        warnings = compile_file(program, source.name, arguments, log, limited=True)
         objects = [*map(str, runtime.result()), str(compiled)]
     link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
