@@ -73,7 +73,7 @@ def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
     tries: list[Try] = []
     try:
         for ranks in _RANKS:
-            tries.append(_on(ranks, exercise, path, seconds, seed))
+            tries.append(_on(ranks, exercise.shapes(seed), path, seconds, seed))
             if tries[-1].has_no_end:
                 break
         return tries
@@ -103,13 +103,13 @@ def judged(tries: list[Try]) -> list[Part]:
     ]
 
 
-def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> Try:
+def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int) -> Try:
     """Its processes see a copy of the file, in a folder that is all they may write to."""
     with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         results, copy = Path(folder, "results.jsonl"), Path(folder, "solution", Path(path).name)
         copy.parent.mkdir()  # since Python looks for modules beside the results
         copy.write_bytes(Path(path).read_bytes())
-        process = _started(mpirun(ranks), copy, results, exercise.shapes, seconds, seed)
+        process = _started(mpirun(ranks), copy, results, shapes, seconds, seed)
         has_no_end = False
         try:
             out, why = process.communicate(timeout=seconds)[0].decode(errors="replace"), ""
@@ -122,9 +122,9 @@ def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> T
             why = _cause(out)
         is_own = results.is_file() and not results.is_symlink()
         lines = results.read_text(encoding="utf-8", errors="replace").splitlines() if is_own else []
-    outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, exercise.shapes, strict=False))
-    if not why and len(outcomes) < len(exercise.shapes):
-        unanswered = "×".join(map(str, exercise.shapes[len(outcomes)]))
+    outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, shapes, strict=False))
+    if not why and len(outcomes) < len(shapes):
+        unanswered = "×".join(map(str, shapes[len(outcomes)]))
         why = f"{unanswered}: the program ended before multiply had returned on every rank, with exit status 0"
     return Try(ranks, outcomes, why, has_no_end)
 

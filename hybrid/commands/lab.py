@@ -104,7 +104,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stall", type=at_least(1), metavar="S", help="seconds after which a launch is given up (20), or a whole program (60)"
     )
-    parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, which are whole numbers")
+    parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, and of the shapes of an exercise")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
