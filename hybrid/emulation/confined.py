@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from hybrid.emulation import landlock, namespaces
@@ -48,7 +48,8 @@ class Bounds:
 def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
     """What the child has to call before it becomes another program."""
     allowed_to_read, to_list = _of_python()
-    read = [*landlock.of_the_system(), *allowed_to_read, *bounds.reads]
+    named = [Path(folder) for folder in os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep) if folder]
+    read = [*landlock.of_the_system(), *_of_libraries(), *allowed_to_read, *named, *bounds.reads]
     write = [bounds.folder, Path(os.devnull), *bounds.writes]
     rules = landlock.ruleset(read, write, to_list, tcp=bounds.ranks)
     try:
@@ -97,6 +98,16 @@ def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated:
         if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: it may be one of its own
             landlock.allow(rules, _SHARED_MEMORY, landlock.WRITE)
         landlock.restrict(rules)
+
+
+@cache
+def _of_libraries() -> list[Path]:
+    """That this process has loaded, wherever this system keeps them."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [Path(place) for place in sorted({line[line.index("/") :] for line in lines if "/" in line and ".so" in line})]
 
 
 def _of_python() -> tuple[list[Path], list[Path]]:

@@ -58,6 +58,14 @@ def test_files_may_lie_beside_the_program_and_not_be_read(tmp_path, monkeypatch)
 
 
 @pytest.mark.needs("landlock")
+def test_folders_that_are_named_may_be_read(tmp_path, monkeypatch):
+    (tmp_path / "library.txt").write_text("of a cluster's software")
+    monkeypatch.setenv("HYBRID_LAB_READ", f"{tmp_path}{os.pathsep}/no/such/folder")
+    told = found(beside=str(tmp_path / "library.txt"))
+    assert (told["read"], told["written"]) == ("of a cluster's software", "PermissionError")
+
+
+@pytest.mark.needs("landlock")
 def test_a_limited_child_cannot_end_others(tmp_path):
     if landlock.version() < 6:
         pytest.skip("signals are kept within since Linux 6.12")
