@@ -64,7 +64,7 @@ _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts
 _PREFIX = "HYBRID_"
 _IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4G
 _RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
-_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", *_OF_SCRIPTS))
+_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", "LAB_READ", *_OF_SCRIPTS))
 ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "precision": ("auto", "native", "fast"),

@@ -96,6 +96,18 @@ def _namespaces() -> str:
     return "" if tried.returncode == 0 else "leave to mount things in a namespace of its own"
 
 
+def _landlock() -> str:
+    from hybrid.emulation import landlock
+
+    return "" if landlock.version() else "Landlock: Linux 5.13 or newer, with it turned on"
+
+
+def _user_namespaces() -> str:
+    from hybrid.emulation import namespaces
+
+    return "" if namespaces.possible(namespaces.keep_to_itself) else "a system that lets users make namespaces"
+
+
 _LACKING = {
     "addr2line": lambda: _program("addr2line (binutils)", "addr2line"),
     "compiler": _compiler,
@@ -107,6 +119,7 @@ _LACKING = {
     "gpu": _gpu,
     "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
     "git": _git,
+    "landlock": _landlock,
     "mpirun": _mpirun,
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
     "ml_dtypes": lambda: "" if importlib.util.find_spec("ml_dtypes") else "ml_dtypes",
@@ -119,6 +132,7 @@ _LACKING = {
     "root": lambda: "" if os.geteuid() == 0 else "root",
     "scipy": lambda: "" if importlib.util.find_spec("scipy") else "SciPy",
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
+    "user namespaces": _user_namespaces,
     "zarr": _zarr,
 }
 
