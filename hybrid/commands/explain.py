@@ -46,7 +46,7 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
     """Who owns what, in which order it arrives, and what memory it takes where."""
     plan, p = decision.plan, decision.plan.problem
     yield (
-        f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.dtype}  {p.operations / 1e9:.3g} GF  "
+        f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
         f"matrices {readable(p.bytes_of_matrices)}"
     )
     yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}"
