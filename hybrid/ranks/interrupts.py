@@ -63,17 +63,17 @@ def end_when_interrupted(name: str) -> None:
         if os.getpid() == starting:
             wait_for_turn(rank_by_launcher())
             os.write(2, f"{name}: interrupted\n".encode())
-            end_job(1, _remove_files_of_start)
+            end_job(1, _remove_files)
         os._exit(1)
 
     handle(signal.SIGINT, end)
 
 
-def _remove_files_of_start() -> None:
+def _remove_files() -> None:
     with suppress(ImportError):  # it is being imported: then this rank is the first, and others have hardly begun
-        from hybrid.ranks.leftovers import remove_files_of_start  # whose modules a command needs later
+        from hybrid.ranks.leftovers import remove_files_of_job  # whose modules a command needs later
 
-        remove_files_of_start([])
+        remove_files_of_job([])
 
 
 def wait_for_turn(rank: int) -> None:

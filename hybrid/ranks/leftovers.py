@@ -51,9 +51,9 @@ def remove_files_of(process: int | str) -> None:
     _remove(segments_of(process))
 
 
-def remove_files_of_start(known: Iterable[str]) -> None:
-    """In a supervisor that will end a job whose MPI has not started on all ranks: what still has a name, of any rank here.
-    `known`: the files of a worker that has ended."""
+def remove_files_of_job(known: Iterable[str]) -> None:
+    """In a supervisor that will end its job: what still has a name, of any rank here, as it has while MPI starts, and Open MPI's
+    files as long as the job runs. `known`: the files of a worker that has ended."""
     supervisors = _children(os.getppid())
     seen = [path for one in supervisors for worker in _children(one) for path in segments_of(worker)]
     _remove([*known, *seen, *_topology_file()])
@@ -137,9 +137,10 @@ def _removed(path: Path) -> str | None:
     return ""
 
 
-def candidates() -> Iterator[Path]:
-    """Files that are named as those of jobs are, whoever they belong to."""
-    folders = {Path(_SHARED_MEMORY): _IN_SHARED_MEMORY, Path("/tmp"): _IN_TEMPORARY_FOLDER}  # noqa: S108 (Hydra's)
+def candidates(shared_memory: str | None = None) -> Iterator[Path]:
+    """Files that are named as those of jobs are, whoever they belong to. `shared_memory`: the folder, where it is another than
+    this process's."""
+    folders = {Path(shared_memory or _SHARED_MEMORY): _IN_SHARED_MEMORY, Path("/tmp"): _IN_TEMPORARY_FOLDER}  # noqa: S108 (Hydra's)
     with suppress(FileNotFoundError):  # there is none that can be written to
         folders.setdefault(Path(tempfile.gettempdir()), _IN_TEMPORARY_FOLDER)
     for folder, names in folders.items():

@@ -24,7 +24,7 @@ from hybrid.ranks import heartbeat
 from hybrid.ranks.interrupts import handle, wait_for_turn
 from hybrid.ranks.job_end import end_job, exit_at_once
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start, segments_of
+from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
 from hybrid.ranks.worker_end import WorkerEnd
 
@@ -228,7 +228,7 @@ class _Watch:
                 how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
                 os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode(errors="surrogateescape"))
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
-        end_job(code, partial(remove_files_of_start, self._files) if starting else None)
+        end_job(code, partial(remove_files_of_job, self._files))
 
     def _let_others_speak(self, code: int) -> None:
         """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments.ordeal import cli
-from experiments.ordeal.job import Job
+from experiments.ordeal.job import Job, own_shared_memory
 from experiments.ordeal.resources import full_disk, full_memory, full_shared_memory
 from experiments.ordeal.trials import COMMANDS, LIBRARY, Blow, _well, blows
 from hybrid.reporting import jsonl
@@ -92,6 +92,34 @@ def test_a_job_s_own_disk_or_shared_memory_becomes_full_and_no_other_s(resource)
         assert job.ended(20)
         assert job.said()[0].split() == ["up", "28"], "ENOSPC"
         assert not {"mine", "others"} & {path.name for path in Path(where).iterdir()}
+
+
+@pytest.mark.needs("namespaces")
+def test_what_a_job_leaves_is_not_taken_for_another_s():
+    """Its /dev/shm is its own: a file there is of one of our jobs, one that others see may be anybody's."""
+    of_another = Path("/dev/shm/mpich_shm_0000abcd_0")
+    with own_shared_memory() as holder:
+        job = Job(["-c", "open('/dev/shm/mpich_shm_0000abcd_1', 'w').close()"], 0, {}, {}, holder=holder)
+        assert job.ended(20)
+        assert job.may_be_of_others([str(of_another), "/tmp/hydra_hwloc_xmlfile_AbC123"])
+        left = [path for path in job.remains() if "0000abcd" in path]
+        assert [Path(path).name for path in left] == ["mpich_shm_0000abcd_1"]
+        assert not job.may_be_of_others(left)
+        assert not of_another.with_name("mpich_shm_0000abcd_1").exists()
+
+
+@pytest.mark.launcher
+def test_a_job_whose_mpi_has_not_started_is_told_from_one_that_has():
+    job = Job(["-c", "import time; time.sleep(60)"], 2, {}, {})
+    while len(job.rank_processes()) < 2 and not job.ended(0.05):
+        pass
+    assert job.starts_mpi()
+    job.end()
+    job = Job(["-m", "hybrid.matmul", "60", "60", "60", "--threads", "1", "--repeat", "1000000"], 2, {}, {})
+    while "C (60×60)" not in job.printed() and not job.ended(0.05):
+        pass
+    assert not job.starts_mpi()
+    job.end()
 
 
 def test_a_job_s_own_memory_becomes_full():

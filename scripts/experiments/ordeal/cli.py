@@ -6,8 +6,8 @@ all, get a signal, are stopped for good or put to sleep; or the job gets too lit
 memory becomes full, or a link between its ranks is cut (as root, in namespaces and a control group of its own). Counted are jobs
 that had not ended after 30 s, the slowest end, failures that were not named by exactly one line of ours, and processes and files
 that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was killed, or it is a program that has
-none) the launcher's own report is enough, and files that stay are counted apart; so is a launcher that goes on when its job is
-gone. Ends with 1 for all that is not counted apart.
+none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started, or that
+other jobs may have left; and a launcher that goes on when its job is gone. Ends with 1 for all that is not counted apart.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from experiments.common import cli, records, results, schema, tables
+from experiments.ordeal.job import own_shared_memory
 from experiments.ordeal.resources import why_not
 from experiments.ordeal.trials import COMMANDS, LIMIT, trial, usual_lines
 
@@ -80,16 +81,22 @@ def _counts(lines: Sequence[records.Line]) -> tuple[str, ...]:
 
 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
     refused = why_not()
     for name, reason in refused.items():
         if reason:
             print(f"not tried, {name}: {reason}", file=sys.stderr, flush=True)
-    resources = [name for name, reason in refused.items() if not reason]
+    with own_shared_memory() as holder:
+        if holder is None:
+            print("other jobs' files are not told from these: no /dev/shm of their own", file=sys.stderr, flush=True)
+        yield from _trials(options, [name for name, reason in refused.items() if not reason], holder)
+
+
+def _trials(options: argparse.Namespace, resources: Sequence[str], holder: int | None) -> Iterator[records.Line]:
     usual = {command: usual_lines(command) for command in COMMANDS}
+    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
     number = 0
     while number < options.trials and time.monotonic() - began < 60 * options.minutes:
-        line = trial(number, dice, options.ranks, usual, resources)
+        line = trial(number, dice, options.ranks, usual, resources, holder)
         if options.verbose and (_hung(line) or _unnamed(line) or _stayed(line)):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield line

@@ -2,14 +2,16 @@
 """A job of several ranks as its processes: which of them are workers and supervisors, and what stays when they have ended."""
 
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from hybrid.ranks.launcher import mpirun
 from hybrid.ranks.leftovers import candidates, is_used
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
+_OF_MPI = re.compile(rf" {SHARED_MEMORY}/(mpich_shm|sm_segment|vader_segment)")
 _OF_LAUNCHERS = ("hydra", "mpiexec", "mpirun", "prte")  # MPICH's and Open MPI's
 _LEAVING = 4.0  # seconds that processes and files of an ended job may take to go
 _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
@@ -24,7 +28,8 @@ _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 
 class Job:
     """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…); `ignoring`: signals they ignore;
-    `launch`: the words before the command, where they are not those of mpirun."""
+    `launch`: the words before the command, where they are not those of mpirun; `holder`: the process in whose mount namespace it
+    is started (see `own_shared_memory`)."""
 
     def __init__(
         self,
@@ -34,10 +39,13 @@ class Job:
         limits: Mapping[str, int],
         ignoring: Sequence[int] = (),
         launch: Sequence[str] | None = None,
+        holder: int | None = None,
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self._holder = ranks, holder
         if launch is None:
             launch = mpirun(ranks) if ranks else []
+        if holder is not None:
+            launch = ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--", *launch]
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (until the trial is over)
         self.began, self._began_at = time.monotonic(), time.time() - _CLOCK
         self._process = subprocess.Popen(
@@ -85,6 +93,20 @@ class Job:
         self.rank_processes()
         return all(_is_of_launcher(process) for process in self._known if _is_running(process))
 
+    def starts_mpi(self) -> bool:
+        """Whether files that MPI makes for some rank may have names still, or are not made yet: until all ranks have started."""
+        workers = [processes[-1] for processes in self.rank_processes().values()]
+        return self.ranks > 1 and (len(workers) < self.ranks or not all(map(_has_started, workers)))
+
+    def may_be_of_others(self, left: Sequence[str]) -> bool:
+        """Whether all these may be what other jobs of this machine have left meanwhile."""
+        ours = ["process "] if self._holder is None else ["process ", self._shared_memory]
+        return not any(path.startswith(tuple(ours)) for path in left)
+
+    @property
+    def _shared_memory(self) -> str:
+        return f"/proc/{self._holder}/root{SHARED_MEMORY}" if self._holder else SHARED_MEMORY
+
     def remains(self) -> list[str]:
         """Processes and files that stay after its end, those of its launcher not counted. The processes are ended then."""
         deadline = time.monotonic() + _LEAVING
@@ -96,7 +118,7 @@ class Job:
     def _left(self) -> list[str]:
         running = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
         processes = [f"process {process}" for process in running]
-        files = sorted(path for path in candidates() if self._may_be_ours(path))
+        files = sorted(path for path in candidates(self._shared_memory) if self._may_be_ours(path))
         return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
 
     def _may_be_ours(self, path: Path) -> bool:
@@ -158,6 +180,31 @@ def _rank_of(process: int) -> int | None:
             if variable.startswith(_RANK_VARIABLES):
                 return int(variable.partition("=")[2])
     return None
+
+
+@contextmanager
+def own_shared_memory() -> Iterator[int | None]:
+    """A process whose mount namespace has a /dev/shm of its own, for jobs whose files are not to be taken for those of others.
+    None where this process may not make one."""
+    words = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs tmpfs {SHARED_MEMORY} && echo ready && exec sleep infinity"]
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        yield None
+        return
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            yield holder.pid if holder.stdout.readline() == "ready\n" else None
+        finally:
+            holder.kill()
+
+
+def _has_started(worker: int) -> bool:
+    """Whether MPI has its memory, and MPICH's has lost its name."""
+    with suppress(OSError):
+        maps = Path(f"/proc/{worker}/maps").read_text(errors="replace")
+        of_mpi = [line for line in maps.splitlines() if _OF_MPI.search(line)]
+        return bool(of_mpi) and not any("mpich_shm" in line and not line.endswith("(deleted)") for line in of_mpi)
+    return False
 
 
 def _is_of_launcher(process: int) -> bool:

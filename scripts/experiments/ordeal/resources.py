@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.nodes import network
-from experiments.ordeal.job import Job
+from experiments.ordeal.job import SHARED_MEMORY, Job
 from hybrid.ranks.launcher import mpirun
 
 _MIB = 1 << 20
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (of a namespace of its own)
 _DISK, _SHARED = 160, 420  # MiB: the matrices of a job fit, and not much more
 _MEMORY = (150, 500)  # MiB that a job may take: fewer than it would
 _GROUPS = Path("/sys/fs/cgroup")
@@ -47,7 +46,7 @@ def full_disk(ranks: int, folder: str, dice: random.Random) -> Iterator[Place]:
 @contextmanager
 def full_shared_memory(ranks: int, folder: str, dice: random.Random) -> Iterator[Place]:
     """The node's shared memory is filled by others."""
-    yield Place(_mounted(_SHARED_MEMORY, _SHARED, ranks), lambda job: _fill(job, _SHARED_MEMORY))
+    yield Place(_mounted(SHARED_MEMORY, _SHARED, ranks), lambda job: _fill(job, SHARED_MEMORY))
 
 
 @contextmanager

@@ -96,9 +96,15 @@ def _in(folder: str, command: Sequence[str]) -> list[str]:
 
 
 def trial(
-    number: int, dice: random.Random, most_ranks: int, usual: Mapping[Sequence[str], set[str]], resources: Sequence[str]
+    number: int,
+    dice: random.Random,
+    most_ranks: int,
+    usual: Mapping[Sequence[str], set[str]],
+    resources: Sequence[str],
+    holder: int | None,
 ) -> Line:
-    """The line of one trial. `usual`: what each command says when all is well; `resources`: those that can be taken away."""
+    """The line of one trial. `usual`: what each command says when all is well; `resources`: those that can be taken away;
+    `holder`: as for `Job`."""
     ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
     blow = dice.choice(blows(ranks, command, resources))
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
@@ -107,7 +113,8 @@ def trial(
         with started as place:
             environment = _ENVIRONMENT | (place.environment if place else {})
             limits = dict([blow.limit] if blow.limit else [])
-            job = Job(_in(folder, command), ranks, environment, limits, launch=place.launch if place else None)
+            launch = place.launch if place else None
+            job = Job(_in(folder, command), ranks, environment, limits, launch=launch, holder=holder)
             try:
                 return about | _struck(job, blow, place, dice, usual[command], watched=command is not LIBRARY)
             finally:
@@ -117,9 +124,9 @@ def trial(
 def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usual: set[str], *, watched: bool) -> dict[str, Any]:
     """`watched`: by supervisors."""
     at = dice.uniform(0, LATEST)
-    struck, young = (blow.signum is not None or place is not None) and not job.ended(at), False
+    struck, young, starts = (blow.signum is not None or place is not None) and not job.ended(at), False, False
     if struck:
-        processes = job.rank_processes()
+        processes, starts = job.rank_processes(), job.starts_mpi()
         # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
         young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, job.ranks)
         if place is not None:
@@ -127,7 +134,7 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
         else:
             _strike(job, blow, processes, dice, young=young)
     began = time.monotonic()
-    ended = job.ended(LIMIT)
+    ended = job.ended(LIMIT if blow.name != "asleep" else 2 * LIMIT)  # it has all of its work to do
     seconds = time.monotonic() - began
     launcher_hung = not ended and job.only_launcher_runs()
     left = job.remains()
@@ -146,7 +153,7 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
         "well": _well(blow, code, said, out, watched=watched) or young,
         "launcher_hung": launcher_hung,
         "left": left,
-        "apart": not watched or young or blow.kills_who_would_speak,
+        "apart": not watched or young or starts or blow.kills_who_would_speak or job.may_be_of_others(left),
     }
 
 
