@@ -117,7 +117,10 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
         ("on some ranks and not on others", lambda: hybrid.scatter(at_root, comm=comm, rows=8 if comm.rank == 0 else None)),
         ("want 9 rows together", lambda: hybrid.scatter(at_root, comm=comm, rows=9 if comm.rank == 0 else 0)),
         ("rows=-1 is no number", lambda: hybrid.scatter(at_root, comm=comm, rows=-1)),
-        ("and only numbers are distributed", lambda: hybrid.scatter(None if at_root is None else matrix.astype(object), comm=comm)),
+        (
+            "and only numbers are distributed",
+            lambda: hybrid.scatter(None if at_root is None else matrix.astype(object), comm=comm),
+        ),
         ("differ in their columns", lambda: hybrid.gather(hybrid.RowBlock(np.ones((2, 3 + (comm.rank == last)))), comm=comm)),
         (
             "differ in their columns",
