@@ -50,7 +50,7 @@ def test_as_many_products_at_a_time_as_have_room(copied, most_bytes, shared):
     stacks.multiply_on_gpu(GPU, np.swapaxes(a, 1, 2), b, c, most_bytes)
     np.testing.assert_allclose(c, np.swapaxes(a, 1, 2) @ b)
     assert sum(copied) == a.nbytes + b.nbytes
-    room = (1 << 20) * 7 // 8 if not most_bytes else most_bytes
+    room = most_bytes or (1 << 20) * 7 // 8
     at_once = (room - (b.nbytes if shared else 0)) // (2048 * (2 if shared else 3))
     assert max(copied) == max(2048 * min(100, at_once), b.nbytes if shared else 0)
 
