@@ -87,7 +87,8 @@ def multiply(
     dtype
         The type of the result; None: NumPy's for these operands. Products of integers are exact, and an element that the type
         does not hold is refused: `Overflow`. Others are computed in float32, or in float64 where an operand or the result needs
-        it (to which integers of 64 bits are rounded), and rounded to the result's type once.
+        it (to which integers of 64 bits are rounded), and rounded to the result's type once. Two operands of float16, or of
+        bfloat16, are multiplied as they are where GPUs can, with sums in float32.
     kernel
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
         the environment (HYBRID_KERNEL for this one), and to the defaults.

@@ -20,8 +20,10 @@ __device__ Word word_of(const T& element)
 {
     if constexpr (sizeof(T) == sizeof(Word))
         return reinterpret_cast<const Word&>(element);
-    else
+    else if constexpr (sizeof(T) == sizeof(unsigned))
         return reinterpret_cast<const unsigned&>(element);
+    else
+        return element.bits;
 }
 
 template <int LANES, typename Number>
@@ -37,8 +39,9 @@ constexpr int WEIGHTED_ROWS = 32;
 
 // One warp for SPAN columns of a row. For each group of GROUP columns the sum of x[j]·m[i,j] and of its squares; with GROUP = 0
 // only the sum of m[i,j]² over all columns is added to squares[i,0]. For the row the largest magnitude, and its checksum, both 0
-// before. That is the sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits: words of 64 bits
-// are added, whatever they hold. In one row of 32 each element has a weight, so that exchanged columns are found, too.
+// before. That is the sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits, and elements of 16
+// bits by 0, 16, 32 and 48: words of 64 bits are added, whatever they hold. In one row of 32 each element has a weight, so that
+// exchanged columns are found, too; a weight is odd, but shifted likewise.
 template <typename T, int GROUP>
 __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const Word> weights, Matrix<double> sums,
                          Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums)
@@ -63,13 +66,13 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
         for (int i = 0; i < AT_ONCE; ++i) {  // all loads before any sum
             int column = offset + LANES * i;
             bool inside = column < left;
-            elements[i] = inside ? line[from + column] : T(0);
+            elements[i] = inside ? line[from + column] : T{};
             factor[i] = GROUP && inside ? factors[from + column] : 1.0;
             weight[i] = inside ? weights_of_columns[from + column] : 0;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            checksum += (weighted ? weight[i] : weight[i] & 1 ? 1 : Word(1) << 32) * word_of(elements[i]);
+            checksum += (weighted ? weight[i] : weight[i] & -weight[i]) * word_of(elements[i]);
             double value = widened(elements[i]), term = GROUP ? value * factor[i] : value;
             peak = value == rint(value) ? max(peak, fabs(value)) : NOT_INTEGRAL;
             sum += term;

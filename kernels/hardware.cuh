@@ -2,6 +2,17 @@
 // Wrappers of PTX instructions that CUDA C++ has no functions for. In the emulation on a CPU twins.h has the same functions.
 #pragma once
 
+// Elements of 16 bits: kernels only move them, and the matrix units know what they stand for.
+struct Float16 {
+    static constexpr int EXPONENT_BITS = 5;
+    unsigned short bits;
+};
+
+struct Bfloat16 {
+    static constexpr int EXPONENT_BITS = 8;
+    unsigned short bits;
+};
+
 #ifdef CUDA_ON_CPU
 #include "twins.h"
 #else
@@ -24,6 +35,15 @@ __device__ __forceinline__ double widened(float x)
 }
 
 __device__ __forceinline__ double widened(double x) { return x; }
+
+__device__ __forceinline__ double widened(Float16 x)
+{
+    double y;
+    asm("cvt.f64.f16 %0, %1;" : "=d"(y) : "h"(x.bits));
+    return y;
+}
+
+__device__ __forceinline__ double widened(Bfloat16 x) { return widened(__uint_as_float(static_cast<unsigned>(x.bits) << 16)); }
 
 template <typename T>
 __device__ __forceinline__ T rounded(double x)
@@ -105,6 +125,37 @@ __device__ __forceinline__ void load_matrices(unsigned (&r)[4], const void* shar
                  : "r"(from)
                  : "memory");
 }
+
+// The same with each matrix transposed, as of elements of 16 bits: a lane gets of each those of rows 2·(lane % 4) and
+// 2·(lane % 4) + 1 in column lane / 4.
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const void* shared)
+{
+    unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+// On the matrix units: a warp's d (16×8) += a (16×16) · b (16×8), products of elements of 16 bits and sums in float. Lane (g, t)
+// has of a the columns 2t and 2t+1 of rows g and g+8, then those 8 to the right; of b the rows 2t and 2t+1 of column g, then those
+// 8 below; d(g, 2t), d(g, 2t+1), d(g+8, 2t), d(g+8, 2t+1).
+#define MMA_OF_HALVES(TYPES)                                           \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPES        \
+                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                 "{%0, %1, %2, %3};"                                   \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
+template <typename T>
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+    if constexpr (T::EXPONENT_BITS == Bfloat16::EXPONENT_BITS)
+        MMA_OF_HALVES("bf16.bf16");
+    else
+        MMA_OF_HALVES("f16.f16");
+}
+#undef MMA_OF_HALVES
 
 // On the matrix units: a warp's d (16×8) += a (16×32) · b (32×8), of signed or unsigned bytes. Lane (g, t) has of a the columns
 // 4t to 4t+3 of rows g and g+8, then those 16 to the right; of b the rows 4t to 4t+3 of column g, then those 16 below; d(g, 2t),

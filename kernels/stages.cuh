@@ -55,6 +55,26 @@ struct Ring {
     }
 };
 
+// An asynchronous copy of BYTES, of which the first `valid` are read and zeros fill the rest. cp.async copies no fewer than four
+// bytes: elements of two whose rows are not aligned to four go through a register, when this is called.
+template <int BYTES>
+__device__ __forceinline__ void copy_piece(void* shared, const void* global, int valid)
+{
+    if constexpr (BYTES == 2)
+        *static_cast<unsigned short*>(shared) = valid ? *static_cast<const unsigned short*>(global) : 0;
+    else
+        copy_async<BYTES>(shared, global, valid);
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_piece(void* shared, const void* global)
+{
+    if constexpr (BYTES == 2)
+        *static_cast<unsigned short*>(shared) = *static_cast<const unsigned short*>(global);
+    else
+        copy_async<BYTES>(shared, global);
+}
+
 enum class Along { COLUMNS, ROWS };  // where k runs in the matrix, and so where the next tile is: to the right (A) or below (B)
 
 // One thread's part in copying the tiles along k of one matrix to shared memory, WIDTH elements at a time. In one pass the
@@ -102,9 +122,10 @@ public:
         T* tile = to[0] - Tile::offset(row, column);
         int rows = K == Along::COLUMNS ? extent : remaining - row, columns = K == Along::COLUMNS ? remaining - column : extent;
         int valid_bytes = max(min(columns, WIDTH), 0) * static_cast<int>(sizeof(T));
-#pragma unroll 1
+        constexpr int TOGETHER = WIDTH * sizeof(T) == 2 ? 16 : 1;  // what goes through registers is waited for
+#pragma unroll TOGETHER
         for (int i = 0; i < PASSES; ++i)
-            copy_async<WIDTH * sizeof(T)>(tile + Tile::offset(row + i * ROWS_PER_PASS, column), from + i * pass_step,
+            copy_piece<WIDTH * sizeof(T)>(tile + Tile::offset(row + i * ROWS_PER_PASS, column), from + i * pass_step,
                                           i * ROWS_PER_PASS < rows ? valid_bytes : 0);
     }
 
@@ -114,7 +135,7 @@ public:
     {
         bool inside = K == Along::COLUMNS ? i * ROWS_PER_PASS < extent : extent > 0;
         if (wanted && inside)
-            copy_async<WIDTH * sizeof(T)>(to[i % PHASES] + i / PHASES * PHASES * ROWS_PER_PASS * Tile::ROW_STRIDE, from);
+            copy_piece<WIDTH * sizeof(T)>(to[i % PHASES] + i / PHASES * PHASES * ROWS_PER_PASS * Tile::ROW_STRIDE, from);
         from += pass_step;
     }
 

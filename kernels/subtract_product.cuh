@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
             Size row = top + thread / DEEP + i * (THREADS / DEEP), k = inner + thread % DEEP;
-            next_a[i] = a.holds(row, k) ? a(row, k) : T(0);
+            next_a[i] = a.holds(row, k) ? a(row, k) : T{};
         }
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {

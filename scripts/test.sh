@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# usage: bash scripts/test.sh [--all | --one-in N] [--ranks "0 2 4"] [pytest argument…]
-# Sets up what is missing and runs the tests: on all cores what needs no mpirun (0 ranks), then those marked mpi on 2 and on 4
-# ranks. --all: every case of the large tables, 0 to 4 ranks, and, as root where Slurm is installed, a cluster ("slurm").
-# --one-in N: of the large tables' cases that only --all runs one in N, others each time.
-# The last lines count what was not tested, by reason.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+usage() {
+    cat <<'END'
+usage: bash scripts/test.sh [--all | --one-in N] [--ranks "0 2 4"] [pytest argument…]
+
+Sets up what is missing and runs the tests: on all cores what needs no mpirun (0 ranks), then those marked mpi on 2 and on 4
+ranks. --all: every case of the large tables, 0 to 4 ranks, and, as root where Slurm is installed, a cluster ("slurm").
+--one-in N: of the large tables' cases that only --all runs one in N, others each time.
+The last lines count what was not tested, by reason.
+END
+}
 
 SECONDS_ALONE=3600
 SECONDS_WITH_MPI=600
@@ -66,6 +72,7 @@ run_cluster_tests() {
 read_arguments() {
     while (($#)); do
         case $1 in
+            -h | --help) usage && exit ;;
             --all) RANKS=(0 1 2 3 4 slurm) ARGUMENTS+=(--all) && shift ;;
             --ranks) read -ra RANKS <<<"${2-}" && shift $(($# > 1 ? 2 : 1)) ;;
             -m) CHOSEN=1 MARKED=" and (${2-})" && shift $(($# > 1 ? 2 : 1)) ;;

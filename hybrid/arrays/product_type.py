@@ -16,6 +16,7 @@ from hybrid.errors import UsageError
 # The results, and of which real numbers each is computed at least: those of 16 bits are rounded from sums of 32.
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
+_SHORT = ("float16", "bfloat16")
 _REAL_PARTS = _FLOATS | _COMPLEX
 
 
@@ -25,7 +26,8 @@ class ProductType:
 
     `computed`: of the real product that gives C. `result`: of C. `complex_a`: in that product's A the real and imaginary parts of
     A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and C, so that its m is. `exact`:
-    of integers, none of which may be rounded or wrapped (see hybrid.arrays.integers).
+    of integers, none of which may be rounded or wrapped (see hybrid.arrays.integers). `short_operands`: the type of A and B where
+    both are of the same one of 16 bits, which some devices multiply as they are; else "".
     """
 
     computed: str
@@ -33,6 +35,7 @@ class ProductType:
     complex_a: bool = False
     complex_b: bool = False
     exact: bool = False
+    short_operands: str = ""
 
     @property
     def item_size(self) -> int:
@@ -114,7 +117,8 @@ def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
     if computed.name not in _REAL_PARTS or result not in _REAL_PARTS or (complex_b and result not in _COMPLEX):
         lost = "it would lose more than rounding"
         raise UsageError(f"a product of {_types(a, b)} cannot have dtype {result}: {lost}; convert the operands with .astype")
-    return ProductType(_REAL_PARTS[computed.name], result, complex_a, complex_b)
+    short = a.name if a == b and a.isnative and a.name in _SHORT and _REAL_PARTS[computed.name] == "float32" else ""
+    return ProductType(_REAL_PARTS[computed.name], result, complex_a, complex_b, short_operands=short)
 
 
 def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:

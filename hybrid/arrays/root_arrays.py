@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,10 +38,12 @@ class RootMatrices:
         a, b, types, problem = given.a, given.b, given.types, given.problem
         more: dict[str, Any] = {"bytes_beside": given.bytes_beside, "finishes": given.finishes}
         if on_gpu(a):  # B is, too
-            return cls(a.shape, b.shape, types, [None] * 3, problem.bytes_of_matrices, on_gpu=True, **more)
+            types = replace(types, short_operands="")  # they are converted where they lie
+            there = problem.with_operands("").bytes_of_matrices
+            return cls(a.shape, b.shape, types, [None] * 3, there, on_gpu=True, **more)
         primes = given.exact.products if given.exact is not None else (0,)
         sources, c = given.sources(prime=primes[0]), given.real_out
-        in_place = [source.in_place(types.computed) for source in sources]
+        in_place = [source.in_place(problem.operand_dtype) for source in sources]
         locations = [shared.location_of(array) for array in (*in_place, c)]
         allocated_bytes = sum(array.nbytes for array in in_place if array is not None)
         derived = sum(problem.bytes(*source.shape) for source in sources if isinstance(source, DerivedMatrix))
@@ -60,7 +62,7 @@ class RootMatrices:
     @cached_property
     def problem(self) -> Problem:
         """The real product that gives C."""
-        return self.types.problem(self.shape_a[0], *self.shape_b)
+        return self.types.problem(self.shape_a[0], *self.shape_b).with_operands(self.types.short_operands)
 
 
 def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:

@@ -75,7 +75,7 @@ class RootOperands:
     @cached_property
     def problem(self) -> Problem:
         """The real product that gives C."""
-        return self.types.problem(self.a.shape[0], *self.b.shape)
+        return self.types.problem(self.a.shape[0], *self.b.shape).with_operands(self.types.short_operands)
 
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
         """A and B of the real product, from arrays in host memory; several threads make what other nodes get of them."""

@@ -15,6 +15,7 @@ from hybrid.core.spans import Span
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.host.matrix_file import open_matrix
 from hybrid.host.row_copy import copy_rows
+from hybrid.kernels.elements import elements_of, storage
 from hybrid.ranks.heartbeat import busy
 
 
@@ -28,7 +29,7 @@ class MatrixSource(Protocol):
         """Write these rows into `into`, converted to its type; `progress` gets the number of rows done so far."""
 
     def in_place(self, dtype: str) -> np.ndarray | None:
-        """The array itself, if it can be multiplied without converting or copying it first."""
+        """The array itself, of bfloat16 as its bits, if it can be multiplied without converting or copying it first."""
 
 
 class GeneratedMatrix:
@@ -116,7 +117,8 @@ class RootMatrix:
         self._array = array
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        copy_rows(into, self.array[rows.slice], threads)
+        part = self.array[rows.slice]
+        copy_rows(into, elements_of(part) if into.dtype == storage("bfloat16") else part, threads)
         progress(len(rows))
 
     def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
@@ -125,9 +127,9 @@ class RootMatrix:
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         array = self._array
-        if array is None or array.dtype != dtype or not array.dtype.isnative or not array.flags.c_contiguous:
+        if array is None or array.dtype.name != dtype or not array.dtype.isnative or not array.flags.c_contiguous:
             return None
-        return array if on_gpu(array) or array.flags.aligned else None
+        return elements_of(array) if on_gpu(array) or array.flags.aligned else None
 
     def in_place_for_blas(self, dtype: str) -> np.ndarray | None:
         """As `in_place`, on the host; also a matrix whose columns lie in memory as rows usually do, such as the transpose of one:

@@ -162,8 +162,9 @@ class Trials:
         right = [number for number, case in enumerate(cases) if case.is_right]
         runs = self._launched(libraries, [tasks[number] for number in right], "requests", ORDERS[:1])
         for number, (_, found) in zip(right, runs, strict=True):
-            sites = tuple(Site(**each) for outcome in found for each in outcome["sites"])
-            branches = tuple(Branch(**each) for outcome in found for each in outcome["branches"])
+            counted = [outcome for outcome in found if not outcome["wrong"]]
+            sites = tuple(Site(**each) for outcome in counted for each in outcome["sites"])
+            branches = tuple(Branch(**each) for outcome in counted for each in outcome["branches"])
             cases[number] = replace(cases[number], sites=sites, branches=branches)
         return tuple(cases)
 
@@ -180,7 +181,7 @@ class Trials:
 
 
 def _built(source: Path, checks: str) -> str:
-    return str(build(source, [ENTRY], checks=checks, poison_locals=True))
+    return str(build(source, [ENTRY], checks=checks, poison_locals=True, limited=True))
 
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Exercises: a statement, a file to begin with, hints, and what a solution must do on shapes that are not told."""
+"""Exercises: a statement, a file to begin with, hints, and what a solution must do on shapes that are drawn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybrid.classroom import shapes
 from hybrid.classroom.examination import Case, Sizes
 from hybrid.emulation.requests import SHARED
 from hybrid.errors import UsageError
@@ -32,8 +33,10 @@ class Exercise:
     title: str
     statement: str
     hints: tuple[str, ...]
-    shapes: tuple[Sizes, ...]
     demands: tuple[Demand, ...] = ()
+    tile: Sizes = (16, 16, 16)  # of which the first shape has whole ones
+    tiny: bool = False  # it is also tried on less than a tile
+    vector: bool = False  # m is 1
     of_ranks: bool = False  # a Python program of MPI, judged by rank_exercise, and not a kernel
 
     @property
@@ -43,6 +46,12 @@ class Exercise:
     @property
     def file_name(self) -> str:
         return f"{self.name}{'.py' if self.of_ranks else '.cu'}"
+
+    def shapes(self, seed: int) -> tuple[Sizes, ...]:
+        """On which a solution is tried."""
+        if self.of_ranks:
+            return shapes.of_ranks(seed)
+        return shapes.of_kernel(self.tile, seed, tiny=self.tiny, vector=self.vector)
 
     def judged(self, cases: tuple[Case, ...]) -> list[Part]:
         """Of each part what it is, the points it got, and those there are."""
@@ -100,14 +109,13 @@ EXERCISES = (
         "One thread an element",
         "Each thread computes one element of C. There are as many threads as whole blocks need, so some have nothing to do.",
         ("The row comes from y, the column from x: blockIdx * blockDim + threadIdx.", "A thread beyond C must not touch memory."),
-        ((32, 48, 16), (37, 19, 41), (1, 1, 1)),
+        tiny=True,
     ),
     Exercise(
         "row",
         "One thread a row",
         "Each thread computes one row of C: PMPP, chapter 3, exercise 1a.",
         ("There is one index: the row.", "Three loops would be the CPU's program. Which one is gone?"),
-        ((64, 16, 24), (37, 19, 41)),
     ),
     Exercise(
         "column",
@@ -115,22 +123,21 @@ EXERCISES = (
         "Each thread computes one column of C: PMPP, chapter 3, exercise 1b. Look at the sectors: which of the two, a thread "
         "a row or a thread a column, loads memory better, and why?",
         ("There is one index: the column.", "Threads of a warp have neighbouring columns, and so do the elements of a row."),
-        ((24, 16, 64), (37, 19, 41)),
         (_COALESCED,),
+        tile=(8, 16, 32),
     ),
     Exercise(
         "vector",
         "A matrix times a vector",
         "B and C have a single column: PMPP, chapter 3, exercise 2. Each thread computes one element of C.",
         ("m is 1, and need not be used.", "The row of A that a thread reads begins at row * l."),
-        ((64, 32, 1), (37, 19, 1)),
+        vector=True,
     ),
     Exercise(
         "barriers",
         "Two barriers are missing",
         "The tiled kernel of the lecture, from which somebody has removed both __syncthreads(). Put them back.",
         ("When may a thread read what others have stored?", "When may a thread overwrite what others still read?"),
-        ((32, 48, 32), (37, 19, 41)),
     ),
     Exercise(
         "edges",
@@ -140,7 +147,7 @@ EXERCISES = (
             "What should a tile hold where the matrix has ended, so that the sum does not change?",
             "No thread may leave before the last barrier. How many tiles along k are there, if the last is not whole?",
         ),
-        ((37, 19, 41), (32, 48, 32), (3, 7, 2)),
+        tiny=True,
     ),
     Exercise(
         "tiles",
@@ -151,7 +158,6 @@ EXERCISES = (
             "A block goes along a row of tiles of A and a column of tiles of B.",
             "Each thread loads one element of each tile, then waits, then adds 16 products, then waits.",
         ),
-        ((32, 64, 48), (37, 19, 41)),
         (_loads_at_most(2 / 16), _SHARED),
     ),
     Exercise(
@@ -163,7 +169,6 @@ EXERCISES = (
             "The rows of a tile lie as far apart as those of the matrix that it is a part of.",
             "The tile begins BLOCK_SIZE rows and columns further for each tile before it.",
         ),
-        ((32, 64, 48), (37, 19, 41)),
         (_loads_at_most(2 / 16),),
     ),
     Exercise(
@@ -171,8 +176,8 @@ EXERCISES = (
         "Neighbours in a warp",
         "This kernel is right, but the threads of a warp go down a column of C. Let them go along a row.",
         ("Threads of a warp differ in threadIdx.x first.", "Neighbours in memory are neighbours in a row."),
-        ((32, 32, 64), (37, 19, 41)),
         (_COALESCED,),
+        tile=(32, 32, 32),
     ),
     Exercise(
         "conflicts",
@@ -183,8 +188,8 @@ EXERCISES = (
             "Bank = word number modulo 32. How far apart are neighbours of a column?",
             "A row may be longer than what is used of it.",
         ),
-        ((64, 64, 64), (37, 19, 41)),
         (_NO_CONFLICTS, _loads_at_most(2 / 32)),
+        tile=(32, 32, 32),
     ),
     Exercise(
         "registers",
@@ -195,8 +200,8 @@ EXERCISES = (
             "Each thread loads four elements of each tile.",
             "Two values of A's column and two of B's row, kept in variables, make four products.",
         ),
-        ((64, 64, 64), (37, 19, 41)),
         (_loads_at_most(2 / 32), _SHARED),
+        tile=(32, 32, 32),
     ),
     Exercise(
         "ranks",
@@ -208,7 +213,6 @@ EXERCISES = (
             "comm.bcast gives everybody what rank 0 has; comm.scatter gives each rank one part of a list; comm.gather collects.",
             "numpy.array_split cuts rows into as equal parts as can be, also where there are fewer rows than ranks.",
         ),
-        ((24, 16, 8), (7, 5, 9), (2, 3, 4)),
         of_ranks=True,
     ),
 )

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.trial import Task
+from hybrid.classroom.elements import compared, decoded, operands
+from hybrid.classroom.trial import Outcome, Task
 from hybrid.emulation.child import Ended, run_child
 
 _CHILD = "hybrid.classroom.trial"
@@ -22,34 +25,49 @@ def launched(groups: Sequence[Sequence[Task]], checks: str, seconds: float) -> l
     """Of each group of launches on one shape how it ended, and outcomes: fewer where a launch ended its process.
 
     `seconds`: that each launch may take. The status of a group is None where one took longer.
+    C is compared here, and only lines with a new child's secret mark count: what a kernel writes and then ends its process with
+    is no outcome.
     Starting a process takes longer than most launches. So groups share one, but none comes after a group in which a fault was
     found, which may have harmed the process: see `main` of trial.py.
     """
     runs: list[Run] = []
     while len(runs) < len(groups):
         pending = groups[len(runs) :]
-        tasks = [asdict(task) for group in pending for task in group]
-        ended = run_child(_CHILD, tasks, checks, (seconds + 1) * len(tasks) + _START, limited=True)
+        mark = secrets.token_hex(16)
+        tasks = [asdict(replace(task, mark=mark)) for group in pending for task in group]
+        libraries = [Path(library) for library in dict.fromkeys(task["shared_object"] for task in tasks)]
+        ended = run_child(_CHILD, tasks, checks, (seconds + 1) * len(tasks) + _START, limited=True, reads=libraries)
         if ended.status == -signal.SIGALRM:  # sent by the child's own clock
             ended = Ended(ended.out, ended.err, None)
-        runs += _by_group(ended, list(map(len, pending)))
+        runs += _by_group(ended, pending, mark)
     return runs
 
 
-def _by_group(ended: Ended, sizes: Sequence[int]) -> Iterator[Run]:
-    """What a child of groups of these sizes wrote on each that it has begun; on the first in any case."""
-    lines = [line for line in ended.out.splitlines() if line.startswith(('{"places"', '{"outcome"'))]
-    for number, size in enumerate(sizes):
+def _by_group(ended: Ended, groups: Sequence[Sequence[Task]], mark: str) -> Iterator[Run]:
+    """What a child of these groups wrote on each that it has begun; on the first in any case."""
+    lines = [text for marked, _, text in (line.partition(" ") for line in ended.out.splitlines()) if marked == mark]
+    for number, group in enumerate(groups):
         of_group: list[str] = []
         outcomes: list[dict[str, Any]] = []
-        while lines and len(outcomes) < size:
+        while lines and len(outcomes) < len(group):
             of_group.append(lines.pop(0))
             line = json.loads(of_group[-1])
             if "outcome" in line:
-                outcomes.append(line["outcome"])
+                outcomes.append(_judged(group[len(outcomes)], line["outcome"]))
         if number and not of_group:
             return
-        is_complete = len(outcomes) == size
+        is_complete = len(outcomes) == len(group)
         yield Ended("\n".join(of_group), ended.err, 0 if is_complete else ended.status), outcomes
         if not is_complete:
             return
+
+
+def _judged(task: Task, outcome: dict[str, Any]) -> dict[str, Any]:
+    """With what is wrong with the C that was handed over."""
+    if outcome["stopped"] or task.checks == "trace":
+        return outcome
+    try:
+        c = decoded(outcome["c"], task.sizes, task.dtype)
+    except ValueError:
+        return asdict(Outcome("report", "its process reported what is no C of this shape"))
+    return {**outcome, "c": "", **asdict(compared(c, *operands(task.sizes, task.dtype, task.seed)))}

@@ -102,5 +102,5 @@ def ran(
     sources = {path.name: text.split("\n") for path, (_, text) in texts.found.items()}
     with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
         program, warnings = whole_program.built(Path(folder, name), text, dict(others), flags)
-        outcomes = whole_program.run(program, str(file.path), arguments, seconds, show, started)
+        outcomes = whole_program.run(program, file.path, arguments, seconds, show, started)
         return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])

@@ -9,13 +9,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from hybrid.classroom.elements import compared, decoded, operands
+from hybrid.classroom.examination import Sizes
 from hybrid.classroom.exercise import Exercise, Part
+from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.text import counted
-from hybrid.emulation.child import limits
+from hybrid.emulation.child import python_environment
+from hybrid.emulation.confined import Bounds, confined, installed_with
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
 
@@ -24,25 +30,36 @@ _RIGHT_POINTS, _SHARED_POINTS = 6, 4
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """On one shape. `rows`: that each rank has multiplied; `why`: what is wrong with C at rank 0, if anything."""
+
+    sizes: Sizes
+    rows: tuple[int, ...]
+    why: str
+
+    def __str__(self) -> str:
+        return "×".join(map(str, self.sizes))
+
+
+@dataclass(frozen=True)
 class Try:
     """On so many ranks: an outcome for each shape, or why there is none."""
 
     ranks: int
-    outcomes: tuple[dict[str, Any], ...]
+    outcomes: tuple[Outcome, ...]
     why: str
     has_no_end: bool = False
 
     @property
     def faults(self) -> list[str]:
-        faults = [f"{'×'.join(map(str, each['sizes']))}: {each['why']}" for each in self.outcomes if each["why"]]
+        faults = [f"{each}: {each.why}" for each in self.outcomes if each.why]
         return [*faults, self.why] if self.why else faults
 
     @property
     def is_shared(self) -> bool:
         """Whether no rank multiplies more rows than it must, and all are multiplied once."""
         return not self.why and all(
-            sum(each["rows"]) == each["sizes"][0] and max(each["rows"]) <= -(-each["sizes"][0] // self.ranks)
-            for each in self.outcomes
+            sum(each.rows) == each.sizes[0] and max(each.rows) <= -(-each.sizes[0] // self.ranks) for each in self.outcomes
         )
 
 
@@ -56,7 +73,7 @@ def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
     tries: list[Try] = []
     try:
         for ranks in _RANKS:
-            tries.append(_on(ranks, exercise, path, seconds, seed))
+            tries.append(_on(ranks, exercise.shapes(seed), path, seconds, seed))
             if tries[-1].has_no_end:
                 break
         return tries
@@ -68,7 +85,7 @@ def told(tries: list[Try]) -> list[str]:
     """The lines: rows that each rank has multiplied, and what is wrong."""
     lines = []
     for each in tries:
-        rows = [f"{'×'.join(map(str, one['sizes']))}: rows {', '.join(map(str, one['rows']))}" for one in each.outcomes]
+        rows = [f"{one}: rows {', '.join(map(str, one.rows))}" for one in each.outcomes]
         lines.append(f"{counted(each.ranks, 'rank')}  {'; '.join(rows)}")
         lines += [f"  * {fault}" for fault in each.faults]
     if tries[-1].has_no_end and tries[-1].ranks != _RANKS[-1]:
@@ -86,22 +103,13 @@ def judged(tries: list[Try]) -> list[Part]:
     ]
 
 
-def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> Try:
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-        results = Path(folder, "results.jsonl")
-        shapes = [",".join(map(str, sizes)) for sizes in exercise.shapes]
-        # mpi4py's runner ends all ranks when one of them raises.
-        program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_trial", path, str(results), str(seed), *shapes]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-        process = subprocess.Popen(  # noqa: S603
-            [*mpirun(ranks), *program],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=limits(seconds, ranks=True),
-        )
+def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int) -> Try:
+    """Its processes see a copy of the file, in a folder that is all they may write to."""
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+        results, copy = Path(folder, "results.jsonl"), Path(folder, "solution", Path(path).name)
+        copy.parent.mkdir()  # since Python looks for modules beside the results
+        copy.write_bytes(Path(path).read_bytes())
+        process = _started(mpirun(ranks), copy, results, shapes, seconds, seed)
         has_no_end = False
         try:
             out, why = process.communicate(timeout=seconds)[0].decode(errors="replace"), ""
@@ -112,8 +120,58 @@ def _on(ranks: int, exercise: Exercise, path: str, seconds: int, seed: int) -> T
             _end(process)
         if not why and process.returncode:
             why = _cause(out)
-        lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-        return Try(ranks, tuple(map(json.loads, lines)), why, has_no_end)
+        is_own = results.is_file() and not results.is_symlink()
+        lines = results.read_text(encoding="utf-8", errors="replace").splitlines() if is_own else []
+    outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, shapes, strict=False))
+    if not why and len(outcomes) < len(shapes):
+        unanswered = "×".join(map(str, shapes[len(outcomes)]))
+        why = f"{unanswered}: the program ended before multiply had returned on every rank, with exit status 0"
+    return Try(ranks, outcomes, why, has_no_end)
+
+
+def _started(
+    launcher: Sequence[str], file: Path, results: Path, shapes: Sequence[Sizes], seconds: int, seed: int
+) -> subprocess.Popen[bytes]:
+    folder = results.parent
+    # mpi4py's runner ends all ranks when one of them raises.
+    program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_trial", str(file), results.name, str(seed)]
+    with confined(Bounds(seconds, folder, installed_with(launcher[0]), ranks=True)) as confine:
+        return subprocess.Popen(  # noqa: S603
+            [*launcher, *program, *(",".join(map(str, sizes)) for sizes in shapes)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**python_environment(), "TMPDIR": str(folder)},
+            start_new_session=True,
+            preexec_fn=confine,
+        )
+
+
+def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
+    """What rank 0 wrote, of which nothing is believed: a student's code can write there, too."""
+    try:
+        told = json.loads(line)
+        rows = tuple(int(each) for each in told["rows"])
+        if tuple(told["sizes"]) != sizes or len(rows) != ranks:
+            raise ValueError
+        shape = told["shape"] if told["shape"] is None else tuple(map(int, told["shape"]))
+        right_shape = (sizes[0], sizes[2])
+        c = decoded(told["c"], sizes, DTYPE) if shape == right_shape else None
+    except (ValueError, TypeError, KeyError):
+        return Outcome(sizes, (0,) * ranks, "what came from rank 0 is no result of multiply")
+    return Outcome(sizes, rows, _fault(shape, right_shape, c, *operands(sizes, DTYPE, seed)))
+
+
+def _fault(shape: tuple[int, ...] | None, right: tuple[int, int], c: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> str:
+    """What is wrong with C at rank 0, if anything."""
+    if shape is None:
+        return "rank 0 returns None"
+    if c is None:
+        return f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right))}"
+    wrong = compared(c, a, b).wrong
+    row, column = divmod(wrong[0], right[1]) if wrong else (0, 0)
+    return f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]" if wrong else ""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

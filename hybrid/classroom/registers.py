@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.emulation.compiler_limits import run_limited
+from hybrid.emulation.errors import EmulationError
+from hybrid.errors import one_line
 from hybrid.kernels.resources import Resources, resources_in
 
 # Since here a thread has up to 255 registers and addresses of 64 bits, so that GPUs of other capabilities need about as many.
@@ -41,9 +44,12 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
         refers = f"\nvoid* lab_reference() {{ return reinterpret_cast<void*>(&{instance}); }}\n"
         source.write_bytes(file.path.read_bytes() + refers.encode())
         command = [nvcc, "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v", "-w", "-I", str(file.path.parent)]
-        done = subprocess.run(  # noqa: S603
-            [*command, "-o", str(Path(folder, "cubin")), str(source)], capture_output=True, text=True, errors="replace"
-        )
+        try:
+            done = run_limited(
+                "the kernel", [*command, "-o", str(Path(folder, "cubin")), str(source)], {**os.environ, "TMPDIR": folder}
+            )
+        except EmulationError as error:
+            return Taken(None, f"not known: {one_line(error)}")
     found = [] if done.returncode else _of_instance(done.stderr, kernel.name, instance)
     if len(found) != 1:
         return Taken(None, f"not known: nvcc does not compile it for sm_{architecture}")

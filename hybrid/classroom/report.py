@@ -102,6 +102,15 @@ def findings(case: Case, c: str) -> list[str]:
     return found
 
 
+def first_finding(examination: Examination) -> str:
+    """In a line: a shape on which it is wrong, and why; "" where there is none."""
+    c = examination.meaning.names(examination.kernel)[2]
+    for case in examination.cases:
+        if not case.is_right:
+            return ": ".join(["×".join(map(str, case.sizes)), *findings(case, c)[:1]])
+    return ""
+
+
 def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None) -> dict[str, Any]:
     """For a JSON line."""
     c = examination.meaning.names(examination.kernel)[2]

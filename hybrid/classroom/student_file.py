@@ -151,6 +151,9 @@ def text_of(path: str) -> str:
     """UsageError where there is no such file, or none of text."""
     file = Path(path)
     try:
+        if file.exists() and not file.is_file():
+            what = "a folder" if file.is_dir() else "a pipe, a device or a socket"
+            raise UsageError(f"{path} cannot be read: it is {what}, and no file")
         content = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: MIT
 """Runs a student's kernel once for each of its tasks: `python -m hybrid.classroom.trial` is a child process, which may crash or
-hang. It reads the tasks from standard input and prints a line of JSON for each."""
+hang. It reads the tasks from standard input and prints a line for each: the task's mark, and JSON.
+
+Whether C is right is not said here, where the student's code could say so itself, but by the process that reads these lines.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
+from hybrid.classroom.elements import compared, encoded, operands
 from hybrid.classroom.wrapper import ENTRY
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.errors import EmulationError
@@ -27,9 +30,6 @@ from hybrid.emulation.trace import Access
 from hybrid.errors import one_line
 
 UNTOUCHED = -7.0  # around C: no sum of products of positive numbers
-_EXACT = {"float32": 2**24, "float64": 2**53}  # up to here every integer is a number of the type
-_LARGEST = {"float32": 99, "float64": 1 << 20}  # in float64 sums are beyond float32
-_FRACTION = 8  # elements are multiples of 1/8: a sum in an int is wrong
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Task:
     seconds: float  # that it may take
     names: tuple[str, str, str]  # of A, B and C in the kernel
     file_name: str
+    mark: str = ""  # with which its lines begin: what the kernel writes does not have it
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Outcome:
 
     stopped: str = ""  # the kind of what the runtime refused, and
     why: str = ""  # its words
+    c: str = ""  # all elements, encoded; the four that follow are known only to the process that compares them
     wrong: tuple[int, ...] = ()
     first_wrong: tuple[float, float] | None = None  # what it is, and what is right
     nan: int = 0
@@ -66,71 +68,65 @@ class Outcome:
     ] = ()  # memory beside a matrix that was written: the matrix, and the element's number from its first
     loads: tuple[float, float] = (0.0, 0.0)  # of elements of A and of B
     stores: float = 0.0
-    digest: str = ""  # of C
+    digest: str = ""
     sites: tuple[Site, ...] = ()  # how lines of the file use memory
     branches: tuple[Branch, ...] = ()  # and where lanes of its warps part
     accesses: tuple[Access, ...] = ()  # in their order
 
-    @property
-    def is_clean(self) -> bool:
-        """Nothing was found, so that the process is as it was before."""
-        return not (self.stopped or self.wrong or self.outside)
 
+def carried_out(task: Task, tell: Callable[[str, Mapping[str, Any]], None]) -> tuple[Outcome, bool]:
+    """The outcome, and whether nothing was found, so that the process is as it was before.
 
-def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcome:
-    """`tell` is told where the matrices are, before the kernel runs."""
+    `tell` is told where the matrices are, before the kernel runs.
+    """
     n, l, m = task.sizes
-    random = np.random.default_rng([task.seed, n, l, m])
-    most = min(_LARGEST[task.dtype], math.isqrt(_EXACT[task.dtype] // max(1, l)))
+    before = operands(task.sizes, task.dtype, task.seed)
     a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
     c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
-    for operand in (a, b):
-        operand.inner[:] = random.integers(1, most, operand.inner.shape, endpoint=True) / _FRACTION
-    c.inner[:] = np.nan
-    before = a.inner.copy(), b.inner.copy()
+    a.inner[:], b.inner[:], c.inner[:] = *before, np.nan
     kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
     places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
-    tell(places)
+    tell("places", places)
     if task.checks == "address":
         for each in matrices.values():
             each.guard()
     try:
         kernel(task.grid, task.block, task.shared, (a.inner, b.inner, c.inner), order=task.order, seed=task.seed)
     except EmulationError as error:
-        return Outcome(error.kind, one_line(error).removeprefix(f"{ENTRY}: "))
+        return Outcome(error.kind, one_line(error).removeprefix(f"{ENTRY}: ")), False
     finally:
         if task.checks == "address":
             for each in matrices.values():
                 each.guard(off=True)
-    if task.checks == "requests":
-        return Outcome(sites=kernel.sites(task.file_name), branches=kernel.branches(task.file_name))
     if task.checks == "trace":
-        return Outcome(accesses=tuple(kernel.accesses(task.file_name)))
+        return Outcome(accesses=tuple(kernel.accesses(task.file_name))), True
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
     outside += [
         (key, int(np.argmax(each.inner != was)))
         for (key, each), was in zip(matrices.items(), before, strict=False)
         if (each.inner != was).any()
     ]
-    right = before[0].astype(np.float64) @ before[1].astype(np.float64)
-    return _judged(kernel, c.inner, right, outside)
+    outcome = Outcome(c=encoded(c.inner), outside=tuple(outside), **_counted(kernel, task))
+    return outcome, not (outside or compared(c.inner, *before).wrong)
 
 
-def _judged(kernel: EmulatedKernel, c: np.ndarray, right: np.ndarray, outside: list[tuple[str, int]]) -> Outcome:
-    wrong = np.flatnonzero(c != right).tolist()
-    first = (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if wrong else None
-    counts: dict[str, Any] = {}
-    if kernel.loads is not None:
-        writes = kernel.loads.c_writes
-        counts = {
-            "never": tuple(np.flatnonzero(writes == 0).tolist()),
-            "several": tuple(np.flatnonzero(kernel.loads.c_writers > 1).tolist()),
-            "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
-            "stores": float(writes.sum()),
-        }
-    digest = hashlib.sha256(c.tobytes()).hexdigest()
-    return Outcome("", "", tuple(wrong), first, int(np.isnan(c).sum()), outside=tuple(outside), digest=digest, **counts)
+def _counted(kernel: EmulatedKernel, task: Task) -> dict[str, Any]:
+    if task.checks == "requests":
+        return {"sites": kernel.sites(task.file_name), "branches": kernel.branches(task.file_name)}
+    if kernel.loads is None:
+        return {}
+    writes = kernel.loads.c_writes
+    return {
+        "never": tuple(np.flatnonzero(writes == 0).tolist()),
+        "several": tuple(np.flatnonzero(kernel.loads.c_writers > 1).tolist()),
+        "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
+        "stores": float(writes.sum()),
+    }
+
+
+def _tell(results: TextIO, mark: str, what: str, content: Mapping[str, Any]) -> None:
+    print(mark, json.dumps({what: content}), file=results, flush=True)
 
 
 def main() -> None:
@@ -143,10 +139,11 @@ def main() -> None:
         if faulty and faulty != given.sizes:
             return
         signal.setitimer(signal.ITIMER_REAL, given.seconds)  # its signal ends this process
-        outcome = carried_out(given, lambda places: print(json.dumps({"places": places}), file=results, flush=True))
+        tell = partial(_tell, results, given.mark)
+        outcome, is_clean = carried_out(given, tell)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print(json.dumps({"outcome": asdict(outcome)}), file=results, flush=True)
-        if not outcome.is_clean:
+        tell("outcome", asdict(outcome))
+        if not is_clean:
             faulty = given.sizes
 
 

@@ -72,9 +72,11 @@ def _clean(team: Team) -> int:
             for leftover in found:
                 what = f"{leftover.path} ({readable(leftover.bytes)})"
                 print(f"kept {what}: {leftover.kept}" if leftover.kept else f"removed {what}")
-        removed = [leftover for found in cleaning.all for leftover in found if not leftover.kept]
-        print(f"{len(removed)} files of ended jobs removed, {readable(sum(each.bytes for each in removed))}")
-    return int(any(leftover.kept for found in cleaning.all for leftover in found))
+        everything = [leftover for found in cleaning.all for leftover in found]
+        removed, young = [each for each in everything if not each.kept], sum(each.young for each in everything)
+        too_young = f"; {young} kept that may be those of jobs that are starting" if young else ""
+        print(f"{len(removed)} files of ended jobs removed, {readable(sum(each.bytes for each in removed))}{too_young}")
+    return int(any(leftover.kept and not leftover.young for found in cleaning.all for leftover in found))
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:

@@ -8,14 +8,16 @@ from dataclasses import replace
 from itertools import islice
 
 from hybrid.commands.explain_grid import grid_lines
+from hybrid.core.price import Price
 from hybrid.core.settings import Settings
-from hybrid.core.text import readable, rounded_up
+from hybrid.core.text import counted, readable, rounded_up
 from hybrid.errors import DeviceUnavailable, DoesNotFit
 from hybrid.plan.arithmetic import largest_error_bound
 from hybrid.plan.forecast import forecast
 from hybrid.plan.plan import PROCESS_BYTES, Plan
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival
+from hybrid.reporting.energy_lines import cost_line, joules_in_units
 from hybrid.reporting.run_report import moved_bytes
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
 from hybrid.selection.machine import Machine, Test
@@ -44,7 +46,7 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
     """Who owns what, in which order it arrives, and what memory it takes where."""
     plan, p = decision.plan, decision.plan.problem
     yield (
-        f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.dtype}  {p.operations / 1e9:.3g} GF  "
+        f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
         f"matrices {readable(p.bytes_of_matrices)}"
     )
     yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}"
@@ -64,7 +66,9 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
         yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
     nodes = len(plan.topology.nodes)
     if nodes == 1 and plan.device == "cuda" and decision.speed is not None:
-        yield from _forecast(plan, machine, decision.speed)
+        yield from _forecast(decision, machine, decision.speed, settings)
+    elif settings.price:
+        yield "cost: not estimated, because the time of a product is expected of GPUs of one node only"
     if nodes > 1:
         of_b = "from GPU to GPU" if plan.transport == "nccl" else f"to {nodes - 1} more"
         if plan.grid_layout is not None:
@@ -144,8 +148,9 @@ def _otherwise(machine: Machine, request: ProductRequest, settings: Settings) ->
     return decision.plan.transport
 
 
-def _forecast(plan: Plan, machine: Machine, speed: float) -> Iterator[str]:
+def _forecast(decision: Decision, machine: Machine, speed: float, settings: Settings) -> Iterator[str]:
     """When rank 0, whose row block is among the tallest, has what. Nothing of a product in very many pieces."""
+    plan = decision.plan
     model, links = machine.model, plan.topology.size if plan.transport != "host" else 1
     arrivals = [*islice(plan.shares[0].arrivals(), _TILES_COUNTED)]
     if len(arrivals) == _TILES_COUNTED:
@@ -158,6 +163,16 @@ def _forecast(plan: Plan, machine: Machine, speed: float) -> Iterator[str]:
         f"expected of rank 0, by a link of {model.link_bytes_per_second / 1e9:.3g} GB/s and without the check: A and B copied "
         f"after {copied_in}, multiplied after {multiplied}, C copied back after {copied_out}"
     )
+    yield _estimate(decision, found.copied_out / model.link_bytes_per_second, model.gpu_power_limit_watts, settings.price)
+
+
+def _estimate(decision: Decision, seconds: float, watts: float, price: str) -> str:
+    """Energy and cost of a product that takes these seconds, on GPUs that take as much power as they may."""
+    gpus = len({placement.gpu.uuid for placement in decision.placements if placement.gpu})
+    joules = gpus * watts * seconds
+    cost = f"; {cost_line(Price.parse(price), seconds, gpus, len(decision.plan.topology.nodes), joules)}" if price else ""
+    who = f"{counted(gpus, 'GPU')} at the limit of {watts:g} W"
+    return f"estimated of a product: {joules_in_units(joules)} at most, by {who}, hosts not counted{cost}"
 
 
 def _arrival(arrival: Arrival, share: RankShare) -> str:

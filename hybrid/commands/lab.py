@@ -104,7 +104,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stall", type=at_least(1), metavar="S", help="seconds after which a launch is given up (20), or a whole program (60)"
     )
-    parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, which are whole numbers")
+    parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, and of the shapes of an exercise")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +140,8 @@ def work(options: argparse.Namespace) -> int:
     refuse_same(paths, {})
     for path in paths.values():
         refuse_unwritable(path)
+    if options.command in ("run", "show", "check", "grade"):
+        _say_what_is_left()
     if options.command == "run":
         return _run(options)
     if options.command == "show":
@@ -149,6 +151,14 @@ def work(options: argparse.Namespace) -> int:
     from hybrid.commands import lab_exercises
 
     return lab_exercises.work(options, _trials)
+
+
+def _say_what_is_left() -> None:
+    """To the code that is going to run."""
+    from hybrid.emulation import confined
+
+    for sentence in confined.lacking():
+        print(f"{NAME}: {sentence}", file=sys.stderr)
 
 
 def _run(options: argparse.Namespace) -> int:

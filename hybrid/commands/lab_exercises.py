@@ -8,6 +8,7 @@ import secrets
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
@@ -30,6 +31,8 @@ def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
     if options.command == "start":
         print(exercise.text(), end="")
         return 0
+    if options.seed is None:
+        options.seed = secrets.randbits(32)
     return (_check if options.command == "check" else _grade)(exercise, options, trials_of)
 
 
@@ -52,53 +55,68 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _Judgement:
+    """What is to be said of a file, its points, and in a line what is wrong with it."""
+
+    lines: list[str]
+    parts: list[Part]
+    why: str
+
+    @property
+    def points(self) -> int:
+        return sum(points for _, points, _ in self.parts)
+
+
 def _check(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf) -> int:
-    lines, parts = _judged(exercise, options.files[0], options, trials_of)
-    got = sum(points for _, points, _ in parts)
+    judgement = _judged(exercise, options.files[0], options, trials_of)
     stream = sys.stderr if options.json == "-" else sys.stdout
-    print("\n".join(lines), file=stream)
-    for text, points, of in parts:
+    print("\n".join(judgement.lines), file=stream)
+    for text, points, of in judgement.parts:
         print(f"{points} of {of} points: {text}", file=stream)
-    print(f"{exercise.name}: {got} of {exercise.points} points", file=stream)
-    _keep(options, _record(exercise, options.files[0], got))
-    return 0 if got == exercise.points else 1
+    is_solved = judgement.points == exercise.points
+    if not is_solved:
+        print(f"--seed {options.seed} gives the same shapes and elements again", file=stream)
+    print(f"{exercise.name}: {judgement.points} of {exercise.points} points", file=stream)
+    _keep(options, _record(exercise, options, options.files[0], judgement.points))
+    return 0 if is_solved else 1
 
 
-def _judged(exercise: Exercise, path: str, options: argparse.Namespace, trials_of: TrialsOf) -> tuple[list[str], list[Part]]:
-    """What is to be said of the file, and its points."""
+def _judged(exercise: Exercise, path: str, options: argparse.Namespace, trials_of: TrialsOf) -> _Judgement:
     if exercise.of_ranks:
         from hybrid.classroom import rank_exercise
 
-        seed = options.seed if options.seed is not None else secrets.randbits(32)
-        tries = rank_exercise.tried(exercise, path, options.stall or _STALL_OF_RANKS, seed)
-        return rank_exercise.told(tries), rank_exercise.judged(tries)
-    from hybrid.classroom.report import told
+        tries = rank_exercise.tried(exercise, path, options.stall or _STALL_OF_RANKS, options.seed)
+        wrong = next((f"{counted(each.ranks, 'rank')}: {each.faults[0]}" for each in tries if each.faults), "")
+        return _Judgement(rank_exercise.told(tries), rank_exercise.judged(tries), wrong)
+    from hybrid.classroom.report import first_finding, told
 
     trials = trials_of(path, options)
-    examination = trials.examined(exercise.shapes)
-    return list(told(trials.file, examination)), exercise.judged(examination.cases)
+    examination = trials.examined(exercise.shapes(options.seed))
+    return _Judgement(list(told(trials.file, examination)), exercise.judged(examination.cases), first_finding(examination))
 
 
 def _grade(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf) -> int:
-    """A file that cannot be judged has no points, and the others are judged all the same."""
+    """All on the same shapes. A file that cannot be judged has no points, and the others are judged all the same."""
     stream = sys.stderr if options.json == "-" else sys.stdout
     for path in options.files:
         got, why = 0, ""
         try:
-            _, parts = _judged(exercise, path, options, trials_of)
-            got = sum(points for _, points, _ in parts)
-            why = "; ".join(f"{text} ({points} of {of})" for text, points, of in parts)
+            judgement = _judged(exercise, path, options, trials_of)
+            got = judgement.points
+            parts = [f"{text} ({points} of {of})" for text, points, of in judgement.parts]
+            why = "; ".join([*parts, *filter(None, [judgement.why])])
         except DeviceUnavailable:
             raise
         except HybridError as error:
             why = one_line(error)
         print(f"{got:>3} of {exercise.points}  {path}  {why}", file=stream, flush=True)
-        _keep(options, {**_record(exercise, path, got), "why": why})
+        _keep(options, {**_record(exercise, options, path, got), "why": why})
     return 0
 
 
-def _record(exercise: Exercise, path: str, got: int) -> dict[str, Any]:
-    return {"exercise": exercise.name, "file": path, "points": got, "of": exercise.points}
+def _record(exercise: Exercise, options: argparse.Namespace, path: str, got: int) -> dict[str, Any]:
+    return {"exercise": exercise.name, "file": path, "seed": options.seed, "points": got, "of": exercise.points}
 
 
 def _keep(options: argparse.Namespace, record: dict[str, Any]) -> None:

@@ -45,6 +45,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.core.timeline import Timeline
     from hybrid.execution.calls import exactly, threads_until_decided
+    from hybrid.execution.energy_meter import EnergyMeter
     from hybrid.execution.outcome import RunOptions
     from hybrid.execution.product_file import product_output, write_product
     from hybrid.execution.typed_product import run_typed_product
@@ -69,19 +70,21 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         return _resume(session, options, settings, product, looking.all, speaker)
     besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
     decision = agree(session, ProductRequest(product.problem, besides=besides), settings, looking.all)
+    meter = EnergyMeter(team, decision.placements)
     speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
     with speaker.progress(decision.plan, (warmup + options.repeat) * len(product.primes)) as progress:
-        how = RunOptions(options.repeat, warmup, progress=progress)
+        how = RunOptions(options.repeat, warmup, progress=progress, measuring=meter.reading)
         outcome = run_typed_product(session, decision, product, settings, how)
         good = outcome.check is None or outcome.check.ok
         wall.enter("write")
         if output and good:  # a product that failed its check is not worth a file
             write_product(team, decision.plan, outcome.c.array, output)
     wall.enter("end")
+    energy = meter.total(outcome.repeats)
     with team.phase("report", timed=False):
-        speaker.end(outcome, {"warmup": warmup}, settings)
+        speaker.end(outcome, {"warmup": warmup}, settings, energy)
     if not good:
         return 3
     return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
@@ -97,18 +100,20 @@ def _resume(
 ) -> int:
     """C part by part, after those that an earlier job has written."""
     from hybrid.commands.matmul_resume import carried_out, prepared
+    from hybrid.execution.energy_meter import EnergyMeter
     from hybrid.reporting.run_report import parts_line
 
     problem = typed.problem
     product = prepared(session, options, settings, typed, inventories)
-    there = product.rows_there
+    there, meter = product.rows_there, EnergyMeter(session.team, product.decision.placements)
     speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
     plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
     with speaker.progress(plan, 1, lambda: f", {product.rows_there} of {problem.n} rows are on the disk") as progress:
-        outcome = carried_out(product, progress)
+        outcome = carried_out(product, progress, meter.reading)
     wall.enter("end")
+    energy = meter.total(outcome.repeats)
     with session.team.phase("report", timed=False):
-        speaker.end(outcome, {"warmup": 0}, settings)
+        speaker.end(outcome, {"warmup": 0}, settings, energy)
     return 0 if outcome.check is None or outcome.check.ok else 3
 
 
@@ -152,8 +157,9 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
 
 def _list_kernels() -> None:
     width = max(len(kernel.name) for kernel in CATALOGUE)
+    of_types = max(len(" ".join(kernel.dtypes)) for kernel in CATALOGUE)
     for kernel in CATALOGUE:
-        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes):<15}  {kernel.summary}")
+        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes):<{of_types}}  {kernel.summary}")
 
 
 def answer(options: argparse.Namespace, settings: Settings) -> bool:

@@ -14,6 +14,7 @@ from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 
+_MOST_RANKS, _MOST_GPUS = 10**5, 128  # of a machine, of a node, that --explain takes: more than there are, and seconds of work
 PRINTED = 10  # rows and columns that --print shows without a number
 
 _EXAMPLES = """\
@@ -89,12 +90,15 @@ def build_parser() -> Parser:
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
+    price = "of an hour of a GPU or node, or of energy: 2.50/GPU-h, 20/node-h, 0.30/kWh; then the cost of a product is told"
+    shown.add_argument("--price", help=price)
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
-    shown.add_argument("--ranks", type=at_least(1), metavar="P", help="with --explain: for P ranks")
-    shown.add_argument("--nodes", type=at_least(1), metavar="N", help="with --explain: on N nodes")
+    shown.add_argument("--ranks", type=at_least(1, _MOST_RANKS), metavar="P", help="with --explain: for P ranks")
+    shown.add_argument("--nodes", type=at_least(1, _MOST_RANKS), metavar="N", help="with --explain: on N nodes")
     shown.add_argument("--network", type=rate, default=0.0, metavar="RATE",
                        help="with --explain: of a node's link, such as 25GB/s or 100Gbit/s")  # fmt: skip
-    shown.add_argument("--gpus-per-node", type=at_least(0), default=0, metavar="G", help="with --explain: for nodes of G GPUs")
+    shown.add_argument("--gpus-per-node", type=at_least(0, _MOST_GPUS), default=0, metavar="G",
+                       help="with --explain: for nodes of G GPUs")  # fmt: skip
     shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
     return parser
 
@@ -128,6 +132,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         "host_memory",
         "gpu_memory",
         "resume_rows",
+        "price",
     )
     settings = Settings.gather({name: getattr(options, name) for name in flags})
     if settings.kernel != "auto":

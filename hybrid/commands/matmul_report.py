@@ -19,6 +19,7 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from hybrid.arrays.elements import Elements
     from hybrid.arrays.typed_product import TypedProduct
+    from hybrid.core.energy import Energy
     from hybrid.execution.outcome import Outcome
     from hybrid.plan.plan import Plan
     from hybrid.selection.decision import Decision
@@ -58,9 +59,11 @@ class Speaker:
 
         return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part, note=note)
 
-    def end(self, outcome: Outcome, extra: dict[str, Any], settings: Settings) -> None:
+    def end(self, outcome: Outcome, extra: dict[str, Any], settings: Settings, energy: Energy) -> None:
         if self._silent:
             return
+        from hybrid.core.price import Price
+        from hybrid.reporting.energy_lines import cost_line, energy_line, energy_record, paid_for
         from hybrid.reporting.run_report import arithmetic_line, as_record, last_line, plans_of, table, wall_line
 
         options, plan = self._options, plans_of(outcome)
@@ -71,13 +74,19 @@ class Speaker:
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if outcome.arithmetic:
             print(arithmetic_line(outcome.arithmetic), file=self._stream)
+        price, paid = Price.parse(settings.price) if settings.price else None, paid_for(outcome, energy)
+        if line := energy_line(paid, checked=outcome.check is not None, may_repeat=outcome.parts is None):
+            print(line, file=self._stream)
+        if price:
+            print(cost_line(price, paid.seconds, paid.gpus, paid.nodes, paid.joules), file=self._stream)
         if options.json:
             from hybrid.reporting import jsonl
 
             asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
             product = self._product
             of_product = {**vars(asked_of(product)), "computed": product.types.computed, "products": len(product.primes)}
-            record = as_record(outcome, {**of_product, **asked, **extra}, settings.as_dict(), wall.parts())
+            told = {**of_product, **asked, **extra, **energy_record(price, paid)}
+            record = as_record(outcome, told, settings.as_dict(), wall.parts())
             jsonl.write(record, options.json)
         if options.trace:
             from hybrid.reporting.chrome_trace import write_trace

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,10 +58,12 @@ def prepared(
     return product
 
 
-def carried_out(product: ProductInParts, progress: Callable[[str, int, int], None]) -> Outcome:
-    """Every rank calls it. Whoever ends the job meanwhile is told how to go on."""
+def carried_out(
+    product: ProductInParts, progress: Callable[[str, int, int], None], measuring: Callable[[], AbstractContextManager[None]]
+) -> Outcome:
+    """Every rank calls it. Whoever ends the job meanwhile is told how to go on. `measuring`: as for `ProductInParts.run`."""
     with closing(product):
-        outcome = product.run(progress, partial(_tell, product))
+        outcome = product.run(progress, partial(_tell, product), measuring)
     tell_how_to_go_on("")
     return outcome
 

@@ -79,8 +79,8 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """For argparse: the type of a whole number of at least this."""
+def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+    """For argparse: the type of a whole number of at least this, and at most that."""
 
     def number(text: str) -> int:
         try:
@@ -89,6 +89,8 @@ def at_least(least: int) -> Callable[[str], int]:
             raise UsageError(f"{text!r} is not a whole number") from None
         if value < least:
             raise UsageError(f"{text} is too small: at least {least}")
+        if most is not None and value > most:
+            raise UsageError(f"{text} is too large: at most {most}")
         return value
 
     return number

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from hybrid.core.record import record
 from hybrid.errors import UsageError
 
-ITEM_SIZES = {"float32": 4, "float64": 8}
+ITEM_SIZES = {"float32": 4, "float64": 8}  # of what is computed
+_SHORT_OPERANDS = {"float16": 2, "bfloat16": 2}  # of A and B, where C is computed in float32
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 # Of matrices; those that have no item size here are computed as real products of one of these types.
 DTYPES = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -18,12 +19,16 @@ WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows 
 
 @record
 class Problem:
-    """C (n×m) = A (n×l) · B (l×m). BLAS calls n, m, l M, N, K."""
+    """C (n×m) = A (n×l) · B (l×m). BLAS calls n, m, l M, N, K.
+
+    `dtype`: of C, and of all sums. `short_operands`: of A and B, where they have 16 bits; "": they are of `dtype`, too.
+    """
 
     n: int
     l: int
     m: int
     dtype: str = "float64"
+    short_operands: str = ""
 
     def __post_init__(self) -> None:
         for name, size in (("n", self.n), ("l", self.l), ("m", self.m)):
@@ -33,10 +38,20 @@ class Problem:
                 raise UsageError(f"{name} must be less than 2⁶³, not {size}")
         if self.dtype not in ITEM_SIZES:
             raise UsageError(f"dtype {self.dtype} cannot be multiplied here: float32 and float64 can")
+        assert not self.short_operands or (self.dtype == "float32" and self.short_operands in _SHORT_OPERANDS)
 
     @property
     def item_size(self) -> int:
         return ITEM_SIZES[self.dtype]
+
+    @property
+    def operand_dtype(self) -> str:
+        """Of A and B."""
+        return self.short_operands or self.dtype
+
+    @property
+    def operand_item_size(self) -> int:
+        return _SHORT_OPERANDS[self.short_operands] if self.short_operands else self.item_size
 
     @property
     def operations(self) -> int:
@@ -44,14 +59,23 @@ class Problem:
         return 2 * self.n * self.l * self.m
 
     def bytes(self, rows: int, columns: int) -> int:
+        """Of a part of C."""
         return rows * columns * self.item_size
+
+    def operand_bytes(self, rows: int, columns: int) -> int:
+        """Of a part of A or B."""
+        return rows * columns * self.operand_item_size
 
     @property
     def bytes_of_matrices(self) -> int:
-        return self.bytes(self.n, self.l) + self.bytes(self.l, self.m) + self.bytes(self.n, self.m)
+        return self.operand_bytes(self.n, self.l) + self.operand_bytes(self.l, self.m) + self.bytes(self.n, self.m)
+
+    def with_operands(self, short: str) -> Problem:
+        """The same product, of operands of 16 bits, or with "" of its own type."""
+        return Problem(self.n, self.l, self.m, self.dtype, short)
 
     def __str__(self) -> str:
-        return f"{self.n}×{self.l} · {self.l}×{self.m} {self.dtype}"
+        return f"{self.n}×{self.l} · {self.l}×{self.m} {self.operand_dtype}"
 
 
 @record

@@ -41,6 +41,7 @@ class Settings:
     ranks_per_node: int = 0  # treat so many ranks each as a node of their own; 0: the real nodes
     host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
     gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
+    price: str = ""  # of which the command tells the cost of a product: such as 2.50/GPU-h, 20/node-h or 0.30/kWh
     machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod
@@ -63,7 +64,7 @@ _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts
 _PREFIX = "HYBRID_"
 _IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4G
 _RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
-_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", *_OF_SCRIPTS))
+_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", "LAB_READ", *_OF_SCRIPTS))
 ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "precision": ("auto", "native", "fast"),
@@ -114,6 +115,10 @@ def _validated(setting: Field[Any], value: Any) -> Any:
         raise UsageError(f"{setting.name} must not be negative, not {value}")
     if kind is float and not math.isfinite(value):
         raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never")
+    if setting.name == "price" and value:
+        from hybrid.core.price import Price  # which few commands need
+
+        Price.parse(value)
     if setting.name in ALLOWED:
         one_of(setting.name, value, ALLOWED[setting.name])
     if setting.name == "message_bytes" and value == 0:

@@ -31,7 +31,8 @@ class Device(Protocol):
     staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        """Make `multiply` use this kernel, compiling it if needed; with `adding` also its instance for c += a · b."""
+        """Make `multiply` use this kernel for operands of this type, compiling it if needed; with `adding` also its instance for
+        c += a · b."""
 
     def holds(self, array: Any) -> bool:
         """Whether kernels can use this contiguous matrix where it lies, as fast as one of the device's own buffers."""
@@ -120,8 +121,8 @@ class CheckOperations(Protocol):
     """What the check of a product computes on the device (kernels/check.cu). Its operations run in the order in which they are
     enqueued. Matrices of float64 and, for checksums, of uint64 are the device's own."""
 
-    def compile_ahead(self, dtype: str, group: int) -> None:
-        """Compile all that products of this type need, whose columns are summed in groups of so many."""
+    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
+        """Compile all that products of this type need, of such operands, whose columns are summed in groups of so many."""
 
     def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
         """New contiguous matrices, uninitialized. Where a name begins with "checksums" or "weights", of words of 64 bits."""

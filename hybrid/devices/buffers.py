@@ -9,6 +9,7 @@ from typing import Any
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device
+from hybrid.kernels.elements import storage
 from hybrid.plan.buffer_layout import Region
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival, Tile
@@ -25,15 +26,16 @@ class Buffers:
     def __init__(
         self, device: Device, memory: Any, share: RankShare, problem: Problem, in_place: Mapping[str, Any] | None = None
     ) -> None:
-        layout, dtype, there = share.layout, problem.dtype, in_place or {}
+        layout, there, of_operands = share.layout, in_place or {}, storage(problem.operand_dtype).name
 
-        def matrices(operand: str, region: Region, rows: int) -> list[Any]:
+        def matrices(operand: str, region: Region, rows: int, dtype: str) -> list[Any]:
             if operand in there:
                 return [there[operand]]
             return [device.matrix(memory, region.offset_of(slot), rows, layout.width, dtype) for slot in range(layout.slots)]
 
-        self._a = there["A"] if "A" in there else device.matrix(memory, 0, layout.rows, problem.l, dtype)
-        self._b, self._c = matrices("B", layout.b, problem.l), matrices("C", layout.c, layout.rows)
+        self._a = there["A"] if "A" in there else device.matrix(memory, 0, layout.rows, problem.l, of_operands)
+        self._b = matrices("B", layout.b, problem.l, of_operands)
+        self._c = matrices("C", layout.c, layout.rows, problem.dtype)
         self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # cached: slicing a CuPy array takes microseconds
 
     def destination(self, arrival: Arrival) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybrid.devices.base import Event, Operation
 from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, mixed_total, row_checksums, row_sums
+from hybrid.kernels.elements import numbers_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
 VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE = range(4)  # of the numbers that `compare` takes
@@ -22,7 +23,7 @@ class CpuCheckOperations:
         """`do(phase, work)`: does the work, and notes when."""
         self._do = do
 
-    def compile_ahead(self, dtype: str, group: int) -> None:
+    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
         pass  # nothing is compiled
 
     def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
@@ -65,7 +66,7 @@ class CpuCheckOperations:
 
     def subtract_product(self, a: np.ndarray, y: np.ndarray, difference: np.ndarray) -> Operation:
         def work() -> None:
-            difference[...] -= a.astype(np.float64, copy=False) @ y
+            difference[...] -= numbers_of(a).astype(np.float64, copy=False) @ y
 
         return self._operation(work)
 

@@ -12,7 +12,8 @@ from hybrid.devices.base import Event, Operation
 from hybrid.devices.cpu_check import word_type
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
 from hybrid.devices.prepared_launch import PreparedLaunch
-from hybrid.kernels.catalogue import C_TYPES
+from hybrid.kernels.catalogue import ELEMENTS
+from hybrid.kernels.elements import c_type
 
 SOURCE = "check.cu"
 _WARPS = 8  # of a block whose warps take one row each
@@ -24,10 +25,11 @@ _LEAST_DEPTH = 512  # of a sum, which is divided among several blocks where ther
 _MOST_DEPTH = 2048
 
 
-def blocks_of(dtype: str, group: int) -> dict[str, tuple[int, int]]:
+def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
     """The kernels that check a product of this type, whose columns are summed in groups of so many, and their thread blocks."""
-    element = C_TYPES[dtype]
+    of_c, element = ELEMENTS[dtype], ELEMENTS[operand_dtype]
     return {
+        f"row_sums<{of_c}, {group}>": (32, _WARPS),
         f"row_sums<{element}, {group}>": (32, _WARPS),
         f"row_sums<{element}, 0>": (32, _WARPS),
         "column_totals": (32, 1),
@@ -45,9 +47,9 @@ class CudaCheckOperations:
         self._cupy, self._device, self._enqueue = cupy, device, enqueue
         self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # with their thread blocks
 
-    def compile_ahead(self, dtype: str, group: int) -> None:
+    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
         """All that a product of this type needs, in one compilation."""
-        wanted = blocks_of(dtype, group)
+        wanted = blocks_of(dtype, operand_dtype, group)
         if not wanted.keys() <= self._functions.keys():
             with self._device:
                 functions = compiled_functions(SOURCE, tuple(wanted))
@@ -75,7 +77,7 @@ class CudaCheckOperations:
         self, matrix: Any, x: Any, weights: Any, group: int, sums: Any, squares: Any, largest: Any, checksums: Any
     ) -> Operation:
         arguments = (matrix, x, weights, sums, squares, largest, checksums)
-        expression = f"row_sums<{C_TYPES[matrix.dtype.name]}, {group}>"
+        expression = f"row_sums<{c_type(matrix)}, {group}>"
         rows, columns = matrix.shape
         grid = (-(-rows // _WARPS), -(-columns // _SPAN))
         return self._operation(expression, grid, arguments, matrix.size)
@@ -90,7 +92,7 @@ class CudaCheckOperations:
         tiles, depth = (-(-rows // _TILE), -(-columns // _TILE)), a.shape[1]
         to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles[0] * tiles[1]))
         grid = (*tiles, max(1, -(-depth // _MOST_DEPTH), to_fill))
-        expression = f"subtract_product<{C_TYPES[a.dtype.name]}>"
+        expression = f"subtract_product<{c_type(a)}>"
         return self._operation(expression, grid, (a, y, difference), difference.size and a.shape[1])
 
     def compare(

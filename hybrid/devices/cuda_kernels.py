@@ -13,18 +13,22 @@ import numpy as np
 from hybrid.core.problem import copy_width
 from hybrid.devices.kernel_cache import trust_own_cache_only
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory
-from hybrid.kernels.catalogue import Kernel, Launch, launch_of
+from hybrid.kernels.catalogue import OPERAND_SIZES, Kernel, Launch, launch_of
 from hybrid.kernels.sources import KERNELS
 
 # (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.
 Multiply = Callable[..., None]
 
 _MOST_CACHED_LAUNCHES = 10_000
+# CUDA's names of types, by NumPy's letters of the arrays that hold them; bfloat16 lies in a uint16.
+_CUDA_R_32F, _CUDA_R_16F, _CUDA_R_16BF = 0, 2, 14
+_OF_16_BITS = {"e": _CUDA_R_16F, "H": _CUDA_R_16BF}
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
 
 
 def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
-    """The function that multiplies by this kernel on GPUs of this compute capability (times ten), compiled."""
+    """The function that multiplies by this kernel on GPUs of this compute capability (times ten), compiled. `dtype`: of A and B;
+    C has that of their sums."""
     return CompiledKernel(kernel, dtype, capability) if kernel.source else cublas
 
 
@@ -36,13 +40,13 @@ class CompiledKernel:
         self._capability = capability
         self._functions: dict[str, Any] = {}
         self._launches: dict[tuple[Any, ...], PreparedLaunch] = {}  # by addresses, shapes and row strides
-        self._dtype = np.dtype(dtype)
+        self._dtype = dtype
         self.compile_ahead()
 
     def compile_ahead(self, *, adds: bool = False) -> None:
         """Compile the instance for fully aligned matrices, which the device's buffers are, before a launch needs it."""
-        width = copy_width(self._dtype.itemsize, ())
-        self.compiled(launch_of(self._kernel, self._dtype.name, 1, 1, self._capability, width, adds=adds))
+        width = copy_width(OPERAND_SIZES[self._dtype], ())
+        self.compiled(launch_of(self._kernel, self._dtype, 1, 1, self._capability, width, adds=adds))
 
     def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
         from cupy.cuda import get_current_stream
@@ -59,8 +63,8 @@ class CompiledKernel:
     def _prepared(self, a: Any, b: Any, c: Any, adding: bool) -> PreparedLaunch:
         """Cached, because it takes longer than the launch, and the same buffers are multiplied again and again."""
         rows, columns = c.shape
-        width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
-        launch = launch_of(self._kernel, c.dtype.name, rows, columns, self._capability, width, adds=adding)
+        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
+        launch = launch_of(self._kernel, self._dtype, rows, columns, self._capability, width, adds=adding)
         matrices = [*map(matrix_argument, (a, b, c))]
         return PreparedLaunch(self.compiled(launch), launch.grid, launch.block, matrices, launch.shared_bytes)
 
@@ -102,7 +106,8 @@ def matrix_argument(matrix: Any) -> np.ndarray:
 
 
 def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
-    """c = a · b, or c += a · b, by cuBLAS, on row-major matrices with any row stride, on the current stream."""
+    """c = a · b, or c += a · b, by cuBLAS, on row-major matrices with any row stride, on the current stream. Products of
+    operands of 16 bits are added up in float32, as by our kernels."""
     import cupy
     from cupy_backends.cuda.libs import cublas as library
 
@@ -115,25 +120,16 @@ def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
             c[...] = 0
         return
     handle = cupy.cuda.device.get_cublas_handle()
-    gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]
-    alpha, beta = np.ones((), a.dtype), np.array(adding, a.dtype)
+    alpha, beta = np.ones((), c.dtype), np.array(adding, c.dtype)
     leading = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, b, c)]
     library.setStream(handle, cupy.cuda.get_current_stream().ptr)
     library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
     # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with the operands exchanged and none transposed.
-    gemm(
-        handle,
-        library.CUBLAS_OP_N,
-        library.CUBLAS_OP_N,
-        columns,
-        rows,
-        inner,
-        alpha.ctypes.data,
-        b.data.ptr,
-        leading[1],
-        a.data.ptr,
-        leading[0],
-        beta.ctypes.data,
-        c.data.ptr,
-        leading[2],
-    )
+    sizes = library.CUBLAS_OP_N, library.CUBLAS_OP_N, columns, rows, inner, alpha.ctypes.data
+    if half := _OF_16_BITS.get(a.dtype.char):
+        of_b, of_a = (b.data.ptr, half, leading[1]), (a.data.ptr, half, leading[0])
+        of_c, how = (c.data.ptr, _CUDA_R_32F, leading[2]), (library.CUBLAS_COMPUTE_32F, library.CUBLAS_GEMM_DEFAULT)
+        library.gemmEx(handle, *sizes, *of_b, *of_a, beta.ctypes.data, *of_c, *how)
+        return
+    gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]
+    gemm(handle, *sizes, b.data.ptr, leading[1], a.data.ptr, leading[0], beta.ctypes.data, c.data.ptr, leading[2])

@@ -12,7 +12,7 @@ from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.kernel import EmulatedKernel
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, Launch, launch_of
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, OPERAND_SIZES, Kernel, Launch, launch_of
 from hybrid.kernels.sources import KERNELS
 
 
@@ -31,9 +31,10 @@ class EmulatedDevice(CpuDevice):
         return isinstance(array, np.ndarray) and is_aligned(array.ctypes.data, array.strides[0])
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        self._entry = kernel
+        self._entry, self._dtype = kernel, dtype
+        width = WIDEST_COPY // OPERAND_SIZES[dtype]
         for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
-            self._instance(launch_of(kernel, dtype, 1, 1, self._capability, WIDEST_COPY // np.dtype(dtype).itemsize, adds=adds))
+            self._instance(launch_of(kernel, dtype, 1, 1, self._capability, width, adds=adds))
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
         return self._do("multiply", lambda: self._launch(a, b, c, adding))
@@ -52,8 +53,8 @@ class EmulatedDevice(CpuDevice):
         if not c.size:
             return
         rows, columns = c.shape
-        width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.ctypes.data, matrix.strides[0])])
-        launch = launch_of(self._entry, c.dtype.name, rows, columns, self._capability, width, adds=adding)
+        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.ctypes.data, matrix.strides[0])])
+        launch = launch_of(self._entry, self._dtype, rows, columns, self._capability, width, adds=adding)
         self._instance(launch)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
 
     def _instance(self, launch: Launch) -> EmulatedKernel:

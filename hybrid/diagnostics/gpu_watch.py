@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Watches a GPU while it works: clock, power, temperature, ECC errors, and what slows its clock down, by NVML.
 
-NVML tells about a GPU and computes nothing with it, so it belongs to the diagnostics. It is optional (extra `watch`), and only
-this module imports it.
+Without NVML, which is optional (extra `watch`), it says why nothing is watched.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
-from hybrid.core.installation import install
+from hybrid.devices.nvml import load_nvml
 from hybrid.diagnostics.finding import Finding, Unknown
-from hybrid.errors import one_line
+from hybrid.errors import DeviceUnavailable, one_line
 
 PERIOD = 0.5  # seconds between two samples
 _SUBJECT = "gpu watch"
@@ -45,19 +44,6 @@ class Watched:
     trouble: str = ""  # why it could not be asked any more
 
 
-def load_nvml() -> Any:
-    """NVML's module, initialized; Unknown, with the reason, where there is none."""
-    try:
-        import pynvml as nvml
-    except ImportError:
-        return Unknown(f"nvidia-ml-py is not installed: {install('watch')}")
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return Unknown(f"NVML does not start ({one_line(error)})")
-    return nvml
-
-
 class GpuWatch:
     """Samples one GPU from a thread of its own, from `start` until `stop`."""
 
@@ -72,9 +58,10 @@ class GpuWatch:
 
     def start(self) -> None:
         """Never fails: `stop` tells why nothing could be watched."""
-        nvml = load_nvml()
-        if isinstance(nvml, Unknown):
-            self._why_not = nvml.reason
+        try:
+            nvml = load_nvml()
+        except DeviceUnavailable as missing:
+            self._why_not = str(missing)
             return
         self._nvml = nvml
         try:

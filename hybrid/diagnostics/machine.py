@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid.devices.cuda_gpus import Gpu
+from hybrid.devices.nvml import power_limit
 from hybrid.diagnostics.bandwidth import Link
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
-from hybrid.errors import HybridError
+from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.plan.buffer_layout import KERNEL_TILE
 from hybrid.plan.machine_model import RECORD_KEY, MachineModel
 from hybrid.ranks.team import Team
@@ -38,12 +39,22 @@ def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> 
     with team.phase("machine", timed=False) as phase:
         mine = chosen[team.rank]
         if team.rank == measured[0] and mine is not None:
-            phase.mine = run_probe("machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT)
-    return interpret(phase.all[measured[0]], [link.alone.to_gpu for link in links])
+            phase.mine = run_probe("machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT), _watts(mine)
+    result, watts = phase.all[measured[0]]
+    return interpret(result, [link.alone.to_gpu for link in links], watts)
 
 
-def interpret(result: ProbeResult, link_rates: Sequence[float]) -> Machine | Unknown:
-    """`link_rates`: bytes a second to each GPU of the job. The slowest one counts, since the others wait for it."""
+def _watts(gpu: Gpu) -> float | None:
+    """The limit of its power, which NVML tells where that is installed: the plan does without."""
+    try:
+        return power_limit(gpu.uuid)
+    except DeviceUnavailable:
+        return None
+
+
+def interpret(result: ProbeResult, link_rates: Sequence[float], watts: float | None = None) -> Machine | Unknown:
+    """`link_rates`: bytes a second to each GPU of the job. The slowest one counts, since the others wait for it. `watts`: the
+    limit of a GPU's power."""
     found = result.report
     if result.ended or found.get("stage") != "done":
         return Unknown(f"{found.get('stage', 'starting')}: {result.ended or found.get('failed', 'it ended early')}")
@@ -54,6 +65,8 @@ def interpret(result: ProbeResult, link_rates: Sequence[float]) -> Machine | Unk
         model["panel_row_overhead_bytes"] = row_overhead({int(width): rate for width, rate in found["panels"].items()})
         if found["multiprocessors"]:
             model["least_tile_elements"] = found["multiprocessors"] * KERNEL_TILE**2
+        if watts:
+            model["gpu_power_limit_watts"] = watts
         MachineModel(**model)
     except (ArithmeticError, HybridError, LookupError) as error:
         return Unknown(f"the measured rates make no sense: {error}")

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from hybrid.emulation.cache import NO_ROOM, cache_key, cached
+from hybrid.emulation.compiler_limits import run_limited
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.sources import KERNELS
@@ -77,13 +78,20 @@ def _program(variable: str, names: Sequence[str], language: str, missing: str) -
 
 
 def build(
-    source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "", poison_locals: bool = False
+    source: Path,
+    expressions: Sequence[str],
+    *,
+    capability: int = 90,
+    checks: str = "",
+    poison_locals: bool = False,
+    limited: bool = False,
 ) -> Path:
     """A shared library with these instances of the kernels in `source` as functions run_0, run_1, ...
 
     Headers are searched beside `source`, then among the project's kernels. `capability`: the compute capability, times ten,
     that sets __CUDA_ARCH__. `poison_locals`: variables begin with values that no right kernel has, where the compiler
-    can do that. EmulationError of kind "build" when they do not compile.
+    can do that. `limited`: the source is somebody's, for which the compiler gets little time and memory.
+    EmulationError of kind "build" when they do not compile.
     """
     source, program = source.resolve(), compiler()
     poison = (POISON,) if poison_locals and takes(program, POISON) else ()
@@ -105,7 +113,8 @@ def build(
         text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
         short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
         include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
-        compile_file(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")], log)
+        arguments = [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")]
+        compile_file(program, source.name, arguments, log, limited=limited)
         return folder / "kernel.o"
 
     def link_in(folder: Path, log: Path) -> Path:
@@ -160,7 +169,7 @@ def _runtime_flags(checks: str) -> tuple[str, ...]:
     return (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
 
 
-def compile_file(program: str, what: str, arguments: Sequence[str], log: Path) -> str:
+def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, *, limited: bool = False) -> str:
     """Run the compiler: its warnings. The last argument is the file that it makes. OSError where there is no room for that.
 
     If it fails otherwise, all of its output is written to `log`.
@@ -168,9 +177,11 @@ def compile_file(program: str, what: str, arguments: Sequence[str], log: Path) -
     folder = os.path.dirname(arguments[-1])  # where there must be room for its temporary files, too
     environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}  # C: its words for a full disk are known
     try:
-        done = subprocess.run(  # noqa: S603
-            [program, *arguments], capture_output=True, text=True, errors="replace", env=environment
-        )
+        command = [program, *arguments]
+        if limited:
+            done = run_limited(what, command, environment)
+        else:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)  # noqa: S603
     except OSError as error:
         raise EmulationError("build", f"the compiler {program} cannot be run: {one_line(error)}") from None
     if not done.returncode:

@@ -23,7 +23,8 @@ from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
-from hybrid.kernels.catalogue import Launch, launch_of, named
+from hybrid.kernels.catalogue import Launch, launch_of, named, sums_type
+from hybrid.kernels.elements import not_a_number, numbers_of, storage, stored
 
 _PLAIN = {  # mode without a sanitizer: the order of threads, when asynchronous copies complete
     "forward": ("forward", "late"),
@@ -96,7 +97,7 @@ def _launches(job: Job) -> dict[int, Launch]:
     kernel = named(job.kernel)
     assert kernel is not None, job.kernel
     n, _, m = job.shape
-    widths = (16 // np.dtype(job.dtype).itemsize, 1)
+    widths = (16 // storage(job.dtype).itemsize, 1)
     return {width: launch_of(kernel, job.dtype, n, m, job.capability, width, adds=job.adds) for width in widths}
 
 
@@ -141,11 +142,12 @@ def _judge(task: dict[str, Any]) -> Verdict:
 
 def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Verdict:
     n, l, m = job.shape
-    a, b = (Guarded(rows, columns, job.dtype, np.nan, aligned=aligned) for rows, columns in ((n, l), (l, m)))
-    c = Guarded(n, m, job.dtype, _CANARY, aligned=aligned)
+    stored_in, of_c = storage(job.dtype).name, np.dtype(sums_type(job.dtype))
+    a, b = (Guarded(rows, columns, stored_in, not_a_number(job.dtype), aligned=aligned) for rows, columns in ((n, l), (l, m)))
+    c = Guarded(n, m, of_c.name, _CANARY, aligned=aligned)
     random = np.random.default_rng((n, l, m))
-    a.inner[:], b.inner[:] = random.standard_normal((n, l)), random.standard_normal((l, m))
-    before = random.standard_normal((n, m)).astype(job.dtype) if job.adds else np.zeros((n, m), job.dtype)
+    a.inner[:], b.inner[:] = (stored(random.standard_normal(shape), job.dtype) for shape in ((n, l), (l, m)))
+    before = random.standard_normal((n, m)).astype(of_c) if job.adds else np.zeros((n, m), of_c)
     c.inner[:] = before if job.adds else np.nan
     operands = a.inner.copy(), b.inner.copy()
     order, copies = _PLAIN.get(job.mode, ("shuffled", "mixed"))
@@ -160,9 +162,10 @@ def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Ver
     if not (np.array_equal(operands[0], a.inner) and np.array_equal(operands[1], b.inner)):
         return Verdict("canary", "A or B was written to")
     wide = np.longdouble if job.dtype == "float64" else np.float64
-    exact = before + operands[0].astype(wide) @ operands[1].astype(wide)
-    size = np.abs(before) + np.abs(operands[0]).astype("f8") @ np.abs(operands[1]).astype("f8")
-    bound = 2 * (l + 2) * np.finfo(job.dtype).eps * size + 1e-300
+    of_a, of_b = (numbers_of(operand) for operand in operands)
+    exact = before + of_a.astype(wide) @ of_b.astype(wide)
+    size = np.abs(before) + np.abs(of_a).astype("f8") @ np.abs(of_b).astype("f8")
+    bound = 2 * (l + 2) * np.finfo(of_c).eps * size + 1e-300
     wrong = ~(np.abs(c.inner - exact) <= bound)
     if wrong.any():
         row, column = np.argwhere(wrong)[0]

@@ -91,14 +91,16 @@ int byte_at(const Fiber& fiber, unsigned first, unsigned line, unsigned k, bool 
 void execute(const Fiber& fiber, const Wgmma& one)
 {
     unsigned thread = fiber.index.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-    for (unsigned half = 0; half < 2; ++half) {
-        int line_of_a[32];
-        for (unsigned k = 0; k < 32; ++k) line_of_a[k] = byte_at(fiber, one.a, row + 8 * half, k, one.is_signed);
-        for (unsigned j = 0; j < 64; ++j) {
-            unsigned sum = one.adding ? one.d[j / 2 * 4 + 2 * half + j % 2] : 0;
-            for (unsigned k = 0; k < 32; ++k)
-                sum += line_of_a[k] * byte_at(fiber, one.b, j / 2 * 8 + column + j % 2, k, one.is_signed);
-            one.d[j / 2 * 4 + 2 * half + j % 2] = static_cast<int>(sum);
+    int lines_of_a[2][32], line_of_b[32];  // one after the other: the compiler multiplies several bytes at once
+    for (unsigned half = 0; half < 2; ++half)
+        for (unsigned k = 0; k < 32; ++k) lines_of_a[half][k] = byte_at(fiber, one.a, row + 8 * half, k, one.is_signed);
+    for (unsigned j = 0; j < 64; ++j) {
+        for (unsigned k = 0; k < 32; ++k) line_of_b[k] = byte_at(fiber, one.b, j / 2 * 8 + column + j % 2, k, one.is_signed);
+        for (unsigned half = 0; half < 2; ++half) {
+            int& d = one.d[j / 2 * 4 + 2 * half + j % 2];
+            unsigned sum = one.adding ? d : 0;
+            for (unsigned k = 0; k < 32; ++k) sum += lines_of_a[half][k] * line_of_b[k];
+            d = static_cast<int>(sum);
         }
     }
 }

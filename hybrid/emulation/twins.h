@@ -10,6 +10,25 @@ __device__ __forceinline__ float multiply_add(float x, float y, float sum) { ret
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return std::fma(x, y, sum); }
 __device__ __forceinline__ double widened(double x) { return x; }
 
+// The number that 16 bits stand for.
+template <typename T>
+NOT_INSTRUMENTED float number_of(unsigned bits)
+{
+    constexpr int MANTISSA = 15 - T::EXPONENT_BITS, LARGEST = (1 << T::EXPONENT_BITS) - 1, BIAS = LARGEST / 2;
+    int exponent = static_cast<int>(bits >> MANTISSA) & LARGEST, mantissa = static_cast<int>(bits & ((1u << MANTISSA) - 1));
+    float size;
+    if (exponent == LARGEST)
+        size = mantissa ? NAN : INFINITY;
+    else if (exponent == 0)
+        size = std::ldexp(static_cast<float>(mantissa), 1 - BIAS - MANTISSA);
+    else
+        size = std::ldexp(static_cast<float>(mantissa | 1 << MANTISSA), exponent - BIAS - MANTISSA);
+    return bits >> 15 ? -size : size;
+}
+
+__device__ __forceinline__ double widened(Float16 x) { return number_of<Float16>(x.bits); }
+__device__ __forceinline__ double widened(Bfloat16 x) { return number_of<Bfloat16>(x.bits); }
+
 template <typename T>
 __device__ __forceinline__ T rounded(double x)
 {
@@ -113,6 +132,58 @@ __device__ inline void load_matrices(unsigned (&r)[4], const void* shared, CALLE
     for (int i = 0; i < 4; ++i) r[i] = words[i];
 }
 
+NOT_INSTRUMENTED inline void exchange_columns(const cuda_on_cpu::Lanes& lanes)
+{
+    for (int lane = 0; lane < 32; ++lane)
+        for (int matrix = 0; matrix < 4; ++matrix) {
+            const void* const* rows = lanes.input + 8 * matrix + lane % 4 * 2;
+            unsigned low = static_cast<const SixteenBytes*>(rows[0])->words[lane / 8] >> lane / 4 % 2 * 16 & 0xffff;
+            unsigned high = static_cast<const SixteenBytes*>(rows[1])->words[lane / 8] >> lane / 4 % 2 * 16 & 0xffff;
+            static_cast<unsigned*>(lanes.output[lane])[matrix] = high << 16 | low;
+        }
+}
+
+__device__ inline void load_matrices_transposed(unsigned (&r)[4], const void* shared, CALLED_FROM)
+{
+    SixteenBytes row = *static_cast<const SixteenBytes*>(shared);  // as in load_matrices
+    unsigned words[4];
+    cuda_on_cpu::warp_sync(0xffffffffu, exchange_columns, &row, words, false, file, line);
+    for (int i = 0; i < 4; ++i) r[i] = words[i];
+}
+
+struct MmaWords {  // a lane's fragments of elements of 16 bits
+    unsigned a[4], b[2];
+};
+
+// The matrix units do not say in which order they add; here it is that of k.
+template <typename T>
+NOT_INSTRUMENTED void mma_of_halves(const cuda_on_cpu::Lanes& lanes)
+{
+    auto operands = [&](int lane) { return static_cast<const MmaWords*>(lanes.input[lane]); };
+    float a[16][16], b[8][16];
+    for (int k = 0; k < 16; ++k) {
+        int lane = k % 8 / 2, shift = k % 2 * 16;
+        for (int row = 0; row < 16; ++row)
+            a[row][k] = number_of<T>(operands(row % 8 * 4 + lane)->a[k / 8 * 2 + row / 8] >> shift & 0xffff);
+        for (int column = 0; column < 8; ++column)
+            b[column][k] = number_of<T>(operands(column * 4 + lane)->b[k / 8] >> shift & 0xffff);
+    }
+    for (int row = 0; row < 16; ++row)
+        for (int column = 0; column < 8; ++column) {
+            float& sum = static_cast<float*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
+            for (int k = 0; k < 16; ++k) sum = std::fma(a[row][k], b[column][k], sum);
+        }
+}
+
+template <typename T>
+__device__ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, CALLED_FROM)
+{
+    MmaWords operands{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    float sums[4] = {d[0], d[1], d[2], d[3]};
+    cuda_on_cpu::warp_sync(0xffffffffu, mma_of_halves<T>, &operands, sums, false, file, line);
+    for (int i = 0; i < 4; ++i) d[i] = sums[i];
+}
+
 struct MmaBytes {  // a lane's fragments of bytes
     unsigned a[4], b[2];
 };
@@ -120,14 +191,23 @@ struct MmaBytes {  // a lane's fragments of bytes
 template <typename Byte>
 NOT_INSTRUMENTED void mma_of_bytes(const cuda_on_cpu::Lanes& lanes)
 {
-    auto byte = [](unsigned word, int i) { return static_cast<int>(static_cast<Byte>(word >> 8 * i & 255)); };
-    auto operands = [&](int lane) { return static_cast<const MmaBytes*>(lanes.input[lane]); };
+    int a[16][32], b[8][32];  // rows of A and columns of B, one after the other: the compiler multiplies several bytes at once
+    for (int lane = 0; lane < 32; ++lane) {
+        auto operands = static_cast<const MmaBytes*>(lanes.input[lane]);
+        for (int half = 0; half < 2; ++half)
+            for (int i = 0; i < 4; ++i) {
+                int k = half * 16 + lane % 4 * 4 + i;
+                a[lane / 4][k] = static_cast<Byte>(operands->a[half * 2] >> 8 * i & 255);
+                a[lane / 4 + 8][k] = static_cast<Byte>(operands->a[half * 2 + 1] >> 8 * i & 255);
+                b[lane / 4][k] = static_cast<Byte>(operands->b[half] >> 8 * i & 255);
+            }
+    }
     for (int row = 0; row < 16; ++row)
         for (int column = 0; column < 8; ++column) {
             int& sum = static_cast<int*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
-            for (int k = 0; k < 32; ++k)
-                sum += byte(operands(row % 8 * 4 + k % 16 / 4)->a[k / 16 * 2 + row / 8], k % 4) *
-                       byte(operands(column * 4 + k % 16 / 4)->b[k / 16], k % 4);
+            int products = 0;
+            for (int k = 0; k < 32; ++k) products += a[row][k] * b[column][k];
+            sum += products;
         }
 }
 

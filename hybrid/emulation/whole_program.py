@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.emulation.build import COMMON, HERE, POISON, compile_file, compiler, native, takes
-from hybrid.emulation.cache import cache_key, cached
-from hybrid.emulation.child import limits
+from hybrid.emulation.cache import cache_folder, cache_key, cached
+from hybrid.emulation.confined import Bounds, confined, installed_with
 
 # In the order of what they need at their beginning.
 _RUNTIME = ("findings", "device_memory", "memory_check", "instrumented", "runtime", "api_call", "host_api", "host_api_events")
@@ -63,10 +63,11 @@ def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequen
         (folder / name).write_text(content, encoding="utf-8")
     flags = [*_FLAGS, *_CHECKED, *native(), *more_flags, *([POISON] if takes(program, POISON) else [])]
     include = ["-include", str(HERE / "host_api.h"), "-iquote", str(folder), f"-ffile-prefix-map={folder}/=", "-x", "c++"]
-    log, compiled = folder / "compiler.log", folder / "program.o"
+    log, compiled = cache_folder() / f"{source.stem}.log", folder / "program.o"  # where it stays
     with ThreadPoolExecutor(1) as others_compile:
         runtime = others_compile.submit(_runtime, program)
-        warnings = compile_file(program, source.name, [*flags, *include, "-c", str(source), "-o", str(compiled)], log)
+        arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
+        warnings = compile_file(program, source.name, arguments, log, limited=True)
         objects = [*map(str, runtime.result()), str(compiled)]
     link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
@@ -87,27 +88,36 @@ def _runtime(program: str) -> list[Path]:
 
 
 def run(
-    program: Path, name: str, arguments: Sequence[str], seconds: int, show: Callable[[str], None], ranks: Ranks | None
+    program: Path, source: Path, arguments: Sequence[str], seconds: int, show: Callable[[str], None], ranks: Ranks | None
 ) -> list[Ran]:
-    """Run it in the caller's folder, as `name`, and tell of each rank what was found. All have the launcher's status.
+    """Run what was built of `source`, in the caller's folder, and tell of each rank what was found. All have the launcher's
+    status.
 
     `show` is given what it writes to standard output and standard error.
     """
-    told = [program.parent / f"findings.{rank}" for rank in range(ranks.number if ranks else 1)]
+    folder = program.parent
+    told = [folder / f"findings.{rank}" for rank in range(ranks.number if ranks else 1)]
     for each in told:
         each.touch()
-    environment = {**os.environ, "HYBRID_LAB_FINDINGS": str(program.parent / "findings"), "HYBRID_LAB_SECONDS": str(seconds)}
+    environment = {**os.environ, "HYBRID_LAB_FINDINGS": str(folder / "findings"), "HYBRID_LAB_SECONDS": str(seconds)}
+    environment["TMPDIR"] = str(folder)
     if ranks:
         environment["HYBRID_LAB_RANK"] = ranks.variable
-    with subprocess.Popen(  # noqa: S603
-        [*ranks.launcher, str(program), *arguments] if ranks else [name, *arguments],
-        executable=None if ranks else program,
-        stdin=sys.stdin if sys.stdin is not None and _is_file(sys.stdin) else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        preexec_fn=limits(seconds + _LATER, ranks=ranks is not None),
-    ) as process:
+    given = [Path(argument).resolve() for argument in arguments if Path(argument).is_file()]
+    reads = [source.resolve().parent, *given, *(installed_with(ranks.launcher[0]) if ranks else ())]
+    bounds = Bounds(seconds + _LATER, folder, reads, [Path.cwd()], ranks=ranks is not None)
+    with (
+        confined(bounds) as confine,
+        subprocess.Popen(  # noqa: S603
+            [*ranks.launcher, str(program), *arguments] if ranks else [str(source), *arguments],
+            executable=None if ranks else program,
+            stdin=sys.stdin if sys.stdin is not None and _is_file(sys.stdin) else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            preexec_fn=confine,
+        ) as process,
+    ):
         overdue = threading.Timer(seconds + _LATER, process.kill)
         overdue.start()
         try:

@@ -48,6 +48,7 @@ class GridRun:
         layout = decision.plan.grid_layout
         assert layout is not None
         self._layout, self._team, self._kept, self._progress = layout, session.team, kept, progress
+        self._decision = decision
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(decision.plan, gpus, decision.kernel)
         team, rank, dtype = self._team, self._team.rank, layout.problem.dtype
@@ -136,7 +137,12 @@ class GridRun:
                     raise CheckFailed("the layers' results were added up wrong")
         wrong = [rank for rank, check in enumerate(checking.all) if not check.ok]
         worst = max(checking.all, key=lambda check: (not check.ok, check.kind, check.error))  # exact before freivalds
-        return replace(worst, faults=tuple(f"rank {rank}: {fault}" for rank in wrong for fault in checking.all[rank].faults))
+        return replace(worst, faults=tuple(fault for rank in wrong for fault in self._named(rank, checking.all[rank]).faults))
+
+    def _named(self, rank: int, check: Check) -> Check:
+        """Of one rank, which counts the rows and columns of its part."""
+        part = self._layout.part_of_c(rank)
+        return check.of(f"{self._decision.device_of(rank)}, rows {part.rows}, columns {part.columns}, counted from there")
 
     def note_work(self) -> None:
         """After the clock has stopped: when each multiplication of the product ran."""

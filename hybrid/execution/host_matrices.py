@@ -12,6 +12,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.spans import Span
 from hybrid.host.page_memory import result_pool
 from hybrid.host.row_view import RowView
+from hybrid.kernels.elements import storage
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
@@ -56,15 +57,16 @@ def _arrays_of_root(
     """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
     problem = plan.problem
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
-    views = {}
+    views, of_operands = {}, problem.operand_dtype
     with team.phase("scatter", timed=False), busy():
-        in_place = [_in_place(source, problem.dtype, by_blas) for source in (a, b)]
+        in_place = [_in_place(source, of_operands, by_blas) for source in (a, b)]
         for key, array in zip("ABC", (*in_place, out), strict=True):
             height, width = shapes[key]
+            dtype = problem.dtype if key == "C" else storage(of_operands).name
             if team.rank != plan.root:
-                height, array = 0, np.empty((0, width), problem.dtype)
+                height, array = 0, np.empty((0, width), dtype)
             if array is None:
-                array = result_pool.empty(height, width, problem.dtype)
+                array = result_pool.empty(height, width, dtype)
             views[key] = RowView(array, Span(0, height))
         for source, key, array in zip((a, b), "AB", in_place, strict=True):
             if team.rank == plan.root and isinstance(source, RootMatrix) and array is None:

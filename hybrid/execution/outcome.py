@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +24,8 @@ class RunOptions:
 
     `out` may become C: the root's array, or with shared operands the same shared array on all ranks. `measured`: how long
     the phases took is wanted. `after`: a product of other rows of A with the same B, by the same ranks, whose matrices this one
-    takes over; B is there already.
+    takes over; B is there already. `measuring`: a context that is entered before the first product that is timed, and left after
+    the last one's check.
     """
 
     repeat: int = 1
@@ -31,6 +34,7 @@ class RunOptions:
     progress: Progress = lambda phase, done, of: None
     measured: bool = True
     after: Outcome | None = None
+    measuring: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def kept(self, plan: Plan) -> dict[str, RowView]:
         """What this product's plan takes over: the same on every rank. With B its elements are there."""

@@ -25,8 +25,8 @@ from hybrid.transport.panel_gather import PanelGather
 from hybrid.transport.panel_stream import PanelStream
 from hybrid.verification.device_check import DeviceCheck
 
-MEASURED_AHEAD = 3  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
-LOADS_AHEAD = 4  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
+MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
+LOADS_AHEAD = 8  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
 
 Entering = Callable[[str], None]  # told the phase of each copy and multiplication before it is submitted
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -86,7 +87,8 @@ class _Product:
             self._rows = rows_from_root(team, plan, self._views, a, b, self._settings)
             run = self._rank_run()
             try:
-                totals = self._repeat(run)
+                with ExitStack() as measured:
+                    totals = self._repeat(run, measured)
             except BaseException:
                 run.abandon()
                 raise
@@ -123,12 +125,15 @@ class _Product:
         )
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers)
 
-    def _repeat(self, run: RankRun | GridRun) -> list[float]:
-        """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end."""
+    def _repeat(self, run: RankRun | GridRun, measured: ExitStack) -> list[float]:
+        """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end. `measured`:
+        left after the last."""
         team, options, totals = self._team, self._options, []
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
         for index in range(-options.warmup, options.repeat):
             team.timeline.repeat = index
+            if index == 0:
+                measured.enter_context(options.measuring())
             self._make_ready(run)
             with wall.within("product" if index >= 0 else "warm-up"):
                 seconds = self._multiply(run)
@@ -136,9 +141,10 @@ class _Product:
                 totals.append(seconds)
             with wall.within("check"):
                 check = self._checked(run)
-            if check is not None and self._check is not None:  # what was repaired before is told, too
-                check = replace(check, repaired=self._check.repaired + check.repaired)
-            self._check = check
+            if check is not None:
+                check = self._named(check, index)
+                before = self._check.repaired if self._check is not None else ()  # is told, too
+                self._check = replace(check, repaired=before + check.repaired)
             if self._check is not None and not self._check.ok:
                 totals = totals or [seconds]  # of a warm-up that is wrong, too
                 break
@@ -150,6 +156,15 @@ class _Product:
                     break
         team.timeline.repeat = None
         return totals
+
+    def _named(self, check: Check, index: int) -> Check:
+        """Which of several products it is about."""
+        options = self._options
+        if options.repeat + options.warmup == 1:
+            return check
+        if index < 0:
+            return check.of(f"warm-up product {index + options.warmup + 1} of {options.warmup}")
+        return check.of(f"product {index + 1} of {options.repeat}")
 
     def _poison_c(self) -> None:
         """C is filled with NaN so that elements nobody writes are found, also where an earlier product left the right ones."""
@@ -211,13 +226,14 @@ class _Product:
 
     def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
+        by = self._decision.multiplied_by
         if plan.at_root:
-            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects)
+            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects, by)
         if len(plan.topology.nodes) > 1:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        return verify(team, plan, a, b, c, self._threads, wrong, suspects)
+        return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute

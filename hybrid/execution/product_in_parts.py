@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -72,16 +73,22 @@ class ProductInParts:
         wall.enter("resume")
         self._disk.look(self._parts)
 
-    def run(self, progress: Progress, told: Callable[[], None]) -> Outcome:
+    def run(
+        self,
+        progress: Progress,
+        told: Callable[[], None],
+        measuring: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Outcome:
         """Compute, check and write what is missing, and name the file; a part that fails its check ends it. `told`: whenever
-        more rows are there."""
+        more rows are there. `measuring`: a context around each part's product, with its check."""
         made, before = SumOfParts(), self.rows_there
         wall.enter("write")
         self._disk.begin(self._asked, self.rows, self._arithmetic)
         told()
         for part in [part for part in self._parts if part not in self._disk.there]:
             done = self.rows_there - before
-            self._compute(part, made, partial(_tell, progress, done, len(part), self._problem.n - before))
+            telling = partial(_tell, progress, done, len(part), self._problem.n - before)
+            self._compute(part, made, RunOptions(progress=telling, after=made.last, measuring=measuring))
             if made.failed:
                 break
             told()
@@ -132,9 +139,8 @@ class ProductInParts:
     def _agreed(self, problem: Problem) -> Decision:
         return agree(self._session, ProductRequest(problem), self._settings, self._request.inventories)
 
-    def _compute(self, part: Span, made: SumOfParts, progress: Progress) -> None:
+    def _compute(self, part: Span, made: SumOfParts, options: RunOptions) -> None:
         """A part's rows into `made` and, if they are right, into the file."""
-        options = RunOptions(progress=progress, after=made.last)
         a, b = PartOfRows(self._request.a, part), self._request.b
         outcome = run_product(self._session, self._decisions[len(part)], a, b, self._settings, options)
         made.add(outcome, part)

@@ -126,7 +126,7 @@ def _of_parts(parts: Sequence[Recomputed]) -> Check:
 
 
 def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed], *, once_more: bool) -> str:
-    who = f"{decision.placements[rank].name}, kernel {decision.kernel.name}: {cause}"
+    who = f"{decision.device_of(rank)}: {cause}"
     if once_more:
         who += "; the product was computed once more"
     own = [each for each in done if each.rows.meets(decision.plan.shares[rank].rows)]

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from hybrid.arrays.interop import copy_back, on_host
 from hybrid.host.row_view import RowView
+from hybrid.kernels.elements import numbers_of
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
 from hybrid.verification.check import Check, Suspect
+from hybrid.verification.suspects import MultipliedBy, unsaid
 
 if TYPE_CHECKING:
     from hybrid.verification.recompute import Recomputed
@@ -26,12 +28,14 @@ def verify_at_root(
     threads: int,
     wrong: WrongParts | None,
     suspects: Sequence[Suspect] = (),
+    by: MultipliedBy = unsaid,
 ) -> Check:
     """As `verify`. `threads`: of all ranks. Every rank calls it and gets the same result."""
     with team.phase("check") as checking:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
-            check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects)
+            short = plan.problem.short_operands
+            check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, by, short_operands=short)
             checking.mine = check, wrong.found() if wrong is not None else ()
     check, found = checking.all[plan.root]
     if wrong is not None:
@@ -46,12 +50,15 @@ def recompute_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], thre
     with team.phase("repair") as computing:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
-            done = recompute(Team(), plan_alone(plan.problem), a, b, c, wrong, threads, [share.rows for share in plan.shares])
+            alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
+            done = recompute(Team(), alone, a, b, c, wrong, threads, row_blocks)
             copy_back(c.array, views["C"].array)
             computing.mine = [replace(each, by=plan.root) for each in done]
     return computing.all[plan.root]
 
 
 def _on_host(views: Mapping[str, RowView]) -> list[RowView]:
-    """Copied where they lie on a GPU."""
-    return [RowView(on_host(views[key].array), views[key].rows) for key in "ABC"]
+    """Copied where they lie on a GPU, or are of 16 bits: then as float32, in which the host computes."""
+    on_the_host = {key: numbers_of(on_host(views[key].array)) for key in "ABC"}
+    of_c = on_the_host["C"].dtype
+    return [RowView(array.astype(of_c, copy=False), views[key].rows) for key, array in on_the_host.items()]

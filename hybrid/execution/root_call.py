@@ -82,6 +82,8 @@ def _looked_at(
     """
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
     try:
+        if isinstance(out, np.ma.MaskedArray):
+            raise UsageError("out is a masked array, whose mask would hide elements of the product: pass out.data")
         given = operands_at_root(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))
         if isinstance(given, RootOperands):
             return given, RootMatrices.of(session.team, session.shared_arrays, given)

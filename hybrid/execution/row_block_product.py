@@ -111,7 +111,7 @@ class _RowBlockProduct:
 
     def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         a, b, c = self._views()
-        return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects)
+        return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects, self._decision.multiplied_by)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute

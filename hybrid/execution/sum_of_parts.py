@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +38,8 @@ class SumOfParts:
         self._total += outcome.total.median
         self._arithmetic = joined([self._arithmetic, outcome.arithmetic])
         if outcome.check is not None:
-            self.check = worse_of(self.check, _named(outcome.check, part))
+            named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}")
+            self.check = worse_of(self.check, named)
 
     @property
     def failed(self) -> bool:
@@ -52,15 +52,6 @@ class SumOfParts:
         total, check = Spread(self._total, self._total, self._total), self.check if self._plans else NOTHING_LEFT
         parts = Parts(rows, there, tuple(self._plans))
         return Outcome(decision, nothing, nothing, nothing, phases, total, check, arithmetic=self._arithmetic, parts=parts)
-
-
-def _named(check: Check, part: Span) -> Check:
-    """With the rows of C that it is about: it counts the rows of the part."""
-
-    def named(texts: Sequence[str]) -> tuple[str, ...]:
-        return tuple(f"in the part of rows {part}, counted from {part.lo}: {text}" for text in texts)
-
-    return replace(check, faults=named(check.faults), repaired=named(check.repaired))
 
 
 def worse_of(before: Check | None, check: Check) -> Check:

@@ -25,7 +25,9 @@ def fingerprint(path: str) -> str:
                 with open(file, "rb") as opened:
                     digest.update(opened.read(_BEGINNING))
             else:
-                digest.update(f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n".encode())
+                digest.update(
+                    f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n".encode(errors="surrogateescape")
+                )
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     seconds, nanoseconds = divmod(changed, 10**9)

@@ -53,7 +53,8 @@ class Journal:
 
     def append(self, line: Line) -> None:
         """When this returns, the line is on the disk."""
-        data = (json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n").encode()
+        # Names of files need not be UTF-8: "surrogatepass" is how the json module reads them again.
+        data = (json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
         write_whole(self._file, data, self._end)
         os.fsync(self._file)
         self.lines.append(line)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
@@ -45,12 +46,24 @@ def header(path: str) -> Header:
         with _as_scipy_takes_it(path) as source:
             rows, columns, entries, form, field, _ = mminfo(source)
     except (ValueError, OverflowError, TypeError, EOFError) as error:
-        raise UsageError(f"not Matrix Market: {one_line(error)}") from None
+        raise UsageError(_in_plain_words(error)) from None
     if entries > rows * columns:
         raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}")
     if field not in _NUMBERS:
         raise UsageError(f"it holds {field} numbers: only {', '.join(_NUMBERS)} are read")
     return Header((rows, columns), entries, form == "coordinate", field == "complex")
+
+
+def _in_plain_words(error: Exception) -> str:
+    """What SciPy says of a file that it cannot read, where it is known."""
+    text = " ".join(str(error).split()).rstrip(".")
+    if "banner" in text:
+        return "it is no Matrix Market file: it does not begin with %%MatrixMarket"
+    if "Premature EOF" in text:
+        return "it is cut short: it ends within its header"
+    if missing := re.match(r"Truncated file\. Expected another (\d+) lines", text):
+        return f"it is cut short: {missing[1]} more line{'s' * (missing[1] != '1')} must follow"
+    return f"it is malformed: {text}"
 
 
 def _as_scipy_takes_it(path: str) -> AbstractContextManager[Any]:
@@ -73,7 +86,7 @@ def elements(path: str, found: Header) -> Any:
         with _as_scipy_takes_it(path) as source:
             matrix: Any = mmread(source, **newer)
     except (ValueError, OverflowError, TypeError, EOFError) as error:
-        raise UsageError(f"not Matrix Market: {one_line(error)}") from None
+        raise UsageError(_in_plain_words(error)) from None
     if matrix.shape != found.shape:
         raise UsageError(f"it has become another matrix while it was read: {matrix.shape[0]}×{matrix.shape[1]}")
     if isinstance(matrix, np.ndarray):

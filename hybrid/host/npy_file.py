@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hybrid.core.spans import Span
-from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.errors import HybridError, UsageError
 from hybrid.host.files import refuse_unwritable
 from hybrid.host.matrix_output import RawRows
 from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
@@ -91,14 +91,22 @@ def _mapped(path: str) -> np.memmap:
         raise UsageError("is no .npy file: it does not begin like one")
     try:
         with np.errstate(over="ignore"):  # refuses a header that promises more than there is
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # it raises many kinds for a malformed header
         text = str(error)
         if "Python objects" in text:
             raise UsageError("holds Python objects: matrices of numbers are read, and pickles are not") from None
         if isinstance(error, OverflowError) or "greater than file size" in text:
             raise UsageError("is cut short, or malformed: its header promises more elements than the file holds") from None
-        raise UsageError(f"has a malformed header: {one_line(error)}") from None
+        if text.startswith("EOF"):
+            raise UsageError("is cut short: it ends within its header") from None
+        if "format version" in text:
+            raise UsageError("has a malformed header: NumPy reads no version of the format that it names") from None
+        raise UsageError("has a malformed header: type and shape cannot be read from it") from None
+    more = os.path.getsize(path) - array.offset - array.nbytes
+    if more > 0:
+        raise UsageError(f"is malformed, or holds several arrays: {more} bytes follow the one that its header promises")
+    return array
 
 
 class NpyOutput(RawRows):

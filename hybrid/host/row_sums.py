@@ -9,22 +9,24 @@ from functools import lru_cache
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
+from hybrid.kernels.elements import numbers_of
 
 _AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
 NOT_INTEGRAL = 1e300  # as the largest magnitude of a row that holds other numbers than integers
 WEIGHTED_ROWS = 32
-_WORDS = {4: np.uint32, 8: np.uint64}
+_WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @lru_cache(maxsize=8)
 def checksum_weights(columns: int, item_size: int) -> np.ndarray:
     """For each column an odd pseudo-random number modulo 2^64; the same everywhere.
 
-    float32 elements share one by twos, the second shifted by 32 bits: so they can be read as pairs, as fast as float64.
+    Elements of 32 bits share one by twos, the second shifted by 32 bits, those of 16 bits by fours: so they can be read as words
+    of 64 bits, as fast as float64.
     """
     per_word = 8 // item_size
     words = mixed(np.arange(-(-columns // per_word), dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
-    shifts = (32 * (np.arange(columns) % per_word)).astype(np.uint64)
+    shifts = (8 * item_size * (np.arange(columns) % per_word)).astype(np.uint64)
     weights = np.repeat(words, per_word)[:columns] << shifts
     weights.flags.writeable = False
     return weights
@@ -55,19 +57,19 @@ _EVERY = slice(None, None, WEIGHTED_ROWS)
 
 
 def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice = _EVERY) -> None:
-    """For each row the sum of its elements' bits, modulo 2^64, where a float32 in an odd column is shifted by 32 bits.
+    """For each row the sum of its elements' bits, modulo 2^64, shifted as their columns' weights are.
 
     In the `weighted` rows each element is multiplied by its column's weight: NumPy adds faster than it does that."""
     rows, columns = matrix.shape
-    words, pairs = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
-    starts_a_pair = columns and int(weights[0]) & 1
-    if pairs > 1 and starts_a_pair and not (columns % pairs or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
-        words, weights = words.view(np.uint64), weights[::pairs]
+    words, per_word = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
+    starts_a_word = columns and int(weights[0]) & 1
+    if per_word > 1 and starts_a_word and not (columns % per_word or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
+        words, weights = words.view(np.uint64), weights[::per_word]
     if words.dtype == np.uint64:
         np.add.reduce(words, axis=1, out=into)
         np.einsum("ij,j->i", words[weighted], weights, out=into[weighted])
         return
-    unweighted = np.where(weights & np.uint64(1), np.uint64(1), np.uint64(1) << np.uint64(32))
+    unweighted = weights & (~weights + np.uint64(1))  # the lowest bit that is set: a weight is odd but for the shift
     for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, 8 * columns))):
         np.einsum("ij,j->i", words[part.slice].astype(np.uint64), unweighted, out=into[part.slice])
     np.einsum("ij,j->i", words[weighted].astype(np.uint64), weights, out=into[weighted])
@@ -97,7 +99,7 @@ def _in_cache(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Some rows at a time, as float64."""
     rows, columns = matrix.shape
     for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, columns * 8))):
-        yield part.slice, matrix[part.slice].astype(np.float64, copy=False)
+        yield part.slice, numbers_of(matrix[part.slice]).astype(np.float64, copy=False)
 
 
 def _largest(values: np.ndarray) -> np.ndarray:

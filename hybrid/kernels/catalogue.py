@@ -6,7 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 BOTH = ("float32", "float64")
+HALVES = ("float16", "bfloat16")  # of operands alone: their sums, and C, are float32
 C_TYPES = {"float32": "float", "float64": "double"}
+ELEMENTS = C_TYPES | {"float16": "Float16", "bfloat16": "Bfloat16"}  # of A and B, in C++
+OPERAND_SIZES = {"float32": 4, "float64": 8} | dict.fromkeys(HALVES, 2)  # bytes of an element of A or B
 MOST_BLOCKS_Y = 65535  # CUDA's limit of gridDim.y
 LEAST_CAPABILITY = 60  # compute capability, times ten, as everywhere here
 EMULATED_CAPABILITY = 90  # of the emulated GPU
@@ -20,7 +23,7 @@ class Form:
     tile: tuple[int, int]  # the thread-block tile: rows and columns of C that a block computes; or ALL of them
     block: tuple[int, int]  # threads per block, x and y
     arguments: str = ""  # of the template, after the element type
-    shared: int = 0  # elements of dynamic shared memory
+    shared: int = 0  # elements (of A and B) of dynamic shared memory
     capability: int = LEAST_CAPABILITY  # the least it runs on
     by_width: bool = False  # the template's last argument is the width of vector loads and copies, in elements
     linear_grid: bool = False  # all blocks along x: the kernel itself maps blockIdx.x to a tile
@@ -34,7 +37,7 @@ class Kernel:
     device: str  # "cpu" or "cuda"
     summary: str
     source: str = ""  # the .cu file; empty for a library's and for the CPU's
-    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, hash=False)  # by dtype, the fastest form first
+    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, hash=False)  # by A's and B's dtype, the fastest first
     function: str = ""  # of the template, if not the kernel's name
     dtypes: tuple[str, ...] = BOTH
     vectors_only: bool = False  # B must have one column
@@ -72,6 +75,10 @@ def _tensor(stages: int, capability: int) -> Form:
     return _linear((128, 128), arguments, stages * 16 * 256, capability)
 
 
+def _tensor_half(depth: int, stages: int, capability: int) -> Form:
+    return _linear((128, 256), f"128, 256, {depth}, 64, 64, {stages}, 1", stages * depth * (128 + 256), capability)
+
+
 CATALOGUE = (
     Kernel("blas", "cpu", "the BLAS library NumPy was built with", adds=True, reason="the CPU's fastest"),
     Kernel("loops", "cpu", "three loops in C on one core, i j k; auto never chooses it"),
@@ -97,10 +104,15 @@ CATALOGUE = (
     Kernel("tensor", "cuda", "double-precision tensor cores (mma)", "tensor.cu",
            {"float64": (_tensor(stages=3, capability=120), _tensor(stages=4, capability=90), _tensor(stages=3, capability=80))},
            dtypes=("float64",), adds=True, reason="this GPU has tensor cores for float64"),
-    Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", adds=True),
+    Kernel("tensor_half", "cuda", "tensor cores for float16 and bfloat16 operands (mma), sums in float32", "tensor_half.cu",
+           dict.fromkeys(HALVES, (_tensor_half(32, stages=4, capability=120), _tensor_half(64, stages=4, capability=90),
+                                  _tensor_half(32, stages=4, capability=80))),
+           dtypes=HALVES, adds=True, reason="this GPU has tensor cores for operands of 16 bits"),
+    Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", dtypes=BOTH + HALVES, adds=True),
 )  # fmt: skip
 
-AUTO = ("blas", "matvec_warp", "tensor", "warp_tiled", "register_tiled", "tiled")  # auto chooses the first that can run
+# Auto chooses the first that can run.
+AUTO = ("blas", "matvec_warp", "tensor", "tensor_half", "warp_tiled", "register_tiled", "tiled")
 
 
 @dataclass(frozen=True)
@@ -146,14 +158,18 @@ def launch_of(
     assert form is not None, refusal(kernel, dtype, columns, capability)
     assert kernel.adds or not adds, f"{kernel.name} does not add"
     down, across = _pieces(rows, form.tile[0]), _pieces(columns, form.tile[1])
-    arguments = [C_TYPES[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
+    arguments = [ELEMENTS[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
     if adds:
         arguments.append("true")
     linear = form.linear_grid or ALL in form.tile
     grid = (down * across, 1) if linear else (across, min(down, MOST_BLOCKS_Y))
-    item = {"float32": 4, "float64": 8}[dtype]
     expression = f"{kernel.function or kernel.name}<{', '.join(arguments)}>"
-    return Launch(kernel.source, expression, grid, form.block, form.shared * item)
+    return Launch(kernel.source, expression, grid, form.block, form.shared * OPERAND_SIZES[dtype])
+
+
+def sums_type(dtype: str) -> str:
+    """Of which type kernels make a C whose operands are of this one."""
+    return "float32" if dtype in HALVES else dtype
 
 
 def _form(kernel: Kernel, dtype: str, capability: int) -> Form | None:

@@ -81,11 +81,12 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
     slots, side_by_side = (tiling.column_panels_in(problem.m), 1) if tiling.separate_panels else (1, tiling.column_panels)
     width = min(problem.m, tiling.panel_columns * side_by_side)
 
-    def size(height: int, columns: int) -> int:
-        return _aligned(problem.bytes(height, columns if device == "cpu" else padded(columns, problem.item_size)))
+    def size(height: int, columns: int, item: int) -> int:
+        return _aligned(height * item * (columns if device == "cpu" else padded(columns, item)))
 
-    b = Region(size(height, problem.l), size(problem.l, width))
-    c = Region(b.offset_of(slots), size(height, width))
+    of_operand = problem.operand_item_size
+    b = Region(size(height, problem.l, of_operand), size(problem.l, width, of_operand))
+    c = Region(b.offset_of(slots), size(height, width, problem.item_size))
     end = c.offset_of(slots)
     if not tiling.moduli:
         return Layout(height, slots, width, b, c, end)

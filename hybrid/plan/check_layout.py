@@ -23,7 +23,7 @@ NUMBERS_A_ROW = 5  # of what `compare_sums` finds
 ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4  # rows, at least a thread-block tile's, of which it tells so many numbers
 NUMBERS_A_PIECE = 5  # the table of `total_pieces` has three, and it tells two
 _LINKS = 64  # that bring parts of B, at most
-_MATRICES, _ALLOCATION = 13, 512  # that the check allocates, and bytes of which each is a multiple
+_MATRICES, _ALLOCATION = 14, 512  # that the check allocates, and bytes of which each is a multiple
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 
@@ -179,7 +179,7 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
     of_b = min(problem.l, _LINKS * (-(-problem.l // tiling.slab_rows) if tiling.slab_rows else 1))
     pieces = row_panels * (times_a + panels) + panels * parts * of_b
     of_rows = rows * (NUMBERS_A_ROW + 2) + NUMBERS_TOGETHER * (rows // ROWS_TOGETHER + 1)
-    in_all = sums + 2 * checksums + NUMBERS_A_PIECE * pieces + of_rows + 2 * problem.m + problem.l
+    in_all = sums + 2 * checksums + NUMBERS_A_PIECE * pieces + of_rows + 3 * problem.m + problem.l
     return 8 * in_all + _MATRICES * _ALLOCATION
 
 

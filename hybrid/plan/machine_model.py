@@ -2,7 +2,8 @@
 """What the plan assumes of a machine, as numbers: one frozen record that all ranks share.
 
 The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).
-`python -m hybrid.doctor --json FILE` measures the first five on another machine, and HYBRID_MACHINE=FILE uses what it wrote.
+`python -m hybrid.doctor --json FILE` measures the first five on another machine and asks NVML for the limit of the power;
+HYBRID_MACHINE=FILE uses what it wrote.
 The product is right whatever is assumed here; only its speed depends on it.
 """
 
@@ -40,6 +41,9 @@ class MachineModel:
         "over 2 x 54.8 GB/s (docs/measured/doctor-h200.jsonl) are 518",
     )
     float32_multiply_adds_per_byte: float = _of_h200(512.0, "the same in float32; measured: 53.1 TF/s over 2 x 54.8 GB/s are 484")
+    half_multiply_adds_per_byte: float = _of_h200(
+        4096.0, "the same of operands of 16 bits with sums in float32; estimated: half of the 990 TF/s of the data sheet are 4500"
+    )
     panel_row_overhead_bytes: int = _of_h200(
         4 * KiB,
         "bytes the link could copy in the time it loses at each row of a column panel, while a kernel runs; measured, without a "
@@ -92,6 +96,10 @@ class MachineModel:
         2000, "rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC"
     )
     most_cpu_row_panels: int = _of_h200(512, "row panels on a CPU; estimated")
+    gpu_power_limit_watts: float = _of_h200(
+        700.0,
+        "watts that a GPU keeps within, for --explain alone; estimated: what an H200 SXM is usually set to; the doctor asks NVML",
+    )
 
     def __post_init__(self) -> None:
         for known in fields(self):
@@ -102,8 +110,10 @@ class MachineModel:
         return "H200" if self is H200 else (MachineModel, tuple(vars(self).values()))
 
     def multiply_adds_per_byte(self, dtype: str) -> float:
-        """What a GPU computes while its link copies a byte: the machine balance of a roofline, with the link for the memory."""
-        return self.float64_multiply_adds_per_byte if dtype == "float64" else self.float32_multiply_adds_per_byte
+        """What a GPU computes of operands of this type while its link copies a byte: the machine balance of a roofline, with the
+        link for the memory."""
+        known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
+        return known.get(dtype, self.half_multiply_adds_per_byte)
 
     @property
     def panel_row_bytes(self) -> int:

@@ -79,7 +79,7 @@ class OutOfCoreTiling:
 
     @property
     def _least_panel_columns(self) -> int:
-        return max(1, self.request.model.streamed_panel_row_bytes // self.request.problem.item_size)
+        return max(1, self.request.model.streamed_panel_row_bytes // self.request.problem.operand_item_size)
 
     def _stationary_panels(self, part: int, asked: int, at_least: int) -> tuple[int, int]:
         """Size and number of the stationary panels. Together they are as large as the part of the operand, or a bit larger."""
@@ -95,7 +95,8 @@ class OutOfCoreTiling:
         Not all of them: an operand that is resident as a whole had better be the stationary one.
         """
         r, p = self.request, self.request.problem
-        fitting = (r.memory // p.item_size - stationary * p.l) // (size * (p.l + stationary))  # padding left aside
+        of_streamed = p.operand_bytes(size, p.l) + p.bytes(size, stationary)
+        fitting = (r.memory - p.operand_bytes(stationary, p.l)) // of_streamed  # padding left aside
         fitting = max(0, min(fitting, -(-length // size) - 1))
         counts = range(1, fitting + 1)
         fitting = bisect_right(counts, r.memory, key=lambda count: layout_of(p, r.rows, tiling_with(count), r.device).bytes)
@@ -116,9 +117,9 @@ class OutOfCoreTiling:
         else:
             reversals, waited_for = -(-columns // b) - 1, tiling.panel_columns
             rows += reversals * (rows - a)
-        slowdown = 1 + model.panel_row_overhead_bytes / (tiling.panel_columns * p.item_size)
+        slowdown = 1 + model.panel_row_overhead_bytes / (tiling.panel_columns * p.operand_item_size)
         copied = rows + columns * slowdown + reversals * waited_for
-        computed = self.request.rows * p.m / (model.multiply_adds_per_byte(p.dtype) * p.item_size)
+        computed = self.request.rows * p.m / (model.multiply_adds_per_byte(p.operand_dtype) * p.operand_item_size)
         unused = _tile_excess(self.request.rows, tiling.panel_rows) * _tile_excess(p.m, tiling.panel_columns)
         return max(copied, computed * unused)
 

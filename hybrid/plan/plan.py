@@ -17,6 +17,7 @@ from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
 from hybrid.plan.grid_layout import GridLayout
 from hybrid.plan.rank_share import RankShare
+from hybrid.plan.rectangles import Rectangle
 from hybrid.plan.request import OperandLocation
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
@@ -123,6 +124,13 @@ class Plan:
         members = self.topology.nodes[self.root_node]
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
 
+    def multiplied_by(self, row: int, columns: Span) -> tuple[int, ...]:
+        """The ranks that compute these elements of C: with a grid each some of them, or of their terms."""
+        if self.grid_layout is None:
+            return tuple(share.rank for share in self.shares if share.rows.lo <= row < share.rows.hi)
+        wanted = Rectangle(Span(row, row + 1), columns)
+        return tuple(rank for rank in range(self.topology.size) if self.grid_layout.part_of_c(rank).common(wanted).elements)
+
     def b_rows_over_link(self, rank: int) -> Span:
         """The rows of B that cross this rank's link: with "peers" for the ranks of its node, with "nccl" for all ranks."""
         if self.has_row_blocks or self.transport == "nccl":
@@ -155,11 +163,11 @@ class Plan:
         if self.operands is OperandLocation.BLOCKS_2D:
             return for_grid
         if self.has_row_blocks:
-            return for_grid if self.own_rows_suffice else p.bytes(p.l, p.m)
+            return for_grid if self.own_rows_suffice else p.operand_bytes(p.l, p.m)
         return (
             for_grid
-            + p.bytes(len(self.a_rows_on(node)), p.l)
-            + p.bytes(len(self.b_rows_on(node)), p.m)
+            + p.operand_bytes(len(self.a_rows_on(node)), p.l)
+            + p.operand_bytes(len(self.b_rows_on(node)), p.m)
             + p.bytes(len(self.c_rows_on(node)), p.m)
         )
 

@@ -46,7 +46,7 @@ def _choose_tiling(r: TilingRequest) -> Tiling:
     tiling = OutOfCoreTiling(r).choose()
     if not r.may_use_slabs or tiling.stationary != "B" or (r.device == "cpu" and not r.slab_rows):
         return tiling
-    slab_rows = r.slab_rows or _least_lines(r, r.model.least_slab_rows, r.problem.bytes(1, tiling.panel_columns))
+    slab_rows = r.slab_rows or _least_lines(r, r.model.least_slab_rows, r.problem.operand_bytes(1, tiling.panel_columns))
     return replace(tiling, slab_rows=slab_rows) if slab_rows < r.problem.l else tiling
 
 
@@ -56,12 +56,13 @@ def _with_slabs(r: TilingRequest, tiling: Tiling) -> Tiling:
     if not r.slab_rows and (r.device == "cpu" or not r.links or r.panel_columns):
         return tiling
     least = max(model.least_slab_rows, model.least_panel_rows * r.links, depth // model.most_slabs)
-    slab_rows = r.slab_rows or _least_lines(r, least, r.problem.bytes(1, r.problem.m))
+    slab_rows = r.slab_rows or _least_lines(r, least, r.problem.operand_bytes(1, r.problem.m))
     if slab_rows >= depth:
         return tiling
     # The interleaved row panels must be high enough to keep the GPU busy while B is copied. But their rows of C are complete,
     # and can be copied back, only after the last slab, and that must not take longer than computing the other rows.
-    elements_per_row = model.multiply_adds_per_byte(r.problem.dtype) * r.problem.item_size  # of C, while a row of B is copied
+    # Of C, while a row of B is copied.
+    elements_per_row = model.multiply_adds_per_byte(r.problem.operand_dtype) * r.problem.operand_item_size
     busy = model.adding_speed * elements_per_row / max(1, r.links)
     in_time = r.rows * (1 - elements_per_row / depth)
     interleaved = max(1, round(min(busy, in_time) / tiling.panel_rows))
@@ -75,18 +76,18 @@ def _panel_rows(r: TilingRequest) -> int:
         return max(rows, model.least_cpu_panel_rows, -(-r.rows // model.most_cpu_row_panels))
     if not r.links:
         return max(1, r.rows)
-    return max(1, min(r.rows, _least_lines(r, model.least_panel_rows, p.bytes(1, p.l + p.m))))
+    return max(1, min(r.rows, _least_lines(r, model.least_panel_rows, p.operand_bytes(1, p.l) + p.bytes(1, p.m))))
 
 
 def _panel_columns(r: TilingRequest) -> int:
     p, model = r.problem, r.model
     if r.device == "cpu" and r.nodes == 1:
         return max(1, p.m)  # a CPU reads B where it is
-    column_panels = min(model.most_column_panels, max(1, p.bytes(p.l, p.m) // model.least_column_panel_bytes))
+    column_panels = min(model.most_column_panels, max(1, p.operand_bytes(p.l, p.m) // model.least_column_panel_bytes))
     width = max(1, p.m if column_panels == 1 else -(-p.m // column_panels // KERNEL_TILE) * KERNEL_TILE)
     if r.device == "cpu" or not r.links:
         return width
-    return max(width, _least_lines(r, model.panel_row_bytes // p.item_size, p.bytes(1, p.l + r.rows)))
+    return max(width, _least_lines(r, model.panel_row_bytes // p.operand_item_size, p.operand_bytes(1, p.l) + p.bytes(1, r.rows)))
 
 
 @lru_cache(maxsize=64)

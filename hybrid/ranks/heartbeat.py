@@ -176,7 +176,7 @@ def mpi_started() -> None:
 
 def tell_how_to_go_on(text: str) -> bool:
     """What the supervisor is to add where it says that this process was ended; empty: nothing. False where it is too long."""
-    line = f"{HOW_TO_GO_ON}{' '.join(text.split())}".encode()
+    line = f"{HOW_TO_GO_ON}{' '.join(text.split())}".encode(errors="surrogateescape")  # names of files need not be UTF-8
     if len(line) > _LONGEST_LINE:
         return False
     if _state.pipe is not None:

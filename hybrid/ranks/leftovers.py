@@ -86,11 +86,12 @@ def _remove(paths: Iterable[str]) -> None:
 
 @record
 class Leftover:
-    """A file of a job that has ended. `kept`: why it could not be removed; "" if it was."""
+    """A file of a job that has ended. `kept`: why it was not removed; "" if it was. `young`: a job that starts may need it."""
 
     path: Path
     bytes: int
     kept: str
+    young: bool = False
 
 
 def remove_leftovers() -> list[Leftover]:
@@ -99,11 +100,17 @@ def remove_leftovers() -> list[Leftover]:
     for path in sorted(candidates()):
         with suppress(FileNotFoundError):  # gone by now
             status = path.lstat()
-            needed = _READ if path.name.startswith("hydra") else _STARTED
-            if status.st_uid == os.geteuid() and status.st_mtime < time.time() - needed:
-                kept = _removed(path)
-                if kept is not None:
-                    found.append(Leftover(path, status.st_size, kept))
+            if status.st_uid != os.geteuid():
+                continue
+            needed, old = (_READ, "a day") if path.name.startswith("hydra") else (_STARTED, "a minute")
+            if status.st_mtime >= time.time() - needed:
+                if not is_used(path):
+                    why = f"a job that is starting may need it; it goes when it is {old} old"
+                    found.append(Leftover(path, status.st_size, why, young=True))
+                continue
+            kept = _removed(path)
+            if kept is not None:
+                found.append(Leftover(path, status.st_size, kept))
     return found
 
 

@@ -26,7 +26,7 @@ from hybrid.ranks.job_end import end_job, exit_at_once
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_start, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
-from hybrid.ranks.signal_causes import killed_by
+from hybrid.ranks.worker_end import WorkerEnd
 
 if TYPE_CHECKING:
     from hybrid.ranks.pulse import Pulse
@@ -87,13 +87,10 @@ class _Watch:
         self._start_failed = start_failed  # None once MPI has started
         self._phase = _START
         self._files: set[str] = set()  # that the worker has opened while MPI started
-        self._shared = free_shared_bytes() or 0  # at the start
+        self._end = WorkerEnd(stall, stall + GRACE, free_shared_bytes() or 0)
         self._exit_line = ""  # in which the worker reported its exit code
-        self._stuck = self._waits = False  # and so may others, for the same rank
+        self._waits = False  # for a rank for which others may wait, too
         self._how_to_go_on = ""  # with what the worker has done, after it was ended
-        self._missing = ""  # the rank whose supervisor is not heard any more
-        self._asked_to_end = 0.0  # when; 0: not
-        self._interrupted = 0.0  # likewise
         self._orphaned = 0.0  # when the launcher was seen to be gone
         self._interrupt_passed_on = False
 
@@ -108,7 +105,7 @@ class _Watch:
         self._conclude(os.waitstatus_to_exitcode(status))
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
-        self._asked_to_end = self._asked_to_end or time.monotonic()
+        self._end.asked = self._end.asked or time.monotonic()
         self._kill(signum)
 
     def _pass_on_deadly(self, signum: int, frame: FrameType | None) -> None:
@@ -116,7 +113,7 @@ class _Watch:
         self._kill(signum)
 
     def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
-        self._interrupted = time.monotonic()
+        self._end.interrupted = time.monotonic()
 
     def _hurry(self, seconds: float) -> None:
         """So long after an interrupt the worker has not ended."""
@@ -146,12 +143,12 @@ class _Watch:
             polled = time.monotonic()
             if self._launcher and os.getppid() != self._launcher:
                 self._end_orphan(polled)
-            if self._interrupted:
-                self._hurry(polled - self._interrupted)
+            if self._end.interrupted:
+                self._hurry(polled - self._end.interrupted)
             if self._misses_another():
                 return
             if ready:
-                text = os.read(self._pipe, 65536).decode()
+                text = os.read(self._pipe, 65536).decode(errors="surrogateescape")
                 if not text:
                     return
                 lines = text.split("\n")[:-1]
@@ -175,21 +172,21 @@ class _Watch:
         """Whether the rank that this one watches is not heard any more; then the worker is ended."""
         if self._pulse:
             self._pulse.beat()
-            if self._pulse.silence() > self._stall + GRACE:
-                self._missing = self._pulse.watched
+            if self._pulse.silence() > self._end.unheard:
+                self._end.missing = self._pulse.watched
                 self._kill(signal.SIGKILL)
-        return bool(self._missing)
+        return bool(self._end.missing)
 
     def _is_silent(self, seconds: float) -> bool:
         """Whether the worker has been silent for too long; then it is ended."""
-        if self._asked_to_end and seconds > 3 * GRACE:  # it may be reporting, on a machine with much to do
+        if self._end.asked and seconds > 3 * GRACE:  # it may be reporting, on a machine with much to do
             self._kill(signal.SIGKILL)
         # A stopped process is reported first, then a supervisor that is not heard, then those who may wait for these in MPI.
         stopped = heartbeat.is_stopped(self._worker)
         if self._stall and seconds > self._stall + (0 if stopped else 2 * GRACE):
-            self._stuck, self._waits = True, not stopped
+            self._end.stuck, self._waits = True, not stopped
             self._kill(signal.SIGKILL)
-        return self._stuck
+        return self._end.stuck
 
     def _note(self, line: str) -> None:
         if line[:1] in (heartbeat.AGREED, heartbeat.REPORTED):
@@ -208,56 +205,37 @@ class _Watch:
         """Print what happened to the worker unless it has done so itself, and exit so that no other rank waits for it."""
         line, agreed = self._exit_line, self._exit_line.startswith(heartbeat.AGREED)
         # Also after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
-        was_killed = self._stuck or code < 0
+        was_killed = self._end.stuck or code < 0
         if self._pulse:
             self._pulse.end()
         if self._orphaned:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         if agreed and not was_killed:
             exit_at_once(int(line[1:]))
-        if not line and self._start_failed is not None and not self._asked_to_end:
+        starting = self._phase == _START
+        told = self._end.told(code, starting=starting)
+        if not line and self._start_failed is not None and not self._end.asked:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is no worker left to pass them on to
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            other_code = self._start_failed(self._how_it_ended(code))
+            other_code = self._start_failed(told)
             if other_code is not None:
                 exit_at_once(other_code)
-        if not line or (agreed and not (self._interrupted or self._asked_to_end)):  # else the worker has said so
+        if not line or (agreed and not (self._end.interrupted or self._end.asked)):  # else the worker has said so
             self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
                 # One write, so that the lines of several ranks are not mixed.
                 how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
-                os.write(2, f"hybrid: {where}: {self._how_it_ended(code)}{how_to_go_on}\n".encode())
-        code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._exit_code(code)
-        end_job(code, partial(remove_files_of_start, self._files) if self._phase == _START else None)
+                os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode(errors="surrogateescape"))
+        code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
+        end_job(code, partial(remove_files_of_start, self._files) if starting else None)
 
     def _let_others_speak(self, code: int) -> None:
         """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""
-        asked = self._asked_to_end or self._interrupted
+        asked = self._end.asked or self._end.interrupted
         if launched() is None:
             return
         if asked:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
         if asked or self._waits or (self._phase == _START and code > 0):
             wait_for_turn(rank_by_launcher())
-
-    def _exit_code(self, code: int) -> int:
-        if self._asked_to_end:
-            return 128 + signal.SIGTERM
-        return 1 if self._stuck or self._missing or self._interrupted else 128 - code if code < 0 else code or 1
-
-    def _how_it_ended(self, code: int) -> str:
-        if self._missing:
-            return (
-                f"has heard nothing of {self._missing} for {self._stall + GRACE:g} s: its node or its processes stand still, "
-                "or the network is cut (--stall sets the seconds)"
-            )
-        if self._stuck:
-            return f"showed no progress for {self._stall:g} s and was ended (--stall sets the seconds)"
-        if self._asked_to_end:
-            return "was asked to end"
-        if self._interrupted:
-            return "interrupted"
-        if code < 0:
-            return killed_by(-code, self._shared, starting=self._phase == _START)
-        return f"exited with code {code} before the other ranks were done"

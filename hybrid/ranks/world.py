@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
+import threading
 import warnings
 from functools import cache
 from types import ModuleType
@@ -86,11 +88,24 @@ def start_world(*, patience: float | None = None) -> Team:
             f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
             "for example with pip install mpich"
         ) from error
+    _take_signals_back()
     _refuse_foreign_launcher(MPI.COMM_WORLD)
     team = Team(MPI.COMM_WORLD, patience=patience)
     if team.leads_node:
         unname_files()
     return team
+
+
+def _take_signals_back() -> None:
+    """Give signals the meaning that they had before MPI started, so that they end a rank under every MPI, or none.
+
+    MPICH has a handler for SIGUSR1, which its launcher sends only where it leaves a job with a dead rank alone, and UCX, below
+    both MPIs, one for SIGHUP, by which it is debugged. Neither lets a user see that the signal came.
+    """
+    for signum in (signal.SIGHUP, signal.SIGUSR1):
+        handler = signal.getsignal(signum)  # as Python knows it: these libraries do not ask Python
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signum, handler)
 
 
 def start_mpi() -> ModuleType:

@@ -11,9 +11,11 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import Any, BinaryIO
 
 from hybrid.errors import UsageError
 from hybrid.host.files import written_to
@@ -24,15 +26,19 @@ SCHEMA = 1
 
 def versions() -> dict[str, str]:
     """The versions of what a run's result and speed may depend on: Python, packages, and MPI where it has been loaded."""
-    found = {"python": platform.python_version()}
-    for distribution in ("hybrid-runner", "numpy", "mpi4py", "cupy-cuda12x", "cupy-cuda13x"):
-        try:
-            found[distribution] = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
+    found = {"python": platform.python_version(), **_packages()}
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
         found["mpi"] = " ".join(mpi.Get_library_version().split("\n")[0].strip("\0").split())
+    return found
+
+
+@cache  # each is read from a file, and scripts write hundreds of lines
+def _packages() -> dict[str, str]:
+    found = {}
+    for distribution in ("hybrid-runner", "numpy", "mpi4py", "cupy-cuda12x", "cupy-cuda13x"):
+        with suppress(metadata.PackageNotFoundError):
+            found[distribution] = metadata.version(distribution)
     return found
 
 
@@ -59,7 +65,7 @@ def write(record: Mapping[str, Any], path: str) -> None:
 
 def read(path: str) -> Iterator[dict[str, Any]]:
     """The records of a file, oldest first. UsageError with the line's number for a line that is no record."""
-    with open(path, "rb") as lines:
+    with opened(path) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line.decode())
@@ -68,6 +74,17 @@ def read(path: str) -> Iterator[dict[str, Any]]:
             if not isinstance(record, dict) or record.get("schema") != SCHEMA:
                 raise UsageError(f"{path}, line {number}: not a record of schema {SCHEMA}")
             yield record
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A file of records, to be read. UsageError where it cannot be."""
+    try:
+        lines = open(path, "rb")  # noqa: SIM115 (what the body raises is not about the file)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    with lines:
+        yield lines
 
 
 def why_not_json(error: Exception) -> str:

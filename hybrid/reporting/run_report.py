@@ -95,7 +95,8 @@ def _listed(plans: Plans) -> Sequence[Plan]:
     return [plans] if isinstance(plans, Plan) else plans
 
 
-def _operations(plans: Plans) -> int:
+def operations(plans: Plans) -> int:
+    """Multiplications and additions of a product, or of the parts that were computed."""
     return sum(plan.problem.operations for plan in _listed(plans))
 
 
@@ -133,17 +134,17 @@ def rate(plan: Plans, phase: str, seconds: float) -> str:
     if seconds <= 0:
         return ""
     if phase == "multiply":
-        return rate_in_units(_operations(plan) / seconds, "F")
+        return rate_in_units(operations(plan) / seconds, "F")
     moved = sum(moved_bytes(of_part, phase) for of_part in _listed(plan))
     if phase == "fill":  # B is the same for all parts
-        moved -= sum(each.problem.bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
+        moved -= sum(each.problem.operand_bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
     return rate_in_units(moved / seconds, "B") if moved else ""
 
 
 def moved_bytes(plan: Plan, phase: str) -> int:
     """Bytes that all ranks write (fill), read (check) or move in a phase; 0 where that depends on where the operands lie."""
     p = plan.problem
-    a, b, c = p.bytes(p.n, p.l), p.bytes(p.l, p.m), p.bytes(p.n, p.m)
+    a, b, c = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
     rows_on_other_nodes = sum(len(plan.a_rows_on(node)) for node in range(nodes) if node != plan.root_node)
     # How often each row of B is loaded from host memory; the other devices fetch it from one that loaded it.
@@ -162,7 +163,7 @@ def _loaded_bytes(plan: Plan) -> int:
     """Bytes of row panels, column panels and k-slabs, each as often as it is loaded."""
     p = plan.problem
     return sum(
-        sum(p.bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.bytes(len(arrival.span), p.l)
+        sum(p.operand_bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.operand_bytes(len(arrival.span), p.l)
         for share in plan.shares
         if len(share.rows)
         for arrival in share.arrivals()
@@ -171,7 +172,7 @@ def _loaded_bytes(plan: Plan) -> int:
 
 def last_line(plan: Plans, total: Spread, check: Check | None) -> str:
     """`total <seconds> s  rate <number> MF/s|GF/s|TF/s  check ok|FAILED|off …`: scripts rely on this form."""
-    speed = rate_in_units(_operations(plan) / total.median if total.median else 0.0, "F")
+    speed = rate_in_units(operations(plan) / total.median if total.median else 0.0, "F")
     return f"total {total.median:.4f} s  rate {speed}  check {verdict(check)}"
 
 
@@ -225,7 +226,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "seconds": {phase: vars(spread) for phase, spread in outcome.phases.items()},
         "total": vars(outcome.total),
         "wall": {**wall, "total": sum(wall.values())},
-        "rate": _operations(plans_of(outcome)) / outcome.total.median if outcome.total.median else 0.0,
+        "rate": operations(plans_of(outcome)) / outcome.total.median if outcome.total.median else 0.0,
         "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
         **({"resume": _record_of(outcome.parts, problem.n)} if outcome.parts else {}),
         "settings": settings,

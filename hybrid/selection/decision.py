@@ -14,6 +14,7 @@ from dataclasses import replace
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
 from hybrid.plan.capacity import FreeMemory, shortage
@@ -22,7 +23,7 @@ from hybrid.plan.plan import Plan
 from hybrid.plan.planning import make_plan
 from hybrid.plan.request import OperandLocation, PlanRequest, RowBlocks, TilingRequest
 from hybrid.selection.grid import choose_grid
-from hybrid.selection.kernel import choose_kernel, kernel_asked_for
+from hybrid.selection.kernel import choose_kernel, kernel_asked_for, multiplies_short
 from hybrid.selection.machine import Machine, Test
 from hybrid.selection.placement import RankPlacement, choose_device, place_ranks
 from hybrid.selection.precision import Precision, choose_precision, native_speed
@@ -50,6 +51,13 @@ class ProductRequest:
     besides_on_gpu: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
 
+    @property
+    def converted(self) -> ProductRequest:
+        """Of operands of 16 bits: the same product, for which the root converts them."""
+        p = self.problem
+        there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
+        return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
+
 
 @record
 class Decision:
@@ -66,6 +74,16 @@ class Decision:
     shortage: str = ""  # the memory that is missing, where the plan does not fit
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
     speed: float | None = None  # that is expected of the kernels, beside the machine model's of native ones; None: not known
+
+    def device_of(self, rank: int) -> str:
+        """Rank, host, device and kernel, for messages."""
+        placement = self.placements[rank]
+        device = "" if placement.gpu else f", device {self.plan.device}"
+        return f"{placement.name}{device}, kernel {self.kernel.name}"
+
+    def multiplied_by(self, row: int, columns: Span) -> str:
+        """Who computed these elements of C, for messages."""
+        return " or ".join(map(self.device_of, self.plan.multiplied_by(row, columns)))
 
 
 @record
@@ -85,6 +103,12 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
+    if request.problem.short_operands and not (
+        len(machine.topology.nodes) == 1
+        and settings.precision != "fast"
+        and multiplies_short(kernel, device, request.problem, capability)
+    ):
+        request = request.converted
     choice = choose_kernel(kernel, device, request.problem, capability)
     precision = choose_precision(settings, kernel, device, capability, tallest := _tallest_row_block(request, machine))
     plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision)
@@ -97,6 +121,8 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     plan = plan.with_transport(transport.name)
     if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
         plan = replace(plan, operands=request.operands)
+    elif request.problem.short_operands:  # ranks that share matrices have them in the type that is computed in
+        return decide(machine, request.converted, settings)
     there = request.bytes_there if plan.operands is request.operands else 0
     on_gpu = request.besides_on_gpu
     missing = shortage(plan, machine.memory, already_there=there, besides=request.besides, besides_on_gpu=on_gpu)

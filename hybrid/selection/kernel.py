@@ -9,14 +9,24 @@ from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE, Choice, Kernel, fastest, named, refusal
 
 
+def multiplies_short(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> bool:
+    """Whether a kernel takes operands of 16 bits as they are: the one asked for, or without one any."""
+    if asked_for is not None:
+        return not refusal(asked_for, problem.operand_dtype, problem.m, capability)
+    try:
+        return bool(fastest(device, problem.operand_dtype, problem.m, capability))
+    except LookupError:
+        return False
+
+
 def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
     """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
     if asked_for is None:
         try:
-            return fastest(device, problem.dtype, problem.m, capability)
+            return fastest(device, problem.operand_dtype, problem.m, capability)
         except LookupError as none:
             raise UsageError(str(none)) from None
-    refused = refusal(asked_for, problem.dtype, problem.m, capability)
+    refused = refusal(asked_for, problem.operand_dtype, problem.m, capability)
     if refused:
         raise UsageError(refused)
     return Choice(asked_for, "asked for")

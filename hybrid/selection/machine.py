@@ -17,6 +17,7 @@ from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.plan.capacity import FreeMemory
 from hybrid.plan.machine_model import H200, MachineModel
 
+_MOST_OF_A_NODE = 1024  # ranks, where a machine is assumed
 _UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
 
 
@@ -87,19 +88,28 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
 
     `gpus_per_node`: 0 without GPUs, unless the device or the kernel asked for needs one; then there is one for each rank.
     """
-    topology = Topology.of_equal_nodes(ranks, settings.ranks_per_node or gpus_per_node or ranks)
+    per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
+    if per_node > _MOST_OF_A_NODE:
+        raise UsageError(
+            f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes"
+        )
+    topology = Topology.of_equal_nodes(ranks, per_node)
     kernel = named(settings.kernel)
     with_gpus = settings.device in ("auto", "cuda") and (
         bool(gpus_per_node) or settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
     )
     inventories, free, model = [], [], MachineModel.of(settings.machine)
+    gpus_of_nodes = [
+        tuple(
+            Gpu(index, f"node {node} GPU {index}", "assumed", capability or EMULATED_CAPABILITY)
+            for index in range((gpus_per_node or len(members)) if with_gpus else 0)
+        )
+        for node, members in enumerate(topology.nodes)
+    ]
     for rank in range(ranks):
         node = topology.node_of(rank)
         local_rank = topology.nodes[node].index(rank)
-        count = (gpus_per_node or len(topology.nodes[node])) if with_gpus else 0
-        gpus = tuple(
-            Gpu(index, f"node {node} GPU {index}", "assumed", capability or EMULATED_CAPABILITY) for index in range(count)
-        )
+        gpus, count = gpus_of_nodes[node], len(gpus_of_nodes[node])
         memory = FreeMemory(
             host=f"node {node}",
             host_bytes=settings.host_memory or _UNLIMITED,

@@ -63,6 +63,8 @@ def choose_precision(
     fast = settings.precision == "fast"
     if settings.precision == "native":
         return Precision(0, "asked for")
+    if problem.short_operands:
+        return Precision(0, f"{problem.short_operands} is multiplied as it is, with sums in float32")
     if not (problem.n and problem.l and problem.m):
         return Precision(0, "there is nothing to multiply")
     if problem.l > MOST_TERMS:

@@ -34,15 +34,15 @@ def prepare_rank_device(
     team: Team, current: RankDevice | None, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel
 ) -> RankDevice:
     """The current device of this rank, or without one a new one, ready for the kernel. Every rank calls it."""
-    instance = (kernel.name, plan.problem.dtype, plan.adds)
+    instance = (kernel.name, plan.problem.operand_dtype, plan.adds)
     if current is not None and instance in current.ready_kernels:
-        current.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
+        current.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
         return current
     with team.phase("prepare", timed=False), busy():
         gpu = gpus[team.rank]
         use_context_of(gpu)
         made = current or RankDevice(device_key(plan, gpus), _device(plan, gpu, kernel), gpu)
-        made.device.use_kernel(kernel, plan.problem.dtype, adding=plan.adds)
+        made.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
     made.ready_kernels.add(instance)
     return made
 
@@ -55,7 +55,7 @@ def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
     if plan.device == "emulate":
         from hybrid.devices.emulated import EmulatedDevice
 
-        return EmulatedDevice(kernel, plan.problem.dtype)
+        return EmulatedDevice(kernel, plan.problem.operand_dtype)
     from hybrid.devices.cpu import CpuDevice
 
     return CpuDevice(staged=plan.staged)

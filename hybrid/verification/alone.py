@@ -17,6 +17,7 @@ from hybrid.plan.request import PlanRequest
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check, Suspect
 from hybrid.verification.freivalds import verify
+from hybrid.verification.suspects import MultipliedBy, unsaid
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
@@ -29,11 +30,14 @@ def verify_alone(
     threads: int,
     wrong: WrongParts | None = None,
     suspects: Sequence[Suspect] = (),
+    by: MultipliedBy = unsaid,
+    *,
+    short_operands: str = "",
 ) -> Check:
-    """As `verify`, without other ranks."""
-    plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name))
+    """As `verify`, without other ranks. `short_operands`: what A and B were of where they were multiplied."""
+    plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
     views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
-    return verify(Team(), plan, views[0], views[1], views[2], threads, wrong, suspects)
+    return verify(Team(), plan, views[0], views[1], views[2], threads, wrong, suspects, by)
 
 
 def plan_alone(problem: Problem) -> Plan:

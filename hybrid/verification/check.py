@@ -41,6 +41,11 @@ class Check:
         more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
         return f"the product is wrong: {self.faults[0]}{more}"
 
+    def of(self, what: str) -> Check:
+        """With what it is about before each of its lines."""
+        faults, repaired = (tuple(f"{what}: {line}" for line in lines) for lines in (self.faults, self.repaired))
+        return replace(self, faults=faults, repaired=repaired)
+
     def settled(self, by_host: Check) -> Check:
         """What the host found where the device could not decide; a fault with the device that made it first."""
         if not by_host.ok:

@@ -40,8 +40,9 @@ class CopyChecksums:
         """`own`: for each rank the numbers of the pieces of A and B that are summed here: of B, which several ranks copy, not
         all. `threads`: that may be used."""
         self._pieces, self._own, self._matrices, self._origin = pieces, own, matrices, origin
-        widths = {"A": problem.l, "B": problem.m, "C": problem.m}
-        self._weights = weights = {operand: checksum_weights(width, problem.item_size) for operand, width in widths.items()}
+        of_operands, of_c = problem.operand_item_size, problem.item_size
+        widths = {"A": (problem.l, of_operands), "B": (problem.m, of_operands), "C": (problem.m, of_c)}
+        self._weights = weights = {matrix: checksum_weights(width, item) for matrix, (width, item) in widths.items()}
         a, b, c = matrices
         on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
         self._summing: dict[bool, Summing] = {}

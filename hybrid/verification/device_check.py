@@ -46,7 +46,7 @@ class DeviceCheck:
 
     def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
         self.layout, self._operations, self._problem = layout, operations, problem
-        operations.compile_ahead(problem.dtype, layout.group)
+        operations.compile_ahead(problem.dtype, problem.operand_dtype, layout.group)
         self._make_matrices(problem)
         self._buffers: Buffers | None = None
         self._by_arrival: list[tuple[list[Operation], list[list[Operation]]]] = []
@@ -77,7 +77,8 @@ class DeviceCheck:
             {
                 "x": (1, problem.m),
                 "weights of A": (1, problem.l),
-                "weights": (1, problem.m),
+                "weights of B": (1, problem.m),
+                "weights of C": (1, problem.m),
                 "B·x": (problem.l, groups),
                 "squares of B": (problem.l, groups),
                 "differences": (rows, groups),
@@ -92,8 +93,9 @@ class DeviceCheck:
         )
         widths = [len(panel) for panel in layout.share.column_panels]
         operations.write(m["x"], random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :])
-        operations.write(m["weights"], checksum_weights(problem.m, problem.item_size)[None, :])
-        operations.write(m["weights of A"], checksum_weights(problem.l, problem.item_size)[None, :])
+        of_operands, of_c = problem.operand_item_size, problem.item_size
+        for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
+            operations.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
         operations.write(m["numbers"], of_product(problem, layout.group)[None, :])
         operations.write(m["checksum table"], table)
         parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
@@ -239,13 +241,15 @@ class DeviceCheck:
             return self._row_sums(piece, matrix, "weights of A", 0, m["unused"][rows], self._row_squares[rows])
         part = matrix[rows, piece.columns.within(arrival.span).slice]
         groups = piece.groups.slice
-        return self._row_sums(piece, part, "weights", self.layout.group, m["B·x"][rows, groups], m["squares of B"][rows, groups])
+        return self._row_sums(
+            piece, part, "weights of B", self.layout.group, m["B·x"][rows, groups], m["squares of B"][rows, groups]
+        )
 
     def _of_c(self, buffers: Buffers, tile: Tile, piece: Piece) -> Operation:
         rows, groups, m = piece.rows.slice, piece.groups.slice, self._m
         part = buffers.operands(tile)[2][:, piece.columns.within(tile.columns).slice]
         sums, squares = m["differences"][rows, groups], m["squares of C"][rows, groups]
-        return self._row_sums(piece, part, "weights", self.layout.group, sums, squares)
+        return self._row_sums(piece, part, "weights of C", self.layout.group, sums, squares)
 
     def _row_sums(self, piece: Piece, matrix: Any, weights: str, group: int, sums: Any, squares: Any) -> Operation:
         m, columns, rows = self._m, piece.columns.slice, slice(piece.offset, piece.offset + len(piece.rows))

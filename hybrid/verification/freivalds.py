@@ -28,7 +28,7 @@ from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, 
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
-from hybrid.verification.suspects import MOST_NAMED, SecondLook
+from hybrid.verification.suspects import MOST_NAMED, MultipliedBy, SecondLook, fault_in, unsaid
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
@@ -46,18 +46,19 @@ def verify(
     threads: int = 1,
     wrong: WrongParts | None = None,
     suspects: Sequence[Suspect] = (),
+    by: MultipliedBy = unsaid,
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
     `threads`: of this rank. `wrong`: is told all that is wrong, where the product is. `suspects`: where all sums have been judged
-    before, those that look wrong; if all of them are of rounding errors, nothing else is checked. Every rank calls it and gets
-    the same result.
+    before, those that look wrong; if all of them are of rounding errors, nothing else is checked. `by`: is asked of what is
+    wrong. Every rank calls it and gets the same result.
     """
     problem = plan.problem
     if not (problem.n and problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
-        verification = _Verification(team, plan, (a, b, c), threads, wrong)
+        verification = _Verification(team, plan, (a, b, c), threads, wrong, by)
         return verification.second_look(suspects) or verification.result()
 
 
@@ -71,13 +72,19 @@ class _Found:
 
 class _Verification:
     def __init__(
-        self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], threads: int, wrong: WrongParts | None
+        self,
+        team: Team,
+        plan: Plan,
+        matrices: tuple[RowView, RowView, RowView],
+        threads: int,
+        wrong: WrongParts | None,
+        by: MultipliedBy,
     ) -> None:
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._comparison = Comparison(plan.problem, SCALE)
-        self._second_look = SecondLook(team, plan, matrices)
-        self._wrong, self._sizes = wrong, None
+        self._second_look = SecondLook(team, plan, matrices, by)
+        self._wrong, self._by, self._sizes = wrong, by, None
         if wrong is not None:
             self._sizes = np.zeros((len(self._rows_of_c), -(-plan.problem.m // GROUP_COLUMNS)), np.float32)
 
@@ -162,7 +169,9 @@ class _Verification:
         found = sorted(row for rows in comparing.all for row in rows)
         if self._wrong is not None:
             self._wrong.suspect_rows(np.array(found, np.intp))
-        return Check("exact", float(len(found)), 0.0, not found, tuple(f"row {row} of C" for row in found[:MOST_NAMED]))
+        whole = Span(0, self._plan.problem.m)
+        faults = tuple(fault_in(row, "", self._by(row, whole)) for row in found[:MOST_NAMED])
+        return Check("exact", float(len(found)), 0.0, not found, faults)
 
     def _judged(self, sums: Totals, suspects: list[Suspect]) -> Check:
         if sums.not_judged and not sums.judged:

@@ -6,6 +6,9 @@ variance, if rounding errors have random signs. Partial sums that drift to c hav
 have l·Σₖ(a[i,k]·b[k,j])²/2. The first is known from C; the second is taken from the norms of A's row and of B's columns. Both
 together, over the columns of a group and with the squares of x, are the variance that is to be expected at most.
 
+Matrix units that multiply operands of 16 bits add some products at a time, and cut off what float32 does not hold of the sum:
+always towards zero, so that such errors add up. Of l/16 of them, each of u times c, the square counts as well.
+
 Most products are more accurate than that, because their sums are divided into parts. So the sizes of all differences, in units of
 the expected ones, tell the accuracy of this very product, and only a difference that is far beyond the others is a fault. But a
 product that is less accurate than expected everywhere (one of operands that were rounded to bfloat16, say) is wrong as well.
@@ -32,6 +35,7 @@ _LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milli
 _ENOUGH = 1000  # sizes, to tell the product's accuracy from
 FEW = 100  # where a wrong guess only makes some sums be looked at again
 MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
+_TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
 _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
 
 
@@ -66,7 +70,8 @@ def of_product(problem: Problem, group: int) -> np.ndarray:
     of_type, terms = np.finfo(problem.dtype), max(1, problem.l)
     u_product, u_check = float(of_type.eps) / 2, 2.0**-53
     # The check's own rounding: in A·(B·x), as in the product; in B·x and C·x, as in sums of a few terms.
-    variance = terms / 9 * u_product**2 + (terms / 9 + 3) * u_check**2
+    steps = terms / 9 + ((terms / _TERMS_OF_A_STEP) ** 2 if problem.short_operands else 0.0)
+    variance = steps * u_product**2 + (terms / 9 + 3) * u_check**2
     # Subnormal numbers may be flushed to zero, in A, in B or as a product.
     flushed = float(of_type.tiny) * 2 * smallest_x(group) * group * terms**0.5
     largest_square = min(1e300, (float(of_type.max) / 4 * smallest_x(group)) ** 2) if problem.dtype == "float32" else 1e300

@@ -48,7 +48,7 @@ typedef struct {
 static void sum_rows(const Piece* piece)
 {
     int64_t columns = piece->columns, until_weighted = piece->until_weighted;
-    int begins_odd = columns && !(piece->weights[0] & 1);  // a column's weight is odd, unless it is shifted
+    int shift = columns ? __builtin_ctzll(piece->weights[0]) : 0;  // a column's weight is odd, but for the shift
     int again = piece->step > 1;
     uint64_t total = 0, number = piece->number;
     for (int64_t i = 0; i < piece->rows; ++i, --until_weighted, number += piece->step) {
@@ -58,7 +58,7 @@ static void sum_rows(const Piece* piece)
             until_weighted = WEIGHTED_ROWS;
             sum = weighted_sum(row, piece->weights, columns, piece->item_size);
         } else {
-            sum = piece->item_size == 8 ? sum_of_words(row, columns) : sum_of_halves(row, columns, begins_odd);
+            sum = piece->item_size == 8 ? sum_of_words(row, columns) : sum_of_parts(row, columns, piece->item_size, shift);
         }
         if (again) total -= mixed(*before, number);
         total += mixed(sum, number);

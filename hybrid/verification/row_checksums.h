@@ -13,9 +13,14 @@ static uint64_t word(const char* at)
     return bits;
 }
 
-static uint64_t half(const char* at)
+static uint64_t element(const char* at, int64_t item_size)
 {
-    uint32_t bits;
+    uint32_t bits = 0;
+    uint16_t few;
+    if (item_size == 2) {
+        memcpy(&few, at, sizeof few);
+        return few;
+    }
     memcpy(&bits, at, sizeof bits);
     return bits;
 }
@@ -27,13 +32,16 @@ static uint64_t sum_of_words(const char* row, int64_t columns)
     return sum;
 }
 
-// Of float32: the bits of odd columns are shifted by 32, so two neighbours are one word.
-static uint64_t sum_of_halves(const char* row, int64_t columns, int begins_odd)
+// Of elements of 4 or 2 bytes, which are shifted so that neighbours are one word: the first one by `shift` bits.
+static uint64_t sum_of_parts(const char* row, int64_t columns, int64_t item_size, int shift)
 {
-    uint64_t sum = begins_odd ? half(row) << 32 : 0;
-    int64_t j = begins_odd;
-    for (; j + 1 < columns; j += 2) sum += word(row + 4 * j);
-    return j < columns ? sum + half(row + 4 * j) : sum;
+    int64_t j = 0, per_word = 8 / item_size;
+    int bits = (int)(8 * item_size);
+    uint64_t sum = 0;
+    for (; shift % 64 && j < columns; ++j, shift += bits) sum += element(row + j * item_size, item_size) << shift;
+    for (; j + per_word <= columns; j += per_word) sum += word(row + j * item_size);
+    for (shift = 0; j < columns; ++j, shift += bits) sum += element(row + j * item_size, item_size) << shift;
+    return sum;
 }
 
 static uint64_t weighted_sum(const char* row, const uint64_t* weights, int64_t columns, int64_t item_size)
@@ -41,8 +49,10 @@ static uint64_t weighted_sum(const char* row, const uint64_t* weights, int64_t c
     uint64_t sum = 0;
     if (item_size == 8)
         for (int64_t j = 0; j < columns; ++j) sum += word(row + 8 * j) * weights[j];
+    else if (item_size == 4)
+        for (int64_t j = 0; j < columns; ++j) sum += element(row + 4 * j, 4) * weights[j];
     else
-        for (int64_t j = 0; j < columns; ++j) sum += half(row + 4 * j) * weights[j];
+        for (int64_t j = 0; j < columns; ++j) sum += element(row + 2 * j, 2) * weights[j];
     return sum;
 }
 

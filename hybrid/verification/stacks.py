@@ -35,7 +35,7 @@ from hybrid.verification.rounding import (
     random_x,
     usual_largest,
 )
-from hybrid.verification.suspects import SecondLook
+from hybrid.verification.suspects import SecondLook, unsaid
 
 _TOGETHER_BYTES = 1 << 20  # of one stack's matrices as float64: they stay in a core's cache
 _COLUMNS_AT_ONCE = 128  # of A: sums of few terms are more accurate than those of the product
@@ -141,7 +141,7 @@ class _Looked:
             Suspect(row, columns_of(group, Span(0, self._problem.m)), float(sizes[row, group]))
             for row, group in zip(rows[order].tolist(), groups[order].tolist(), strict=True)
         ]
-        look = SecondLook(Team(), plan_alone(self._problem), views)
+        look = SecondLook(Team(), plan_alone(self._problem), views, unsaid)
         return tuple(look.faults(suspects, exact=exact)[0])
 
 

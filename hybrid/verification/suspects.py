@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,13 +16,23 @@ from hybrid.verification.check import Suspect
 from hybrid.verification.reexamine import Rounding, Verdict, accuracy_of, exact_sums, rounding_of, verdict
 
 MOST_NAMED = 3  # faults
+MultipliedBy = Callable[[int, Span], str]  # who computed these columns of a row of C, for messages; "": not said
+
+
+def unsaid(row: int, columns: Span) -> str:
+    return ""
+
+
+def fault_in(row: int, text: str, by: str) -> str:
+    """Some of a row of C."""
+    return f"row {row} of C{text}" + (f", multiplied by {by}" if by else "")
 
 
 class SecondLook:
     """At one product. Every rank calls its methods, with the same suspects."""
 
-    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView]) -> None:
-        self._team, self._plan, self._matrices = team, plan, matrices
+    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], by: MultipliedBy) -> None:
+        self._team, self._plan, self._matrices, self._by = team, plan, matrices, by
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._accuracy: float | None = None  # of the product, where it was asked for
 
@@ -35,8 +45,9 @@ class SecondLook:
             error, plain = max(error, verdict.error), max(plain, verdict.plain)
             if verdict.wrong or exact:  # an error that rounding could explain, but nothing was rounded
                 wrong = verdict.wrong or range(len(suspect.columns))
-                columns = _listed([suspect.columns.lo + column for column in wrong])
-                faults.append(f"row {suspect.row} of C, {columns}: wrong by {verdict.error:.2e}")
+                columns = [suspect.columns.lo + column for column in wrong]
+                by = self._by(suspect.row, Span(columns[0], columns[-1] + 1))
+                faults.append(fault_in(suspect.row, f", {_listed(columns)}: wrong by {verdict.error:.2e}", by))
                 if len(faults) == MOST_NAMED:
                     break
         looked_at = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}"

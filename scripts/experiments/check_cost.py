@@ -13,11 +13,10 @@ from importlib import import_module
 from typing import Any
 
 import hybrid
-from experiments.common import cli, records, results, schema, tables
+from experiments.common import cli, records, results, schema, tables, timed_products
 from experiments.common.product_check import ProductCheck
+from experiments.common.timed_products import Sizes, milliseconds
 from experiments.common.timing import matrices
-from hybrid.core.problem import ITEM_SIZES
-from hybrid.devices.cuda_gpus import usable_gpus
 
 PLACES = ("host", "empty", "row blocks")
 WAYS = ("unchecked", "checked")
@@ -31,10 +30,8 @@ class Results(results.Results):
     command = "bench_check"
     schemas = {
         "check": {
-            **schema.ON_DEVICE,
+            **timed_products.SCHEMA,
             "device": schema.among(*DEVICES),
-            **schema.SIDES,
-            "dtype": schema.among(*ITEM_SIZES),
             "place": schema.among(*PLACES),
             **dict.fromkeys(WAYS, schema.spread),
         }
@@ -44,9 +41,8 @@ class Results(results.Results):
         heads, rows = ["operands", "type", "n×l×m", "unchecked, ms", "checked, ms", "ratio"], []
         for line in self.lines:
             unchecked, checked = (line[way]["median"] for way in WAYS)
-            sizes = f"{line['n']}×{line['l']}×{line['m']}"
-            times = [f"{1e3 * one:.3g}" for one in (unchecked, checked)]
-            rows.append([line["place"], line["dtype"], sizes, *times, f"{checked / unchecked:.3f}"])
+            times = [milliseconds(unchecked), milliseconds(checked), f"{checked / unchecked:.3f}"]
+            rows.append([line["place"], line["dtype"], timed_products.sizes_of(line), *times])
         yield tables.Table(heads, "lllrrr", rows, "hybrid.multiply by one process")
 
 
@@ -71,45 +67,22 @@ def _into(out: Any, multiply: Product, a: Any, b: Any, check: bool) -> Any:
     return multiply(a, b, out=out, check=check)
 
 
+def _line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: str) -> Iterator[records.Line]:
+    a, b = matrices("normal", dtype, *sizes)
+    product = _product(place, a, b, options.device)
+    ways = {f"{place}, {way}": partial(product, way == "checked") for way in WAYS}
+    times = timed_products.checked_times(ProductCheck(a, b), ways, options.rounds, untimed=3, calls=2)
+    yield {"place": place, **dict(zip(WAYS, map(records.spread, times), strict=True))}
+
+
 def measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    gpu = usable_gpus()[0].name if options.device == "cuda" else None
-    for n, l, m in options.sizes:
-        cli.refuse_too_large(n, l, m, item=8)
     cases = [(sizes, dtype, place) for sizes in options.sizes for dtype in options.dtypes for place in options.places]
-    for sizes, dtype, place in cli.shown(cases, "products"):
-        a, b = matrices("normal", dtype, *sizes)
-        product = _product(place, a, b, options.device)
-        ways = {way: partial(product, way == "checked") for way in WAYS}
-        right = ProductCheck(a, b)
-        for way in WAYS:
-            for _ in range(3):
-                right.refuse_wrong(f"{place}, {way}", ways[way]())
-        times: dict[str, list[float]] = {way: [] for way in WAYS}
-        for _ in range(options.rounds):
-            for way in WAYS:
-                ways[way]()
-                times[way].append(records.seconds_of(ways[way]))
-        yield {
-            **dict(zip("nlm", sizes, strict=True)),
-            "part": "check",
-            "device": options.device,
-            "gpu": gpu,
-            "dtype": dtype,
-            "place": place,
-            **{way: records.spread(of_way) for way, of_way in times.items()},
-        }
+    return timed_products.measured(options, "check", cases, partial(_line, options))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
-    label = " ".join(str(sizes[0]) for sizes in SIZES)
-    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, default=SIZES, metavar="N", help=f"N or NxLxM ({label})")
-    parser.add_argument("--dtypes", nargs="+", choices=tuple(ITEM_SIZES), default=list(ITEM_SIZES), metavar="T", help="(both)")
-    parser.add_argument(
-        "--places", nargs="+", choices=PLACES, default=list(PLACES), metavar="P", help=f"{', '.join(PLACES)} (all)"
-    )
-    parser.add_argument("--rounds", type=cli.at_least_1, default=9, help="calls of each way that are timed (9)")
+    timed_products.add_options(parser, SIZES, rounds=9)
+    timed_products.add_choice(parser, "--places", PLACES)
     parser.add_argument("--device", choices=DEVICES, default="cuda", help="cpu, emulate: anywhere (cuda)")
-    cli.add_lines(parser)
-    parser.set_defaults(picture=None)
     return cli.command(parser, partial(cli.present, results=Results, measured=measured), arguments)

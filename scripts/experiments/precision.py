@@ -8,7 +8,7 @@ pause, so that the GPU's power limit shows. Every way's product is compared with
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,26 +16,21 @@ from typing import Any
 import numpy as np
 
 import hybrid
-from experiments.common import cli, records, results, schema, tables
+from experiments.common import cli, records, results, schema, tables, timed_products
 from experiments.common.product_check import ProductCheck
-from hybrid.core.problem import ITEM_SIZES
-from hybrid.devices.cuda_gpus import usable_gpus
+from experiments.common.timed_products import Sizes, Way, milliseconds
 
 YARDSTICK = "cuBLAS"
 PRECISIONS = ("native", "auto", "fast")
 FILLS = ("normal", "integers")
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192), (1000, 8000, 8000))
 
-Way = Callable[[], Any]
-
 
 class Results(results.Results):
     command = "bench_precision"
     schemas = {
         "precision": {
-            **schema.ON_DEVICE,
-            **schema.SIDES,
-            "dtype": schema.among(*ITEM_SIZES),
+            **timed_products.SCHEMA,
             "fill": schema.among(*FILLS),
             "way": schema.among(YARDSTICK, *PRECISIONS),
             "seconds": schema.spread,
@@ -54,23 +49,22 @@ class Results(results.Results):
                 (line["seconds"]["median"], of_yardstick["seconds"]["median"]),
                 (line["alone"], of_yardstick["alone"]),
             ):
-                cells += [f"{1e3 * one:.3g}", f"{base / one:.2f}"]
-            rows.append([f"{line['fill']}, {line['dtype']}", f"{line['n']}×{line['l']}×{line['m']}", line["way"], *cells])
+                cells += [milliseconds(one), f"{base / one:.2f}"]
+            rows.append([f"{line['fill']}, {line['dtype']}", timed_products.sizes_of(line), line["way"], *cells])
         yield tables.Table(heads, "lllrrrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
 
 
-def _operands(shape: tuple[int, int, int], dtype: str, fill: str, device: str) -> tuple[Any, Any]:
-    n, l, m = shape
+def _operands(sizes: Sizes, dtype: str, fill: str, device: str) -> tuple[Any, Any]:
+    n, l, m = sizes
     random = (import_module("cupy") if device == "cuda" else np).random.default_rng()
     a, b = (
-        random.standard_normal(size, dtype) if fill == "normal" else random.integers(-99, 100, size).astype(dtype)
-        for size in ((n, l), (l, m))
+        random.standard_normal(shape, dtype) if fill == "normal" else random.integers(-99, 100, shape).astype(dtype)
+        for shape in ((n, l), (l, m))
     )
     return a, b
 
 
 def _ways(a: Any, b: Any, device: str) -> dict[str, Way]:
-    """Each returns C when it is complete."""
     settle = import_module("cupy").cuda.Device().synchronize if device == "cuda" else lambda: None
 
     def cublas() -> Any:
@@ -91,43 +85,24 @@ def _alone(way: Way, seconds: float) -> float:
     return (time.perf_counter() - began) / calls
 
 
+def _lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[records.Line]:
+    a, b = _operands(sizes, dtype, fill, options.device)
+    ways = _ways(a, b, options.device)
+    # The second call of ours builds what later ones launch.
+    times = timed_products.checked_times(ProductCheck(a, b), ways, options.rounds, untimed=2)
+    for (name, way), of_way in zip(ways.items(), times, strict=True):
+        yield {"fill": fill, "way": name, "seconds": records.spread(of_way), "alone": _alone(way, options.alone)}
+
+
 def measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    gpu = usable_gpus()[0].name if options.device == "cuda" else None
-    for n, l, m in options.sizes:
-        cli.refuse_too_large(n, l, m, item=8)
-    cases = [(shape, dtype, fill) for fill in options.fills for dtype in options.dtypes for shape in options.sizes]
-    for shape, dtype, fill in cli.shown(cases, "products"):
-        a, b = _operands(shape, dtype, fill, options.device)
-        check, ways = ProductCheck(a, b), _ways(a, b, options.device)
-        for name, way in ways.items():
-            for _ in range(2):  # the second call of ours builds what later ones launch
-                check.refuse_wrong(name, way())
-        times = records.in_turns(ways, options.rounds)
-        for name, way in ways.items():
-            yield {
-                **dict(zip("nlm", shape, strict=True)),
-                "part": "precision",
-                "device": options.device,
-                "gpu": gpu,
-                "dtype": dtype,
-                "fill": fill,
-                "way": name,
-                "seconds": records.spread(times[name]),
-                "alone": _alone(way, options.alone),
-            }
+    cases = [(sizes, dtype, fill) for fill in options.fills for dtype in options.dtypes for sizes in options.sizes]
+    return timed_products.measured(options, "precision", cases, partial(_lines, options))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
-    label = " ".join("x".join(map(str, sizes)) for sizes in SIZES)
-    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, default=SIZES, metavar="N", help=f"N or NxLxM ({label})")
-    parser.add_argument("--dtypes", nargs="+", choices=tuple(ITEM_SIZES), default=list(ITEM_SIZES), metavar="T", help="(both)")
-    parser.add_argument(
-        "--fills", nargs="+", choices=FILLS, default=list(FILLS), metavar="F", help=f"{' and '.join(FILLS)} (both)"
-    )
-    parser.add_argument("--rounds", type=cli.at_least_1, default=7, help="calls of each way in turns (7)")
+    timed_products.add_options(parser, SIZES, rounds=7)
+    timed_products.add_choice(parser, "--fills", FILLS)
     parser.add_argument("--alone", type=float, default=1.0, metavar="S", help="seconds of calls without a pause (1)")
     parser.add_argument("--device", choices=("cuda", "emulate"), default="cuda", help="emulate: on the CPU, to see that it runs")
-    cli.add_lines(parser)
-    parser.set_defaults(picture=None)
     return cli.command(parser, partial(cli.present, results=Results, measured=measured), arguments)

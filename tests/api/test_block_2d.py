@@ -123,7 +123,8 @@ def test_a_wrong_product_and_a_wrong_transfer_are_found(comm, rng, monkeypatch):
 
     with monkeypatch.context() as broken:
         broken.setattr(cpu, "blas", wrong)
-        with pytest.raises(CheckFailed, match="rank 1: row"):
+        where = r"rank 1 on \S+, device cpu, kernel blas, rows 0:80, columns \d+:\d+, counted from there"
+        with pytest.raises(CheckFailed, match=rf"{where}: row \d+ of C, columns \d+: wrong by 1"):
             product()
 
     original = GridRun._multiply

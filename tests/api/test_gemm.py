@@ -78,36 +78,23 @@ def test_anything_that_can_be_asked_for_gives_what_numpy_gives(data):
         np.testing.assert_array_equal(out, wanted)
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """What the kernel gets."""
-    found = []
-
-    def kernel(a, b, c):
-        found.append((a, b, c))
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
-    return found
-
-
-def test_a_plain_product_has_no_further_pass(monkeypatch, seen):
+def test_a_plain_product_has_no_further_pass(monkeypatch, kernel_calls):
     from hybrid.arrays import root_operands
 
     monkeypatch.setattr(root_operands, "finished", None)
     a, b, out = matrix((4, 3), "float64"), matrix((3, 5), "float64", 1), np.empty((4, 5))
     hybrid.multiply(a, b, out=out)
-    ((first, second, c),) = seen
+    ((first, second, c),) = kernel_calls
     assert [each.ctypes.data for each in (first, second, c)] == [each.ctypes.data for each in (a, b, out)]
 
 
 @pytest.mark.parametrize("check", ["host", "on"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_one_process_multiplies_and_checks_transposed_matrices_where_they_lie(seen, dtype, check):
+def test_one_process_multiplies_and_checks_transposed_matrices_where_they_lie(kernel_calls, dtype, check):
     a, b = (np.random.default_rng(seed).standard_normal((1000, 900)).astype(dtype) for seed in range(2))
     out = np.empty((900, 900), dtype)
     hybrid.multiply(a[:8, :8], a[:8, :8], transpose_a=True)  # what is loaded and made once takes memory, too
-    seen.clear()
+    kernel_calls.clear()
     tracemalloc.start()
     try:
         hybrid.multiply(a, b, transpose_a=True, out=out, check=check)
@@ -115,7 +102,7 @@ def test_one_process_multiplies_and_checks_transposed_matrices_where_they_lie(se
         peak = tracemalloc.get_traced_memory()[1] - b.nbytes  # asfortranarray's
     finally:
         tracemalloc.stop()
-    assert all(np.shares_memory(first, a) and not first.flags.c_contiguous for first, _, _ in seen)
+    assert all(np.shares_memory(first, a) and not first.flags.c_contiguous for first, _, _ in kernel_calls)
     assert peak < a.nbytes * (0.9 if dtype == "float64" else 1.8)  # pieces as float64, for the check
     np.testing.assert_allclose(out, a.T @ b, rtol=1e-3, atol=1e-3)
 
@@ -133,27 +120,27 @@ def test_a_wrong_product_of_transposed_matrices_is_found_and_repaired(monkeypatc
         np.testing.assert_allclose(hybrid.multiply(a, b.T, transpose_a=True, transpose_b=True, on_fault="repair"), a.T @ b)
 
 
-def test_an_operand_that_arrives_transposed_and_is_transposed_is_not_copied(seen):
+def test_an_operand_that_arrives_transposed_and_is_transposed_is_not_copied(kernel_calls):
     a, b = matrix((4, 3), "float64"), matrix((3, 5), "float64", 1)
     np.testing.assert_array_equal(hybrid.multiply(a.T, b.T, transpose_a=True, transpose_b=True), a @ b)
-    ((first, second, _),) = seen
+    ((first, second, _),) = kernel_calls
     assert (first.ctypes.data, second.ctypes.data) == (a.ctypes.data, b.ctypes.data)
 
 
-def test_conjugates_copy_no_a(seen):
+def test_conjugates_copy_no_a(kernel_calls):
     a, b = matrix((4, 3), "complex128"), matrix((3, 5), "complex128", 1)
     for conjugate_b in (False, True):
         np.testing.assert_array_equal(
             hybrid.multiply(a, b, conjugate_a=True, conjugate_b=conjugate_b), a.conj() @ (b.conj() if conjugate_b else b)
         )
-    assert {first.ctypes.data for first, _, _ in seen} == {a.ctypes.data}
+    assert {first.ctypes.data for first, _, _ in kernel_calls} == {a.ctypes.data}
 
 
-def test_alpha_alone_is_applied_where_c_was_computed(seen):
+def test_alpha_alone_is_applied_where_c_was_computed(kernel_calls):
     a, b, out = matrix((4, 3), "float64"), matrix((3, 5), "float64", 1), np.empty((4, 5))
     hybrid.multiply(a, b, alpha=3, out=out)
     np.testing.assert_array_equal(out, 3 * (a @ b))
-    assert seen[0][2].ctypes.data == out.ctypes.data
+    assert kernel_calls[0][2].ctypes.data == out.ctypes.data
 
 
 def test_c_is_not_read_where_beta_is_0():
@@ -329,10 +316,10 @@ def test_transposes_of_stacks_are_those_of_their_matrices(flags):
         np.testing.assert_array_equal(hybrid.multiply(a, b, **asked), expected(a, b, **asked))
 
 
-def test_a_stack_times_one_b_is_one_product(seen):
+def test_a_stack_times_one_b_is_one_product(kernel_calls):
     a, b, out = matrix((4, 3, 5), "float64"), matrix((5, 2), "float64", 1), np.empty((4, 3, 2))
     hybrid.multiply(a, b, out=out)
-    ((first, second, c),) = seen
+    ((first, second, c),) = kernel_calls
     assert (first.shape, first.ctypes.data, second.ctypes.data, c.ctypes.data) == (
         (12, 5), a.ctypes.data, b.ctypes.data, out.ctypes.data
     )  # fmt: skip

@@ -160,16 +160,10 @@ def test_the_result_has_the_type_numpy_gives_it(of_a, of_b):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "bool", ">f8"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_without_a_copy(monkeypatch, view, dtype):
-    given = []
-
-    def kernel(a, b, c):
-        given.extend((a, b, c))
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
+def test_the_kernel_gets_plain_matrices_of_one_type_and_those_that_are_plain_without_a_copy(kernel_calls, view, dtype):
     a, b = VIEWS[view]((uniform(7, 5) * 100).astype(dtype)), uniform(5, 6, 1)
     hybrid.multiply(a, b)
+    (given,) = kernel_calls
     for matrix in given:
         assert matrix.dtype == np.float64
         assert matrix.dtype.isnative
@@ -331,17 +325,10 @@ def test_around_a_strided_out_nothing_is_touched():
     assert (whole == 7).all()
 
 
-def test_a_contiguous_out_is_computed_in_place(monkeypatch):
-    seen = []
-
-    def kernel(a, b, c):
-        seen.append(c.ctypes.data)
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
+def test_a_contiguous_out_is_computed_in_place(kernel_calls):
     out = np.empty((4, 3))
     hybrid.multiply(uniform(4, 5), uniform(5, 3), out=out)
-    assert seen == [out.ctypes.data]
+    assert [c.ctypes.data for _, _, c in kernel_calls] == [out.ctypes.data]
 
 
 @pytest.mark.parametrize(
@@ -409,7 +396,9 @@ def test_threads_are_those_asked_for_and_afterwards_as_before(monkeypatch):
 def test_a_wrong_kernel_is_found_unless_the_check_is_off(monkeypatch, make):
     monkeypatch.setattr("hybrid.devices.cpu.blas", spoiled)
     a, b = make(6, 5), make(5, 4)
-    with pytest.raises(CheckFailed, match=r"the product is wrong: row 5 of C, columns 3: wrong by 1\.00e\+00"):
+    with pytest.raises(
+        CheckFailed, match=r"the product is wrong: row 5 of C, columns 3: wrong by 1\.00e\+00, multiplied by rank 0 on "
+    ):
         hybrid.multiply(a, b)
     for unchecked in (hybrid.multiply(a, b, check=False), product_with(monkeypatch, a, b, CHECK="0")):
         assert unchecked[-1, -1] == pytest.approx((a @ b)[-1, -1] + 1)
@@ -442,18 +431,11 @@ def test_a_kernel_that_leaves_a_row_out_is_found(monkeypatch):
     ("environment", "calls"),
     [({}, 1), ({"PANEL_ROWS": "2"}, 5), ({"STAGED": "1", "PANEL_ROWS": "2", "PANEL_COLUMNS": "3"}, 8), ({"STAGED": "1"}, 1)],
 )
-def test_the_environment_says_in_which_pieces_the_work_is_done(monkeypatch, environment, calls):
-    shapes = []
-
-    def kernel(a, b, c):
-        shapes.append(c.shape)
-        np.matmul(a, b, out=c)
-
-    monkeypatch.setattr("hybrid.devices.cpu.blas", kernel)
+def test_the_environment_says_in_which_pieces_the_work_is_done(monkeypatch, kernel_calls, environment, calls):
     a, b = uniform(10, 8), uniform(8, 12, 1)
     assert_is_numpys(product_with(monkeypatch, a, b, **environment), a, b)
-    assert len(shapes) == calls
-    assert sum(rows * columns for rows, columns in shapes) == 10 * 12
+    assert len(kernel_calls) == calls
+    assert sum(c.size for _, _, c in kernel_calls) == 10 * 12
 
 
 @pytest.mark.parametrize(
@@ -585,6 +567,11 @@ def test_the_result_outlives_the_inputs():
 def test_masked_arrays_are_refused_and_subclasses_of_out_are_filled():
     with pytest.raises(UsageError, match="masked array"):
         hybrid.multiply(np.ma.masked_equal(np.eye(3), 0), np.eye(3))
+    for masked in (np.ma.masked_equal(np.eye(3), 0), np.ma.array(np.eye(3)), np.ma.zeros((2, 3, 3))):
+        a = np.ones(masked.shape)
+        for c in (None, masked):
+            with pytest.raises(UsageError, match=r"out is a masked array.*: pass out\.data"):
+                hybrid.multiply(a, a, c, beta=0, out=masked)
     out = np.asmatrix(np.zeros((3, 3)))
     assert hybrid.multiply(np.eye(3), 2 * np.eye(3), out=out) is out
     np.testing.assert_array_equal(out, 2 * np.eye(3))

@@ -46,6 +46,12 @@ def at(comm, root, *values):
     return values if comm.rank == root else (None,) * len(values)
 
 
+def check_product(comm, a, b, **more):
+    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm, **more)
+    if comm.rank == 0:
+        np.testing.assert_allclose(c, a @ b)
+
+
 @pytest.mark.parametrize(("way", "shape", "dtype"), pairs_first(WAYS, SHAPES, [np.float64, np.float32]), indirect=["way"])
 def test_product_is_numpys_at_the_root_and_none_elsewhere(comm, way, shape, dtype):
     n, l, m = shape
@@ -69,9 +75,7 @@ def test_integers_are_checked_exactly(comm, way):
 @pytest.mark.parametrize("make", [np.asfortranarray, lambda x: x[::-1, ::-1], lambda x: np.repeat(x, 2, axis=1)[:, ::2]])
 def test_arrays_of_any_layout(comm, way, make):
     a, b = make(same_matrix((19, 11), 3)), make(same_matrix((11, 23), 4))
-    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
-    if comm.rank == 0:
-        np.testing.assert_allclose(c, a @ b)
+    check_product(comm, a, b)
 
 
 def test_out_is_filled_and_returned(comm, way):
@@ -98,9 +102,7 @@ def test_communicators_come_and_go(comm):
     for seed in range(40):
         copy = comm.Dup()
         a, b = same_matrix((4, 4), seed), same_matrix((4, 4), seed + 1)
-        c = hybrid.multiply(*at(copy, 0, a, b), comm=copy)
-        if copy.rank == 0:
-            np.testing.assert_allclose(c, a @ b)
+        check_product(copy, a, b)
         copy.Free()
 
 
@@ -174,9 +176,7 @@ def test_a_failure_on_one_rank_is_raised_on_all_and_the_next_product_works(comm,
             patch.setattr("hybrid.devices.cpu.blas", failing(kind))
         with pytest.raises(RankFailed, match=f"rank {comm.size - 1} on .*, multiply: "):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
-    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
-    if comm.rank == 0:
-        np.testing.assert_allclose(c, a @ b)
+    check_product(comm, a, b)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -212,9 +212,7 @@ def test_a_failure_amid_messages_leaves_a_team_that_works(comm, monkeypatch, pha
             patch.setattr(where, function, breaking)
         with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*, {said}: OSError: planted"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
-    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm)
-    if comm.rank == 0:
-        np.testing.assert_allclose(c, a @ b)
+    check_product(comm, a, b)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -228,9 +226,7 @@ def test_a_failure_in_the_first_product_between_nodes_keeps_nobody_waiting(comm,
             patch.setattr(hybrid.execution.product._Product, "_poison_c", failing(MemoryError))
         with pytest.raises(RankFailed, match=f"rank {failing_rank} on .*: out of memory"):
             hybrid.multiply(*at(own, 0, a, b), comm=own)
-    c = hybrid.multiply(*at(own, 0, a, b), comm=own)
-    if comm.rank == 0:
-        np.testing.assert_allclose(c, a @ b)
+    check_product(own, a, b)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -262,9 +258,7 @@ def test_a_wrong_element_on_any_rank_is_found_by_all(comm, way, monkeypatch, wro
 def test_check_can_be_left_out(comm, monkeypatch):
     monkeypatch.setattr(hybrid.execution.product, "verify", failing(AssertionError))
     a, b = same_matrix((6, 6), 1), same_matrix((6, 6), 2)
-    c = hybrid.multiply(*at(comm, 0, a, b), comm=comm, check=False)
-    if comm.rank == 0:
-        np.testing.assert_allclose(c, a @ b)
+    check_product(comm, a, b, check=False)
 
 
 def test_root_must_be_a_rank(comm):

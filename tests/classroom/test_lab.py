@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,7 @@ def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True) as process:
         while not list(tmp_path.glob("hybrid-lab-*")):
             assert process.poll() is None
+            time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate()
     assert (process.returncode, error) == (1, "hybrid.lab: interrupted\n")

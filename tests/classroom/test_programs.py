@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -185,7 +186,19 @@ def test_an_error_of_the_compiler_names_the_file_and_the_line(tmp_path, monkeypa
     path = written(tmp_path, host="\n    undeclared(1);\n    k<<<1, 1>>>(nullptr, 0);\n")
     monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", str(path)])
     assert lab.main() == 1
-    assert "mine.cu:4" in capfd.readouterr().err
+    line = capfd.readouterr().err
+    assert "mine.cu:4" in line
+    log = re.search(r"\(all of it: (.*)\)$", line.strip())
+    assert log is not None, line
+    assert "undeclared" in Path(log[1]).read_text()  # the log is still there
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_only_a_file_is_read(tmp_path, make):
+    """A pipe into which nobody writes would be read forever."""
+    make(tmp_path / "mine.cu")
+    with pytest.raises(UsageError, match=r"mine.cu cannot be read: it is a (pipe, a device or a socket|folder), and no file"):
+        lab.work(lab.parse(["run", str(tmp_path / "mine.cu")]))
 
 
 def test_what_follows_two_dashes_wants_a_program(tmp_path, monkeypatch, capfd):

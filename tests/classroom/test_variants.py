@@ -342,6 +342,8 @@ WRONG = {
         {f"{COLUMNS}\n        float sum = 0;": f"float sum = 0;\n    {COLUMNS}"},
         WRONG_VALUES,
     ),
+    "no more than 128 products": ("element", "element", {"k < l;": "k < l && k < 128;"}, WRONG_VALUES),
+    "no more than 64 columns": ("element", "element", {LEAVE: LEAVE.replace("column >= m", "column >= min(m, 64)")}, NEVER),
     "columns up to l": ("row", "row", {"column < m;": "column < l;"}, f"{BEYOND}|{NEVER}|several"),
     "columns in the wrong order of memory": ("column", "column", {"c[row * m + column]": "c[column * n + row]"}, WRONG_VALUES),
     "a thread a row is not coalesced": ("column", "row", {}, "0 of 4 points"),

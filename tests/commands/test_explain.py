@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from support.commands import module, own_lines, start
 
 from hybrid.commands.explain import explain
 from hybrid.core.problem import Problem
@@ -47,8 +48,9 @@ def test_a_large_machine_is_explained_in_its_bytes(explained):
     assert f"copied after {copied_in:.3g} s" in lines[14]
     assert 4.4 < multiplied < 4.7, "2.5e14 operations at 56 TF/s"
     assert multiplied <= copied_out < multiplied + 0.1
-    assert lines[15] == "memory not checked: --host-memory and --gpu-memory give it"
-    assert len(lines) == 16
+    assert lines[15].startswith("estimated of a product: ")
+    assert lines[16] == "memory not checked: --host-memory and --gpu-memory give it"
+    assert len(lines) == 17
 
 
 def test_nothing_is_expected_of_a_kernel_of_unknown_speed(explained):
@@ -56,11 +58,39 @@ def test_nothing_is_expected_of_a_kernel_of_unknown_speed(explained):
     assert [line for line in explained(Problem(9, 9, 9), 1, gpus_per_node=1) if "expected of" in line]
 
 
+def test_energy_is_estimated_by_the_limits_of_the_gpus_that_are_used(explained, tmp_path):
+    def estimated(ranks, gpus, **settings):
+        lines = explained(Problem(16_000, 16_000, 16_000), ranks, gpus, ranks_per_node=ranks, precision="native", **settings)
+        (expected,) = [line for line in lines if line.startswith("expected of rank 0, ")]
+        (line,) = [line for line in lines if line.startswith("estimated of a product: ")]
+        return float(expected.rsplit(" after ")[-1].split()[0]), line
+
+    seconds, line = estimated(1, 1)
+    assert line == f"estimated of a product: {700 * seconds:.3g} J at most, by 1 GPU at the limit of 700 W, hosts not counted"
+    model = tmp_path / "machine.json"
+    model.write_text('{"gpu_power_limit_watts": 300}')
+    seconds, line = estimated(4, 2, machine=str(model), price="3600/GPU-h")  # two ranks a GPU
+    joules = float(line.removeprefix("estimated of a product: ").split()[0])
+    assert joules == pytest.approx(600 * seconds, rel=0.01)
+    assert ", by 2 GPUs at the limit of 300 W, hosts not counted; cost: " in line
+    cost = float(line.split("cost: ")[1].split()[0])
+    assert cost == pytest.approx(2 * seconds, rel=0.01)
+    assert line.endswith(" a product at 3600/GPU-h")
+
+
+def test_no_cost_is_estimated_where_no_time_is_expected(explained):
+    said = "cost: not estimated, because the time of a product is expected of GPUs of one node only"
+    for how in ({}, {"gpus_per_node": 1}):
+        lines = explained(Problem(400, 400, 400), 2, **how, price="2/node-h")
+        assert said in lines
+        assert not [line for line in lines if line.startswith("estimated")]
+
+
 def test_remainders_are_explained_with_their_memory(explained):
     problem = Problem(16_000, 16_000, 16_000)
     lines = explained(problem, 1, gpus_per_node=1, check="off")
     assert lines[2].startswith("precision float64 or better, from remainders modulo 15 numbers at most, else native as the guard")
-    assert "in 32 row panel(s), B in 6 column panel(s), 37 tile(s) of C" in lines[4]
+    assert "in 16 row panel(s), B in 6 column panel(s), 21 tile(s) of C" in lines[4]
     assert float(lines[4].split(" GiB in GPU 0")[0].rsplit(" ", 1)[1]) * GiB > (3 * 8 + 2 * 15) * 16_000**2
     lines = explained(problem, 1, gpus_per_node=1, check="off", gpu_memory=8 * GiB)
     assert lines[2] == "precision native: no room for remainders"
@@ -96,6 +126,23 @@ def test_on_gpus_every_node_gets_all_of_b_and_the_grids_are_named_all_the_same(e
     lines = explained(Problem(4000, 4000, 4000), 4, gpus_per_node=1)
     assert any(line.startswith("grid rows: ") and line.endswith("(chosen)") for line in lines)
     assert any(line.startswith("grid 2x2: ") and line.endswith("(on CPUs)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--ranks", 10**26), f"{10**26} is too large: at most 100000"),
+        (("--ranks", 4, "--nodes", 10**26), f"{10**26} is too large: at most 100000"),
+        (("--gpus-per-node", 10**26), f"{10**26} is too large: at most 128"),
+        (("--ranks", 2000), "2000 ranks are too many for a node: 1024 at most, --nodes gives the number of nodes"),
+        (("--ranks", 100_000, "--nodes", 10), "10000 ranks are too many for a node"),
+    ],
+)
+def test_machines_beyond_all_bounds_are_refused_in_a_line(asked, said):
+    done = start(module("hybrid.matmul"), 9, 9, 9, "--explain", *asked)
+    assert done.returncode == 2
+    (line,) = own_lines(done.stderr)
+    assert said in line
 
 
 def test_of_many_ranks_the_first_are_shown(explained):

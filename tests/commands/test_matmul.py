@@ -38,7 +38,8 @@ def test_a_product_prints_ranks_phases_and_a_last_line():
     lines = good(60, 50, 40).stdout.splitlines()
     assert lines[0].startswith("C (60×40) = A (60×50) · B (50×40)  float64  1 rank on 1 node  cpu")
     assert re.match(r"  rank 0  \S+  cores [\d,-]+  \d+ threads? \(.+\)  rows 0:60$", lines[1])
-    phases = [line.split()[0] for line in lines[3:-2] if not line.startswith("  between")]  # which a slow machine may need
+    rows = [line.split()[0] for line in lines[3:-2] if line.startswith("  ")]
+    phases = [row for row in rows if row != "between"]  # which a slow machine may need
     assert phases == ["fill", "scatter", "multiply", "gather", "check"]
     assert re.fullmatch(r"wall \d+\.\d\d s: start \d+\.\d\d, imports \d+\.\d\d.*", lines[-2])
     assert LAST_LINE.fullmatch(lines[-1])
@@ -177,6 +178,44 @@ def test_a_wrong_product_exits_with_3_and_writes_no_file(tmp_path, ranks):
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.py"]
 
 
+@launcher
+@pytest.mark.parametrize(
+    ("ranks", "check", "row", "call", "product"),
+    [
+        (1, "host", 5, 1, "warm-up product 1 of 1"),
+        (1, "on", 5, 4, "product 3 of 5"),
+        (2, "on", 5, 4, "product 3 of 5"),
+        (2, "host", 25, 4, "product 3 of 5"),
+    ],
+)
+def test_a_fault_in_one_of_several_products_names_it_the_rank_and_the_device(tmp_path, ranks, check, row, call, product):
+    program = tmp_path / "wrong.py"
+    program.write_text(
+        "import sys, numpy, hybrid.devices.cpu, hybrid.commands.matmul\n"
+        "from hybrid.ranks.launcher import rank_by_launcher\n"
+        f"calls, victim, which = [], {row // 20}, {call}\n"
+        "def wrong(a, b, c):\n"
+        "    numpy.matmul(a, b, out=c)\n"
+        "    calls.append(c.shape)\n"
+        "    if len(calls) == which and rank_by_launcher() == victim:\n"
+        "        c[5, 7] += 100\n"
+        "hybrid.devices.cpu.blas = wrong\n"
+        "sys.exit(hybrid.commands.matmul.main())\n"
+    )
+    options = ["--fill", "normal", "--warmup", "1", "--repeat", "5", "--check", check, "--json", tmp_path / "lines.jsonl"]
+    sizes = [20 * ranks, 20, 20]
+    done = subprocess.run(
+        [*mpirun(ranks), sys.executable, program, *map(str, sizes), *options],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    who = rf"multiplied by rank {row // 20} on {re.escape(os.uname().nodename)}, device cpu, kernel blas"
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
+    assert re.fullmatch(rf"wrong: {product}: row {row} of C, columns 7: wrong by 1.00e\+02, {who}", line), line
+    (record,) = jsonl.read(str(tmp_path / "lines.jsonl"))
+    assert [f"wrong: {fault}" for fault in record["check"]["faults"]] == [line]
+
+
 WRONG = [
     (["8", "8"], "three sizes n l m are needed, 2 given"),
     (["8", "8", "8", "8"], "three sizes n l m are needed, 4 given"),
@@ -223,8 +262,13 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments, said):
 
 
 @launcher
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("arguments", [["8", "8"], ["8", "8", "8", "--fill", "unifrom"], ["8", "8", "8", "--a", "missing.npy"]])
+@pytest.mark.parametrize(
+    ("arguments", "ranks"),
+    exhaustive(
+        [(["8", "8"], 3), (["8", "8", "8", "--fill", "unifrom"], 2), (["8", "8", "8", "--a", "missing.npy"], 3)],
+        itertools.product([["8", "8"], ["8", "8", "8", "--fill", "unifrom"], ["8", "8", "8", "--a", "missing.npy"]], [2, 3]),
+    ),
+)
 def test_wrong_usage_under_mpirun_is_said_once(arguments, ranks):
     done = run(*arguments, ranks=ranks)
     assert done.returncode == 2

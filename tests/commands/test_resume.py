@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shlex
 import signal
@@ -51,10 +52,25 @@ def parts_of(journal):
     return parts
 
 
-def undisturbed(*arguments, name="whole.npy", ranks=0):
-    given = [name if argument == "C.npy" else argument for argument in arguments]
-    assert resumed(*given, ranks=ranks)["rows_there"] == 0
-    return Path(name).read_bytes()
+_made = {}  # the files of jobs whose matrices are generated, which are the same in each test that starts such a job
+
+
+def made_once(key, arguments, names, make):
+    """The contents of these files, which `make()` leaves in the test's folder, and which are there afterwards in any case."""
+    if (key, arguments) not in _made or "--a" in arguments:
+        make()
+        _made[key, arguments] = {name: Path(name).read_bytes() for name in names}
+    for name, content in _made[key, arguments].items():
+        Path(name).write_bytes(content)
+    return _made[key, arguments]
+
+
+def undisturbed(*arguments, ranks=0):
+    def run():
+        given = ["whole.npy" if argument == "C.npy" else argument for argument in arguments]
+        assert resumed(*given, ranks=ranks)["rows_there"] == 0
+
+    return made_once(ranks, arguments, ["whole.npy"], run)["whole.npy"]
 
 
 def nothing_left():
@@ -190,11 +206,15 @@ def lines_of(journal):
 
 
 def killed(*arguments, parts=3, ranks=0):
-    """A job that is killed when so many parts are in the journal: a write, a flush and the journal's two for each part."""
-    for number in count(4 * parts):
-        assert start([*DIES_AT, str(number), "before"], *arguments, ranks=ranks).returncode
-        if len(parts_of("C.npy.journal")) >= parts:
-            return
+    """What a job leaves that is killed when so many parts are in the journal: a write, a flush and the journal's two for each."""
+
+    def run():
+        for number in count(4 * parts):
+            assert start([*DIES_AT, str(number), "before"], *arguments, ranks=ranks).returncode
+            if len(parts_of("C.npy.journal")) >= parts:
+                return
+
+    made_once((ranks, parts), arguments, ["C.npy.part", "C.npy.journal"], run)
 
 
 @pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
@@ -384,21 +404,23 @@ def test_a_second_job_on_the_same_file_is_refused(folder):
     assert nothing_left()
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_who_asks_it_to_end_is_told_how_to_go_on(folder, ranks):
+@pytest.mark.parametrize(("ranks", "name"), [(0, "C.npy"), (2, "C.npy"), (0, os.fsdecode(b"C\xff.npy"))])
+def test_who_asks_it_to_end_is_told_how_to_go_on(folder, ranks, name):
     if ranks and family_of(mpirun(1)[0]) == "Open MPI":
         pytest.skip("Open MPI's mpirun drops what its ranks say when it is asked to end")
-    job = Job(["-m", "hybrid.matmul", *map(str, LONG), "--resume-rows", "1"], ranks, {}, {})
-    while not lines_of("C.npy.journal"):
+    asked = [name if word == "C.npy" else str(word) for word in LONG]
+    job = Job(["-m", "hybrid.matmul", *asked, "--resume-rows", "1"], ranks, {}, {})
+    while not lines_of(f"{name}.journal"):
         assert not job.ended(0.01)
     job.send(signal.SIGTERM, [job.launcher])
     assert job.ended(LIMIT)
     code, (_, err) = job.exit_code, job.said()
     (line,) = own_lines(err)
     launcher = f"mpirun -n {ranks} " if ranks else ""
-    command = " ".join(map(str, ["-m", "hybrid.matmul", *LONG, "--resume-rows", 1]))
+    command = shlex.join(["-m", "hybrid.matmul", *asked, "--resume-rows", "1"])
     assert "was asked to end; " in line
-    assert f" rows are in C.npy.part, go on with: {launcher}{Path(sys.executable).name} {command}" in line
+    told = f" rows are in {name}.part, go on with: {launcher}{Path(sys.executable).name} {command}"
+    assert os.fsencode(told).decode(errors="replace") in line  # as the job's words are read here
     assert code == 143
 
 

@@ -56,6 +56,15 @@ def test_what_is_no_number_of_ranks_is_refused(run, arguments, shown):
     assert done.stderr == f"-n wants a number of ranks, not '{shown}'\n"
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("-k", "plan", "-h")])
+def test_help_of_the_tests_script_sets_nothing_up(tmp_path, arguments):
+    shutil.copy(ROOT / "scripts" / "test.sh", tmp_path)
+    (tmp_path / "setup.sh").write_text('set_up() { echo "set up" >&2; exit 1; }\n', encoding="utf-8")
+    done = subprocess.run(["bash", tmp_path / "test.sh", *arguments], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: bash scripts/test.sh ")
+
+
 def test_help_says_what_is_started(run):
     done = run("8 8 8 --help")
     assert done.returncode == 0

@@ -55,12 +55,16 @@ ENDS = [
     (signal.SIGSEGV, WORKER, 139, "was killed by SIGSEGV"),
     (signal.SIGTERM, SUPERVISOR, 143, "asked to end"),
     (signal.SIGABRT, SUPERVISOR, 134, "was killed by SIGABRT"),
+    (signal.SIGUSR1, WORKER, 138, "was killed by SIGUSR1"),
+    (signal.SIGUSR1, SUPERVISOR, 138, "was killed by SIGUSR1"),
+    (signal.SIGHUP, WORKER, 129, "was killed by SIGHUP"),
+    (signal.SIGHUP, SUPERVISOR, 129, "was killed by SIGHUP"),
     (signal.SIGUSR2, SUPERVISOR, 140, "was killed by SIGUSR2"),
     (signal.SIGINT, SUPERVISOR, 1, "interrupted"),
 ]
 
 
-@pytest.mark.parametrize(("signum", "whom", "code", "words"), exhaustive([ENDS[0], ENDS[2]], ENDS))
+@pytest.mark.parametrize(("signum", "whom", "code", "words"), exhaustive([ENDS[0], ENDS[2], *ENDS[4:8]], ENDS))
 def test_the_launcher_ends_with_the_code_of_the_rank_that_was_hit(signum, whom, code, words):
     job, processes = started(2, 10**6)
     job.send(signum, [processes[1][whom]])
@@ -91,6 +95,45 @@ def test_a_launcher_that_is_asked_to_end_says_so_once(signum, code, words):
     got, _, (line,) = ended(job)
     assert words in line
     assert got == code
+
+
+def test_a_job_of_which_all_get_sigusr1_says_so_once():
+    """As Slurm's --signal=USR1 does it; mpirun passes it on."""
+    job, processes = started(2, 10**6)
+    job.send(signal.SIGUSR1, [process for pair in processes.values() for process in pair])
+    job.send(signal.SIGUSR1, [job.launcher])
+    code, _, (line,) = ended(job)
+    assert re.search(r"rank \d on \S+, .+: was killed by SIGUSR1", line), line
+    assert code == 138
+
+
+def test_sigusr1_to_the_launcher_alone_ends_the_job_in_a_line():
+    job, _ = started(2, 10**6)
+    job.send(signal.SIGUSR1, [job.launcher])
+    code, _, (line,) = ended(job)
+    assert re.search(r"rank \d on \S+, .+: was killed by SIGUSR1", line), line
+    assert code == 138
+
+
+@pytest.mark.parametrize(
+    ("signum", "with_mpich", "with_open_mpi"),
+    [
+        (signal.SIGHUP, -signal.SIGHUP, 1),
+        (signal.SIGUSR2, -signal.SIGUSR2, 140),
+        pytest.param(signal.SIGTERM, None, 1, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGINT, None, 1, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_what_the_launcher_makes_of_a_signal_to_its_process_group(signum, with_mpich, with_open_mpi):
+    """As the table of exit codes says. Where the launcher is killed, or drops what the ranks print, no line of ours comes."""
+    expected = with_open_mpi if of_open_mpi() else with_mpich
+    if expected is None:
+        pytest.skip("MPICH's mpirun passes it on")
+    job, _ = started(2, 10**6)
+    os.killpg(job.launcher, signum)
+    code, _, lines = ended(job)
+    assert code == expected
+    assert len(lines) == (code == 140)
 
 
 def starting(ranks: int, processes: int) -> tuple[Job, dict[int, list[int]]]:

@@ -55,6 +55,7 @@ OTHER = {
     "grid": ("2x1", "2x1"),
     "host_memory": ("64G", 64 << 30),
     "gpu_memory": ("141GiB", 141 << 30),
+    "price": ("2.50/GPU-h", "2.50/GPU-h"),
     "machine": ("machine.json", "machine.json"),
 }
 

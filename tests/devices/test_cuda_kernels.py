@@ -12,7 +12,8 @@ import hybrid
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import multiplication
 from hybrid.devices.emulated import EmulatedDevice
-from hybrid.kernels.catalogue import CATALOGUE, named, refusal
+from hybrid.kernels.catalogue import CATALOGUE, HALVES, named, refusal, sums_type
+from hybrid.kernels.elements import not_a_number, numbers_of, stored
 
 pytestmark = pytest.mark.gpu
 
@@ -33,23 +34,28 @@ def check(seed, name, dtype, n, l, m, spare=(0, 0, 0)):
     """Multiply parts of wider arrays; NaN lies around A and B and beforehand in C, and nothing around C may change."""
     import cupy
 
-    def part(rows, columns, spare, fill):
-        whole = cupy.full((rows + 2, columns + spare), cupy.nan, dtype)
-        whole[1:-1, :columns] = fill
+    of_sums, of_double = sums_type(dtype), cupy.float64
+
+    def part(columns, spare, elements, filler):
+        whole = cupy.full((len(elements) + 2, columns + spare), filler, elements.dtype)
+        whole[1:-1, :columns] = elements
         return whole, whole[1:-1, :columns]
 
     rng = cupy.random.default_rng(seed)
-    _, a = part(n, l, spare[0], rng.standard_normal((n, l), dtype))
-    _, b = part(l, m, spare[1], rng.standard_normal((l, m), dtype))
-    around, c = part(n, m, spare[2], cupy.nan)
-    of_double = cupy.float64
-    exact = a.astype(of_double) @ b.astype(of_double)
-    size = abs(a.astype(of_double)) @ abs(b.astype(of_double))
+    operands = [stored(rng.standard_normal(shape, of_sums), dtype) for shape in ((n, l), (l, m))]
+    (_, a), (_, b) = (
+        part(columns, extra, elements, not_a_number(dtype))
+        for columns, extra, elements in zip((l, m), spare, operands, strict=False)
+    )
+    around, c = part(m, spare[2], cupy.full((n, m), cupy.nan, of_sums), cupy.nan)
+    in_double = [numbers_of(elements).astype(of_double) for elements in operands]
+    exact = in_double[0] @ in_double[1]
+    size = abs(in_double[0]) @ abs(in_double[1])
     for adds in (False, True) if named(name).adds else (False,):
-        before = rng.standard_normal((n, m), dtype) if adds else cupy.zeros((n, m), dtype)
+        before = rng.standard_normal((n, m), of_sums) if adds else cupy.zeros((n, m), of_sums)
         c[...] = before if adds else cupy.nan
         multiply_by(name, dtype)(a, b, c, *[True] * adds)
-        wrong = ~(abs(c - (before + exact)) <= (l + 2) * np.finfo(dtype).eps * (abs(before) + size))
+        wrong = ~(abs(c - (before + exact)) <= (l + 2) * np.finfo(of_sums).eps * (abs(before) + size))
         said = f"{n}×{l}×{m} {spare}{' added' * adds}"
         assert not wrong.any(), f"{said}: {int(wrong.sum())} wrong, first {cupy.argwhere(wrong)[0]}"
         c[...] = cupy.nan
@@ -61,7 +67,7 @@ def test_random_shapes_and_strides(rng, name, dtype):
     for index in range(300):
         n, l, m = (int(size) for size in rng.integers(1, 700, 3))
         m = 1 if named(name).vectors_only else m
-        spare = tuple(int(extra) for extra in rng.integers(0, 5, 3)) if index % 2 else tuple(-size % 4 for size in (l, m, m))
+        spare = tuple(int(extra) for extra in rng.integers(0, 5, 3)) if index % 2 else tuple(-size % 8 for size in (l, m, m))
         check(int(rng.integers(1 << 60)), name, dtype, n, l, m, spare)
 
 
@@ -104,7 +110,9 @@ def test_subnormal_numbers_stay(name):
     assert (c > 3.9e-39).all()
 
 
-@pytest.mark.parametrize(("name", "dtype"), [one for one in KERNELS if one.values[0] not in ("cublas", "matvec_warp")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [one for one in KERNELS if one.values[0] not in ("cublas", "matvec_warp", "tensor_half")]
+)
 def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(buffer_of, rng, name, dtype):
     """Which makes the results the same on every GPU, and the same as those of the CPU that stands for one."""
     import cupy
@@ -118,6 +126,18 @@ def test_the_sum_is_rounded_once_for_each_product_in_a_known_order(buffer_of, rn
     multiply_by(name, dtype)(a, b, c)
     assert (c == in_order).all()
     np.testing.assert_array_equal(emulated(buffer_of, name, dtype, cupy.asnumpy(a), cupy.asnumpy(b)), cupy.asnumpy(c))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_integers_of_16_bits_are_exact(rng, dtype):
+    """In whatever order the matrix units add, and whatever they round: these sums float32 holds."""
+    import cupy
+
+    for n, l, m in [(1, 1, 1), (700, 900, 650), (130, 2000, 258)]:
+        a, b = (rng.integers(-60, 61, shape).astype(np.float32) for shape in ((n, l), (l, m)))
+        c = cupy.full((n, m), cupy.nan, np.float32)
+        multiply_by("tensor_half", dtype)(*(cupy.asarray(stored(matrix, dtype)) for matrix in (a, b)), c)
+        np.testing.assert_array_equal(cupy.asnumpy(c), a.astype(int) @ b.astype(int))
 
 
 def emulated(buffer_of, name, dtype, a, b):

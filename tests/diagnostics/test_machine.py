@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
+from support.fake_nvml import nvml
 
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.diagnostics import machine
@@ -36,6 +38,11 @@ def test_an_h200s_rates_give_an_h200s_model():
         "panel_row_overhead_bytes": H200.panel_row_overhead_bytes,
         "least_tile_elements": 132 * 128 * 128,
     }
+
+
+def test_the_limit_of_the_power_is_the_models_where_it_is_known():
+    assert machine.interpret(ProbeResult(H200S, ""), [55e9], 650.0).model["gpu_power_limit_watts"] == 650.0
+    assert "gpu_power_limit_watts" not in machine.interpret(ProbeResult(H200S, ""), [55e9]).model
 
 
 def test_the_slowest_link_counts():
@@ -77,12 +84,18 @@ def test_of_gpus_that_work_the_first_is_measured_and_the_plan_can_read_the_recor
     monkeypatch.setattr(
         machine, "run_probe", lambda *of, **more: asked.append(json.loads(of[1])["index"]) or ProbeResult(H200S, "")
     )
+    asked_for = []
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetHandleByUUID=[asked_for.append]))
     links = [Link("GPU-1", 0, "host", True, Rates(55e9, 55e9))]
     found = machine.measure(Team(), [Gpu(3, "GPU-1", "H200")], links)
     assert asked == [3]
     path = str(tmp_path / "doctor.jsonl")
     jsonl.write({"command": "doctor"} | machine.as_record(found), path)
     assert MachineModel.read(path).least_tile_elements == 132 * 128 * 128
+    assert (MachineModel.read(path).gpu_power_limit_watts, asked_for) == (650.0, ["GPU-1"])
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "gpu_power_limit_watts" not in machine.measure(Team(), [Gpu(3, "GPU-1", "H200")], links).model
+    assert asked == [3, 3]
     assert machine.measure(Team(), [None], []) == Unknown("no GPU that works")
 
 

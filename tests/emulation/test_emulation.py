@@ -260,7 +260,7 @@ def test_same_seed_same_order(run):
 
 
 # One fault of the catalogue for each mode that finds faults and each kind of them; all are planted by tests of the experiments.
-PLANTED = list({(fault.found_by, fault.kind): fault for fault in reversed(FAULTS) if fault.file.endswith(".cu")}.values())
+PLANTED = list({(fault.found_by, fault.kind): fault for fault in reversed(FAULTS) if not fault.file}.values())
 
 
 def changed(folder, file, text, instead):
@@ -275,8 +275,8 @@ def changed(folder, file, text, instead):
 def test_each_of_many_jobs_gets_its_own_verdict(tmp_path):
     """Those that end the process they share as well as those that are only wrong, and one that is right."""
     jobs = [
-        Job(changed(tmp_path / str(number), fault.file, fault.old, fault.new), fault.kernel, fault.dtype, fault.shapes[0],
-            fault.capability, fault.found_by)
+        Job(changed(tmp_path / str(number), named(fault.kernel).source, fault.old, fault.new), fault.kernel, fault.dtype,
+            fault.shapes[0], fault.capability, fault.found_by)
         for number, fault in enumerate(PLANTED)
     ]  # fmt: skip
     jobs.insert(3, Job(str(KERNELS / "naive.cu"), "naive", "float64", (35, 21, 37)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.modular import product
+from support.selection import exhaustive
 
 from hybrid.devices.emulated import EmulatedQueues
 from hybrid.plan.arithmetic import BYTES, NATIVE, Arithmetic
@@ -24,9 +25,11 @@ def panels(rng, kinds):
     return np.concatenate([made[kind] for kind in kinds]), b
 
 
-@pytest.mark.parametrize("memory", [0, 4_500_000])
-@pytest.mark.parametrize("capability", [89, 90])
-def test_every_panel_gets_its_own_arithmetic(monkeypatch, rng, memory, capability):
+# Of the engines and of the ways of the panels each, since one does not know of the other.
+@pytest.mark.parametrize(
+    ("capability", "memory"), exhaustive([(89, 4_500_000), (90, 0)], [(89, 0), (89, 4_500_000), (90, 0), (90, 4_500_000)])
+)
+def test_every_panel_gets_its_own_arithmetic(monkeypatch, rng, capability, memory):
     monkeypatch.setattr(EmulatedQueues, "capability", capability)
     kinds = "NNINMNNN"
     a, b = panels(rng, kinds)

@@ -13,13 +13,8 @@ from support.selection import exhaustive
 from experiments.kernel_checks import bugs
 from experiments.kernel_checks.bug_list import BUGS
 from experiments.start import SCRIPTS
-from hybrid.emulation.build import compiler
-from hybrid.errors import DeviceUnavailable
 
-try:
-    compiler()
-except DeviceUnavailable as missing:
-    pytestmark = pytest.mark.skip(str(missing))
+pytestmark = pytest.mark.needs("compiler")
 
 SCRIPT = SCRIPTS / "bugs.py"
 SEED = 7

@@ -12,19 +12,12 @@ from hybrid.devices.c_loops import compiled_loops
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.errors import EmulationError
-from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import AUTO, fastest, named
+
+pytestmark = pytest.mark.needs("c compiler")
 
 NAMES = ("loops", "loops_ikj")
 DTYPES = ("float32", "float64")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def a_c_compiler():
-    try:
-        c_compiler()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
 
 
 def in_order(a, b):

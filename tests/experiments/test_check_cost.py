@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""scripts/bench_check.py: measured on the CPU and the emulated GPU, and what recorded lines say."""
+"""scripts/bench_check.py: what its recorded lines say, and that it finds a wrong product."""
 
 from __future__ import annotations
 
@@ -7,23 +7,6 @@ import pytest
 
 from experiments import check_cost
 from experiments.check_cost import PLACES, Results
-from hybrid.errors import DeviceUnavailable
-
-QUICK = ["--rounds", "1", "--sizes", "20x32x16"]
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("emulate", marks=pytest.mark.needs("compiler"))])
-def test_every_place_and_type_is_checked_timed_and_recorded(tmp_path, capsys, device):
-    path = str(tmp_path / "lines.jsonl")
-    assert check_cost.main([*QUICK, "--device", device, "--json", path]) == 0
-    lines = Results.recorded(path)
-    assert [(line["dtype"], line["place"]) for line in lines] == [
-        (dtype, place) for dtype in ("float32", "float64") for place in PLACES
-    ]
-    table = capsys.readouterr().out
-    assert check_cost.main(["--from", path]) == 0
-    assert capsys.readouterr().out == table
-    assert "20×32×16" in table
 
 
 @pytest.mark.gpu
@@ -51,14 +34,5 @@ def test_a_wrong_product_is_refused(monkeypatch, capsys):
         return c
 
     monkeypatch.setattr(check_cost.hybrid, "multiply", wrong)
-    assert check_cost.main([*QUICK, "--device", "cpu", "--places", "host"]) == 3
+    assert check_cost.main(["--rounds", "1", "--sizes", "20x32x16", "--device", "cpu", "--places", "host"]) == 3
     assert "host, unchecked is wrong" in capsys.readouterr().err
-
-
-def test_without_a_gpu_it_says_so(capsys, monkeypatch):
-    def none():
-        raise DeviceUnavailable("no GPU here")
-
-    monkeypatch.setattr(check_cost, "usable_gpus", none)
-    assert check_cost.main(["--sizes", "8"]) == 1
-    assert "no GPU here" in capsys.readouterr().err

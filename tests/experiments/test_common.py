@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import sys
@@ -10,9 +11,10 @@ import sys
 import numpy as np
 import pytest
 from support.commands import start, successful
-from support.recorded_lines import needs_compiler, needs_gpu, pmpp_lines, spread, written_run
+from support.needs import skip_without
+from support.recorded_lines import pmpp_lines, spread, written_run
 
-from experiments.common import plots, product_check, timing, wording
+from experiments.common import cli, plots, product_check, timing, wording
 from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime, runtime_for
 from experiments.common.product_check import refuse_wrong
 from experiments.common.results import Results
@@ -24,7 +26,7 @@ from hybrid.kernels.catalogue import named
 
 @pytest.fixture
 def runtime():
-    needs_compiler()
+    skip_without("compiler")
     return EmulatedRuntime(1 << 20)
 
 
@@ -57,9 +59,8 @@ def test_memory_ends_at_the_cap():
     runtime.allocate(5, 5, "float32")
 
 
+@pytest.mark.needs("compiler")
 def test_without_a_gpu_it_is_said_what_stands_for_it(monkeypatch, capsys):
-    needs_compiler()
-
     def none_here():
         raise DeviceUnavailable("no GPU in this test")
 
@@ -184,8 +185,8 @@ def test_a_script_that_a_launcher_starts_several_times_is_refused(monkeypatch, c
 
 
 @pytest.mark.parametrize("script", [pmpp, largest])
+@pytest.mark.needs("compiler")
 def test_a_run_that_lacks_lines_is_refused(script, monkeypatch, tmp_path, capsys):
-    needs_compiler()
     path = tmp_path / "lines.jsonl"
     assert script.main(["--quick", "--device", "emulate", "--json", str(path)]) == 0
     lines = path.read_text().splitlines(keepends=True)
@@ -224,7 +225,7 @@ def test_a_run_is_recorded_line_by_line(runtime, tmp_path):
         (["--picture", "x.pdf"], 2, "x.pdf: pictures are .png or .svg"),
         (["--picture", "nowhere/x.svg"], 2, "there is no folder"),
         (["--json", "nowhere/x.jsonl"], 2, "there is no folder"),
-        (["--from", "nowhere.jsonl"], 1, "No such file"),
+        (["--from", "nowhere.jsonl"], 2, "nowhere.jsonl cannot be read: No such file"),
         pytest.param(["--device", "emulate", "--size", "6"], 2, "a multiple of 4", marks=pytest.mark.needs("compiler")),
     ],
 )
@@ -242,12 +243,20 @@ def test_help(script):
     assert all(option in done.stdout for option in ("--device", "--quick", "--picture", "--json", "--from"))
 
 
+def test_sizes_on_the_command_line():
+    assert cli.as_sizes("8192") == (8192, 8192, 8192)
+    assert cli.as_sizes("1000x8000x7000") == (1000, 8000, 7000)
+    for text in ("3x4", "0", "-1", "x", "1e3"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            cli.as_sizes(text)
+
+
 # --- on a GPU
 
 
 @pytest.mark.gpu
-def test_calls_on_a_gpu():
-    runtime = GpuRuntime(needs_gpu()[0], cap=1 << 20)
+def test_calls_on_a_gpu(real_gpus):
+    runtime = GpuRuntime(real_gpus[0], cap=1 << 20)
     a, b = timing.matrices("uniform", "float32", 100, 60, 90)
     assert len(timing.kernel_seconds(runtime, named("tiled"), a, b, 3)) == 3
     assert len(timing.whole_seconds(runtime, timing.with_block("naive", 32), a, b, 2)) == 2
@@ -265,7 +274,7 @@ def test_calls_on_a_gpu():
     runtime.release()
     with pytest.raises(CallFailed, match=r"^out of memory$"):
         runtime.allocate(1 << 10, 1 << 10, "float32")
-    uncapped = GpuRuntime(needs_gpu()[0])
+    uncapped = GpuRuntime(real_gpus[0])
     with pytest.raises(CallFailed, match=r"^out of memory$"):
         uncapped.allocate(1 << 22, 1 << 20, "float64")
     assert uncapped.allocate(10, 10, "float64").shape == (10, 10)

@@ -8,7 +8,7 @@ import pytest
 from experiments.common.tables import printed
 from experiments.kernel_checks import compile_all, nvrtc, remainder_instances
 from hybrid.errors import HybridError, UsageError
-from hybrid.kernels.catalogue import CATALOGUE, Form, Kernel, Launch
+from hybrid.kernels.catalogue import CATALOGUE, ELEMENTS, Form, Kernel, Launch
 
 LOG = """\
 nvrtc: warning: Architectures prior to '<compute/sm>_75' are deprecated and may be removed in a future release
@@ -143,12 +143,10 @@ def test_the_greeting_is_judged_as_its_program_launches_it():
     ]
 
 
-def test_the_check_is_compiled_for_both_types_and_all_groups_of_columns():
+def test_the_check_is_compiled_for_all_types_and_all_groups_of_columns():
     checks = compile_all.others("sm_90", ["check"])
     templates = [f"row_sums<{{}}, {group}>" for group in (64, 512, 0)] + ["subtract_product<{}>"]
-    wanted = {
-        each.format(element): dtype for each in templates for element, dtype in (("float", "float32"), ("double", "float64"))
-    }
+    wanted = {each.format(element): dtype for each in templates for dtype, element in ELEMENTS.items()}
     wanted |= {"column_totals": "", "compare_sums": "", "total_pieces": ""}
     assert {one.launch.expression: one.dtype for one in checks} == wanted
     assert len(checks) == len(wanted)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.needs import skip_without
 
 from experiments.hosts.programs import cublasxt
 from experiments.hosts.programs.cublasxt import BLOCKS, CublasXt, measured
 from hybrid.emulation.build import build_plain, c_compiler
-from hybrid.errors import CheckFailed, DeviceUnavailable
+from hybrid.errors import CheckFailed
 
 SOURCE = Path(__file__).with_name("cublasxt_on_cpu.c")
 
@@ -22,10 +23,8 @@ SOURCE = Path(__file__).with_name("cublasxt_on_cpu.c")
 @pytest.fixture
 def library(tmp_path):
     """A copy of its own, because the counters belong to the library."""
-    try:
-        built = build_plain(c_compiler(), SOURCE, ["-std=c11", "-O2", "-Wall", "-Werror"])
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
+    skip_without("c compiler")
+    built = build_plain(c_compiler(), SOURCE, ["-std=c11", "-O2", "-Wall", "-Werror"])
     return ctypes.CDLL(shutil.copy(built, tmp_path / "cublasxt.so"))
 
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.recorded_lines import hochberg_lines, needs_compiler, needs_gpu, text_of, written_run
+from support.recorded_lines import hochberg_lines, text_of, written_run
 
 from experiments.common.cuda import CallFailed, EmulatedRuntime, GpuRuntime
 from experiments.common.timing import matrices
@@ -45,8 +45,8 @@ def printed(program, runtime, sizes, **options):
 
 
 @pytest.mark.parametrize("program", CALLS)
+@pytest.mark.needs("compiler")
 def test_what_a_program_prints(program):
-    needs_compiler()
     text = printed(program, EmulatedRuntime(1 << 20), (12, 15, 3), seed=5)
     calls = CALLS[program]
     lines = text.split("\n")
@@ -61,8 +61,8 @@ def test_what_a_program_prints(program):
     assert re.fullmatch(r"(\d+\.000000 ){10}", corners.split("\n")[0])
 
 
+@pytest.mark.needs("compiler")
 def test_other_matrices_each_time_unless_seeded():
-    needs_compiler()
     runtime = EmulatedRuntime(1 << 20)
     assert printed("multShare", runtime, (9, 9, 9)) != printed("multShare", runtime, (9, 9, 9))
     assert printed("multShare", runtime, (9, 9, 9), seed=1) == printed("multShare", runtime, (9, 9, 9), seed=1)
@@ -106,8 +106,8 @@ def test_matrices_that_the_host_cannot_hold(monkeypatch):
         (["multShare", "3", "3", "3", "--gpu-memory", "much"], 2, "'much' is not a number of bytes"),
     ],
 )
+@pytest.mark.needs("compiler")
 def test_the_command_lines(arguments, code, said):
-    needs_compiler()
     done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
@@ -148,8 +148,8 @@ def test_without_a_gpu_nothing_is_compared(tmp_path, capsys):
     assert results.ratio("kernel", 1000) is None
 
 
+@pytest.mark.needs("compiler")
 def test_measured_without_a_gpu():
-    needs_compiler()
     found = list(hochberg.measured(EmulatedRuntime(1 << 20), [20, 33], []))
     assert [(line["program"], line["size"]) for line in found] == [
         (program, size) for size in (20, 33) for program in ("multNoShare", "multShare")
@@ -171,7 +171,6 @@ def test_the_picture(tmp_path, gpu):
 
 @pytest.mark.gpu
 def test_measured_on_a_gpu(tmp_path):
-    needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert hochberg.main(["--sizes", "100", "130", "--device", "cuda", "--json", path]) == 0
     results = hochberg.Results(list(jsonl.read(path))[:-1])
@@ -180,11 +179,11 @@ def test_measured_on_a_gpu(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("program", CALLS)
-def test_the_programs_on_a_gpu(program):
-    runtime = GpuRuntime(needs_gpu()[0])
+def test_the_programs_on_a_gpu(program, real_gpus):
+    runtime = GpuRuntime(real_gpus[0])
     on_gpu = printed(program, runtime, (33, 20, 17), seed=7)
     assert on_gpu == printed(program, EmulatedRuntime(1 << 20), (33, 20, 17), seed=7)
-    capped = GpuRuntime(needs_gpu()[0], cap=1000)
+    capped = GpuRuntime(real_gpus[0], cap=1000)
     with pytest.raises(CallFailed, match="out of memory"):
         printed(program, capped, (33, 20, 17))
     assert np.isfinite(capped.memory())

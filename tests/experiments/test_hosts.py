@@ -21,7 +21,6 @@ from experiments.hosts.results import Results
 from experiments.hosts.runs import Start, starts
 from experiments.start import SCRIPTS
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.emulation.build import compiler
 from hybrid.errors import CheckFailed, DeviceUnavailable
 from hybrid.reporting import jsonl
 
@@ -360,11 +359,8 @@ def test_the_transport_between_peers(bench):
 
 
 @pytest.mark.launcher
+@pytest.mark.needs("compiler")
 def test_more_than_fits_in_the_memory_of_an_emulated_gpu(bench):
-    try:
-        compiler()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
     code, lines = bench("--sizes", "48", "--only", "handwritten", "larger", device="emulate")
     assert code == 0
     assert measured(lines) == {(part, 1, 48) for part in ("handwritten", "ours", "larger")}
@@ -456,10 +452,6 @@ def test_without_a_gpu_nothing_stands_for_one_unasked(capsys):
 @pytest.mark.exhaustive
 @pytest.mark.launcher
 def test_everything_runs_on_a_gpu(bench, capsys):
-    try:
-        usable_gpus()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
     code, lines = bench("--sizes", "512", "--wall-size", "512", device="cuda")
     out = capsys.readouterr().out
     assert code == 0, out

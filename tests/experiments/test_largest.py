@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.recorded_lines import largest_lines, needs_compiler, needs_gpu, text_of, written_run
+from support.recorded_lines import largest_lines, text_of, written_run
 
 from experiments.common.cuda import CallFailed, EmulatedRuntime
 from experiments.lectures import largest, largest_runs
@@ -53,8 +53,8 @@ def test_three_matrices_fit_or_do_not():
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
+@pytest.mark.needs("compiler")
 def test_a_product_in_core_is_checked_whole(monkeypatch, piece_bytes):
-    needs_compiler()
     monkeypatch.setattr(largest_runs, "PIECE_BYTES", piece_bytes)
     runtime = EmulatedRuntime(MEMORY)
     assert largest_runs.run_in_core(runtime, named("tiled"), 40, "float32") > 0
@@ -72,8 +72,8 @@ def test_a_product_in_core_is_checked_whole(monkeypatch, piece_bytes):
         largest_runs.run_in_core(runtime, named("tiled"), 40, "float32")
 
 
+@pytest.mark.needs("compiler")
 def test_measured_without_a_gpu():
-    needs_compiler()
     lines = list(largest.measured(EmulatedRuntime(MEMORY), ["float32", "float64"], None, MEMORY, times=3))
     assert [(line["dtype"], line["part"], line.get("kernel")) for line in lines] == [
         (dtype, part, kernel)
@@ -91,8 +91,8 @@ def test_measured_without_a_gpu():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.needs("compiler")
 def test_the_host_s_memory_may_end_it(monkeypatch):
-    needs_compiler()
     monkeypatch.setenv("HYBRID_HOST_MEMORY", "98M")
     line = list(largest.measured(EmulatedRuntime(MEMORY), ["float64"], ["naive"], MEMORY, times=1000))[-1]
     assert line["part"] == "out of core"
@@ -126,22 +126,21 @@ def test_table_and_picture(tmp_path, capsys, gpu):
         (["--gpu-memory", "10", "--device", "emulate"], 1, "10 bytes hold no three numbers"),
         (["--gpu-memory", "much", "--device", "emulate"], 2, "'much' is not a number of bytes"),
         (["--gpu-memory", "8G", "--device", "emulate"], 2, "--gpu-memory up to 12.0 MiB without a GPU"),
-        (["--from", "nowhere"], 1, "No such file"),
+        (["--from", "nowhere"], 2, "nowhere cannot be read: No such file"),
         (["--kernels", "nosuch", "--device", "emulate"], 2, "unknown kernel 'nosuch'"),
         (["--kernels", "blas", "--device", "emulate"], 2, "kernel blas runs on cpu, but the device asked for is emulate"),
         (["--kernels", "matvec", "--device", "emulate"], 2, "kernel matvec multiplies by a vector"),
         (["--kernels", "tensor", "--device", "emulate"], 2, "kernel tensor does not take float32"),
     ],
 )
+@pytest.mark.needs("compiler")
 def test_wrong_usage_is_refused(arguments, code, said, capsys):
-    needs_compiler()
     assert largest.main(arguments) == code
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.gpu
 def test_measured_on_a_gpu(tmp_path):
-    needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert largest.main(["--device", "cuda", "--gpu-memory", "64M", "--json", path, "--times", "2"]) == 0
     found = {(line["dtype"], line["part"]): line["n"] for line in jsonl.read(path) if line["part"] != "end"}

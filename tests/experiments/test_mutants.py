@@ -10,18 +10,9 @@ from support.selection import exhaustive
 
 from experiments.kernel_checks import faults, remainder_checks, remainder_faults
 from experiments.kernel_checks.mutants import FAULTS, plant, table, tried
-from hybrid.emulation.build import compiler
 from hybrid.emulation.checked import Verdict
-from hybrid.errors import DeviceUnavailable
 
-
-@pytest.fixture(autouse=True, scope="module")
-def a_compiler():
-    try:
-        compiler()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
-
+pytestmark = pytest.mark.needs("compiler")
 
 # By default one for each of two ways to be found, and one for each check of products from remainders.
 CHOSEN = [

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from experiments.ordeal import cli
-from experiments.ordeal.trials import Blow, _well, blows
+from experiments.ordeal.job import Job
+from experiments.ordeal.resources import full_disk, full_memory, full_shared_memory
+from experiments.ordeal.trials import COMMANDS, LIBRARY, Blow, _well, blows
 from hybrid.reporting import jsonl
 
 KILL_WORKER = Blow("SIGKILL", signal.SIGKILL, "worker")
@@ -35,31 +40,93 @@ def test_an_end_is_well_if_it_succeeds_or_is_named_once(blow, code, said, out, w
     assert _well(blow, code, said, out) is well
 
 
+def test_what_no_supervisor_watches_must_end_and_need_not_be_named_by_us():
+    assert _well(KILL_WORKER, 137, [], "", watched=False)
+    assert not _well(KILL_WORKER, None, [], "", watched=False)
+    assert not _well(KILL_WORKER, 0, [], "", watched=False)
+
+
 def test_there_is_a_launcher_to_hit_only_where_there_is_one():
-    assert {blow.whom for blow in blows(0)} == {"worker", "supervisor", "rank", "all", "nobody"}
-    assert {blow.whom for blow in blows(2)} == {"worker", "supervisor", "rank", "all", "nobody", "launcher"}
+    command = COMMANDS[0]
+    assert {blow.whom for blow in blows(0, command, [])} == {"worker", "supervisor", "rank", "all", "nobody"}
+    assert {blow.whom for blow in blows(2, command, [])} == {"worker", "supervisor", "rank", "all", "nobody", "launcher"}
+    assert {blow.whom for blow in blows(2, LIBRARY, ["full memory"])} == {"rank", "all", "launcher"}
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks", "names"),
+    [
+        (COMMANDS[0], 0, {"full /dev/shm"}),
+        (COMMANDS[0], 2, {"full /dev/shm", "cut link"}),
+        (COMMANDS[2], 1, {"full /dev/shm", "full disk"}),
+    ],
+)
+def test_only_what_a_job_has_is_taken_away(command, ranks, names):
+    offered = ["full disk", "full /dev/shm", "cut link"]
+    assert {blow.resource for blow in blows(ranks, command, offered)} - {""} == names
+
+
+WRITES = """
+import sys, time
+print("up", flush=True)
+try:
+    while True:
+        with open(sys.argv[1] + "/mine", "ab") as file:
+            file.write(bytes(1 << 16))
+        time.sleep(0.02)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.needs("namespaces")
+@pytest.mark.parametrize("resource", [full_disk, full_shared_memory])
+def test_a_job_s_own_disk_or_shared_memory_becomes_full_and_no_other_s(resource):
+    with tempfile.TemporaryDirectory(prefix="ordeal-") as folder, resource(0, folder, random.Random(1)) as place:
+        where = folder if resource is full_disk else "/dev/shm"
+        job = Job(["-c", WRITES, where], 0, {}, {}, launch=place.launch)
+        while "up" not in job.printed() and not job.ended(0.05):
+            pass
+        assert not job.ended(0.3)
+        place.strike(job)
+        assert job.ended(20)
+        assert job.said()[0].split() == ["up", "28"], "ENOSPC"
+        assert not {"mine", "others"} & {path.name for path in Path(where).iterdir()}
+
+
+def test_a_job_s_own_memory_becomes_full():
+    try:
+        with full_memory(0, "", random.Random(1)) as place:
+            job = Job(["-c", "print(len(bytearray(600 << 20)))"], 0, {}, {}, launch=place.launch)
+            assert job.ended(20)
+            assert (job.exit_code, job.said()[0]) == (-signal.SIGKILL, "")
+    except OSError as refused:
+        pytest.skip(f"needs leave to make control groups: {refused}")
 
 
 def lines(**differences):
     line = {"part": "trial", "number": 0, "ranks": 2, "blow": "SIGKILL", "whom": "worker", "seconds": 0.5}
-    return [line | {"ended": True, "well": True, "left": []}, line | {"ended": True, "well": True, "left": []} | differences]
+    line |= {"ended": True, "well": True, "left": [], "apart": False, "launcher_hung": False}
+    return [line, line | differences]
 
 
 @pytest.mark.parametrize(
     ("differences", "row", "code"),
     [
-        ({"seconds": 2.5}, "2      0        2.5 s                0                 0", 0),
-        ({"ended": False, "well": False}, "2      1        0.5 s                0                 0", 1),
-        ({"well": False}, "2      0        0.5 s                1                 0", 0),
-        ({"left": ["/dev/shm/x"]}, "2      0        0.5 s                0                 1", 0),
-        ({"left": ["process 12"]}, "2      0        0.5 s                0                 1", 1),
+        ({"seconds": 2.5}, "2 0 2.5 s 0 0 0 0", 0),
+        ({"ended": False, "well": False}, "2 1 0.5 s 0 0 0 0", 1),
+        ({"ended": False, "well": False, "launcher_hung": True}, "2 0 0.5 s 0 0 0 1", 0),
+        ({"well": False}, "2 0 0.5 s 1 0 0 0", 1),
+        ({"left": ["/dev/shm/x"]}, "2 0 0.5 s 0 1 0 0", 1),
+        ({"left": ["/dev/shm/x"], "apart": True}, "2 0 0.5 s 0 0 1 0", 0),
+        ({"left": ["process 12"]}, "2 0 0.5 s 0 1 0 0", 1),
     ],
 )
 def test_what_went_wrong_is_counted(differences, row, code):
     results = cli.Results(
         [line | {"machine": {"processor": "p", "cores": 2}, "date": "2026-01-01"} for line in lines(**differences)]
     )
-    assert any(printed.endswith(row) and printed.startswith("all") for printed in results.printed())
+    assert f"all {row}" in [" ".join(printed.split()) for printed in results.printed()]
     assert results.exit_code() == code
 
 

@@ -211,8 +211,8 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(tmp_path, capsys
     path = written_run(tmp_path / "l.jsonl", "largest", largest_lines())
     written_run(path, "lecture_2d", lines_2d(), ended=False)
     written_run(path, "largest", largest_lines(), run="2")
-    jsonl.write({"command": "matmul", "n": 8}, path)
-    last = len(Path(path).read_text().splitlines())
+    for _ in range(12):
+        jsonl.write({"command": "matmul", "n": 8}, path)
     assert cli.main([path, "--out", str(out)]) == 0
     text = visible(out.read_text())
     for source in SOURCES:
@@ -221,7 +221,7 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(tmp_path, capsys
     for said in (
         "lecture_2d, run of 1: it did not come to its end",
         "largest, run of 1: the last one that came to its end is shown",
-        f"l.jsonl, line {last}: matmul has no section here",
+        "l.jsonl, 12 lines of matmul, which has no section here",
     ):
         assert said in text
         assert said in told.err
@@ -293,7 +293,7 @@ def test_hostile_lines_leave_the_page_as_it_is(page, lines_file, tmp_path, capsy
     assert "script" not in {tag for tag, _ in parsed.tags}
     assert parsed.tables == Parsed(page.read_text()).tables
     assert len(pictures_of(made)) == 2 * len(PICTURED)
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; has no section here" in made
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;, which has no section here" in made
     said = capsys.readouterr().err
     assert "line 1: not JSON" in said
     assert re.search(r"jsonl: \d+ more", said), "of many only some are named, and the others counted"
@@ -425,7 +425,8 @@ def test_names_inside_a_picture_and_its_colours():
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["nowhere.jsonl"], 1, "No such file"),
+        (["nowhere.jsonl"], 2, ": nowhere.jsonl cannot be read: No such file or directory\n"),
+        (["."], 2, ". cannot be read: Is a directory"),
         (["l.jsonl", "--quick"], 2, "add --run"),
         (["l.jsonl", "--json", "more.jsonl"], 2, "add --run"),
         (["l.jsonl", "--out", "l.jsonl"], 2, "l.jsonl and --out name the same file"),
@@ -451,6 +452,25 @@ def test_a_page_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert cli.main([lines_file, "--out", str(out)]) == 1
     assert out.read_text() == "the old one"
     assert {path.name for path in tmp_path.iterdir()} == {"l.jsonl", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (b"{broken", "l.jsonl, line 1: not JSON"),
+        (b'{"schema": 1, "command": "matmul"}', "l.jsonl, 1 line of matmul, which has no section here"),
+        (b"", ""),
+    ],
+)
+def test_a_page_without_a_section_is_not_written(lines, reason, tmp_path, capsys):
+    path, out = tmp_path / "l.jsonl", tmp_path / "report.html"
+    path.write_bytes(lines)
+    out.write_text("the old one")
+    assert cli.main([str(path), "--out", str(out)]) == 1
+    assert out.read_text() == "the old one"
+    *reasons, last = capsys.readouterr().err.splitlines()
+    assert last.endswith(f"{out} is not written: no line makes one of its {len(SOURCES)} sections")
+    assert [told.startswith(reason) for told in reasons] == [True] * bool(reason)
 
 
 @pytest.mark.launcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.recorded_lines import needs_compiler, needs_gpu, pmpp_lines, text_of, written_run
+from support.recorded_lines import pmpp_lines, text_of, written_run
 
 from experiments.common.cuda import EmulatedRuntime
 from experiments.lectures import launch_arithmetic, pmpp
@@ -131,8 +131,8 @@ def test_without_a_gpu_no_speed_is_said(tmp_path, capsys):
 # --- exercise 2
 
 
+@pytest.mark.needs("compiler")
 def test_the_host_function():
-    needs_compiler()
     rng = np.random.default_rng()
     matrix, vector = rng.random((70, 70), np.float32), rng.random(70, np.float32)
     out = np.full(70, np.nan, np.float32)
@@ -161,7 +161,6 @@ def test_the_picture(tmp_path, gpu, panels):
 
 @pytest.mark.gpu
 def test_measured_on_a_gpu(tmp_path):
-    needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert pmpp.main(["--quick", "--device", "cuda", "--json", path]) == 0
     lines = [line for line in jsonl.read(path) if line["part"] != "end"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.recorded_lines import needs_compiler, needs_gpu, siegel_lines, text_of, written_run
+from support.recorded_lines import siegel_lines, text_of, written_run
 
 from experiments.common.cuda import EmulatedRuntime
 from experiments.common.timing import matrices
@@ -23,8 +23,8 @@ def test_the_memory_analysis():
     assert siegel_results.reads("matmul2", (100, 60, 90)) == (6, 7)
 
 
+@pytest.mark.needs("compiler")
 def test_the_loads_are_counted():
-    needs_compiler()
     for line in siegel.loads():
         of_a, of_b = siegel_results.reads(line["program"], line["shape"])
         assert (line["a"], line["b"]) == ((of_a,) * 3, (of_b,) * 3)
@@ -82,8 +82,8 @@ def test_how_many_devices_are_tried(most, counts):
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.needs("compiler")
 def test_one_process_and_several_devices(devices, monkeypatch):
-    needs_compiler()
     a, b = matrices("uniform", "float64", 50, 20, 30)
     runtimes = [EmulatedRuntime(1 << 20) for _ in range(devices)]
     assert len(siegel.by_one_process(runtimes, "tiled", a, b, 5)) == 1
@@ -96,16 +96,16 @@ def test_one_process_and_several_devices(devices, monkeypatch):
 
 
 @pytest.mark.launcher
+@pytest.mark.needs("compiler")
 def test_several_ranks():
-    needs_compiler()
     run = siegel.by_ranks(2, "emulate", "tiled", 40, 1)
     assert (run["ranks"], run["kernel"], run["n"], run["check"]["ok"]) == (2, "tiled", 40, True)
     with pytest.raises(HybridError, match=r"2 ranks failed: .*unknown kernel 'tile'"):
         siegel.by_ranks(2, "emulate", "tile", 40, 1)
 
 
+@pytest.mark.needs("compiler")
 def test_the_rows_are_shared_out(monkeypatch):
-    needs_compiler()
     seen = []
     runtime = EmulatedRuntime(1 << 20)
     launch = runtime.launch
@@ -147,7 +147,6 @@ def test_all_points_of_the_picture_lie_inside_of_it(tmp_path):
 
 @pytest.mark.gpu
 def test_measured_on_a_gpu(tmp_path):
-    needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert siegel.main(["--quick", "--size", "300", "--device", "cuda", "--json", path]) == 0
     results = siegel_results.Results(list(jsonl.read(path))[:-1])

@@ -6,13 +6,11 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from support.recorded_lines import lines_2d, needs_compiler, needs_gpu, text_of, written_run
+from support.recorded_lines import lines_2d, text_of, written_run
 
 from experiments.common.cuda import EmulatedRuntime, on
 from experiments.lectures import roofline, two_dimensions
 from hybrid.devices.c_loops import compiled_loops
-from hybrid.emulation.build import c_compiler
-from hybrid.errors import DeviceUnavailable
 from hybrid.reporting import jsonl
 
 # --- the lecture's numbers
@@ -88,12 +86,9 @@ def test_without_a_c_compiler_the_rest_is_there(tmp_path, capsys):
     assert "MM-GPU-SM" in capsys.readouterr().out
 
 
+@pytest.mark.needs("compiler")
+@pytest.mark.needs("c compiler")
 def test_measured_without_a_gpu(monkeypatch, capsys):
-    needs_compiler()
-    try:
-        c_compiler()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
     runtime = EmulatedRuntime(1 << 24)
     monkeypatch.setattr(roofline, "COPIED", (64, 64))
     monkeypatch.setattr(roofline, "MULTIPLIED", {"emulate": 64})
@@ -140,7 +135,6 @@ def test_a_program_s_name_keeps_off_the_slope_of_its_roof(tmp_path):
 
 @pytest.mark.gpu
 def test_measured_on_a_gpu(tmp_path):
-    needs_gpu()
     path = str(tmp_path / "l.jsonl")
     assert two_dimensions.main(["--quick", "--device", "cuda", "--json", path]) == 0
     results = two_dimensions.Results(list(jsonl.read(path))[:-1])

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.matrix_files import rows_of
 
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError
@@ -30,13 +31,6 @@ def h5py():
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "m.h5"
-
-
-def rows_of(name, rows, dtype="float64"):
-    file = open_matrix(str(name))
-    into = np.full((len(rows), file.shape[1]), 99, dtype)
-    file.read(rows, into)
-    return into
 
 
 @pytest.mark.parametrize(
@@ -225,7 +219,7 @@ def test_a_file_is_replaced_only_where_nothing_else_would_be_lost(h5py, path):
     refuse(path)
 
 
-@pytest.mark.parametrize("name", ["/a//b", "/a/../b", "/."])
+@pytest.mark.parametrize("name", ["/a//b", "/a/../b", "/.", "/\udcff"])
 def test_names_that_no_dataset_can_have(path, name):
     with pytest.raises(UsageError, match=f"m.h5:{name} names no dataset"):
         refuse(path, f":{name}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -38,6 +39,13 @@ def test_what_was_appended_is_read_again(path, written):
     journal.append({"part": [6, 9]})
     journal.close()
     assert read_journal(path, MARK) == [*lines, {"part": [6, 9]}]
+
+
+def test_names_that_are_no_utf_8_are_read_again(path):
+    journal = Journal(path, MARK)
+    journal.begin({"A": os.fsdecode(b"A\xff\xfe.npy")})
+    journal.close()
+    assert read_journal(path, MARK) == Journal(path, MARK).lines == [{**MARK, "A": os.fsdecode(b"A\xff\xfe.npy")}]
 
 
 def test_a_journal_that_is_not_there_says_nothing(path):

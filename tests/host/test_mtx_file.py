@@ -79,21 +79,29 @@ def test_a_name_may_have_any_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("array complex general\n1 1\n1\n", "not Matrix Market: "),
-        ("array real general\n2 2\n1\n2\n3\n", "not Matrix Market: ValueError: Truncated"),
-        ("array real general\n2 2\n1\n2\n3\n4\n5\n", "not Matrix Market: ValueError: .*Too many"),
-        ("array real general\n2 2\n1\n2\nx\n4\n", "not Matrix Market: ValueError"),
-        ("array real general\n-2 2\n", "not Matrix Market: "),
+        ("array complex general\n1 1\n1\n", "it is malformed: "),
+        ("array real general\n2 2\n1\n2\n3\n", "it is cut short: 1 more line must follow$"),
+        ("array real general\n2 2\n1\n2\n3\n4\n5\n", "it is malformed: .*Too many"),
+        ("array real general\n2 2\n1\n2\nx\n4\n", "it is malformed: Line 5: "),
+        ("array real general\n-2 2\n", "it is malformed: "),
+        ("array real general\n", "it is cut short: it ends within its header$"),
         ("coordinate real general\n2 2 5\n", "its header promises 5 entries, of 2×2"),
         ("coordinate real general\n2 2 2\n1 1 1\n1 1 1\n", "it names the same element twice"),
-        ("coordinate real general\n2 2 1\n3 1 1\n", "not Matrix Market: ValueError"),
-        ("nothing of the kind", "not Matrix Market: ValueError"),
+        ("coordinate real general\n2 2 1\n3 1 1\n", "it is malformed: Line 3: "),
+        ("nothing of the kind", "it is malformed: "),
     ],
 )
 def test_what_is_malformed_is_said(path, text, said):
     with pytest.raises(UsageError, match=f"cannot be read: {said}") as found:
         read(path, text)
     assert "\n" not in str(found.value)
+    assert "Error" not in str(found.value)
+
+
+def test_a_file_of_another_kind_is_called_one(path):
+    path.write_text("1 2 3\n")
+    with pytest.raises(UsageError, match=r"^cannot be read: it is no Matrix Market file: it does not begin with %%MatrixMarket$"):
+        open_matrix(str(path))
 
 
 def test_a_file_that_changes_meanwhile(path):

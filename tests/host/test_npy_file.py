@@ -63,14 +63,23 @@ def test_a_header_that_promises_more_than_the_file_holds(tmp_path, shape):
         NpyFile(str(tmp_path / "m.npy"))
 
 
+def test_what_follows_the_matrix_is_refused(tmp_path):
+    with open(tmp_path / "m.npy", "wb") as file:
+        np.save(file, MATRIX)
+        file.write(b"more")
+    with pytest.raises(UsageError, match=r"^is malformed, or holds several arrays: 4 bytes follow the one that its header"):
+        NpyFile(str(tmp_path / "m.npy"))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"", "is no .npy file"),
         (b"PK\x03\x04 and so on", "is no .npy file"),
-        (b"\x93NUMPY", "malformed header"),
-        (b"\x93NUMPY\x09\x00\x10\x00{}", "malformed header"),
-        (b"\x93NUMPY\x01\x00\x05\x00{'a':", "malformed header"),
+        (b"\x93NUMPY", "^is cut short: it ends within its header$"),
+        (b"\x93NUMPY\x09\x00\x10\x00{}", "^has a malformed header: NumPy reads no version of the format that it names$"),
+        (b"\x93NUMPY\x01\x00\x05\x00{'a'", "^is cut short: it ends within its header$"),
+        (b"\x93NUMPY\x01\x00\x05\x00{'a':", "^has a malformed header: type and shape cannot be read from it$"),
     ],
 )
 def test_what_is_no_such_file_is_said_in_plain_words(tmp_path, content, said):

@@ -94,6 +94,7 @@ def test_a_fingerprint_tells_what_was_changed(tmp_path):
     file.write_bytes(b"a" * 10_000)
     (folder / "c").mkdir(parents=True)
     (folder / "c" / "0").write_bytes(b"0")
+    (folder / os.fsdecode(b"\xff")).touch()
     before = [fingerprint(str(path)) for path in (file, folder)]
     assert [fingerprint(str(path)) for path in (file, folder)] == before
     stat = file.stat()

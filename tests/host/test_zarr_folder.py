@@ -10,6 +10,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
+from support.matrix_files import rows_of
 
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError
@@ -30,13 +31,6 @@ def zarr():
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "m.zarr"
-
-
-def rows_of(name, rows, dtype="float64"):
-    file = open_matrix(str(name))
-    into = np.full((len(rows), file.shape[1]), 99, dtype)
-    file.read(rows, into)
-    return into
 
 
 @needs_zarr

@@ -52,6 +52,7 @@ def test_auto_never_takes_a_library_on_a_gpu():
 
 def test_what_a_kernel_cannot_do_is_said():
     assert refusal(named("tensor"), "float32", 5, 90) == "kernel tensor does not take float32"
+    assert refusal(named("tensor_half"), "float16", 5, 75).startswith("kernel tensor_half needs compute capability 8.0,")
     assert refusal(named("tensor"), "float64", 5, 75) == "kernel tensor needs compute capability 8.0, and this GPU has 7.5"
     assert refusal(named("matvec"), "float64", 5, 90) == "kernel matvec multiplies by a vector, and B has 5 columns"
     assert not any(refusal(kernel, dtype, 1, 90) for kernel in CATALOGUE for dtype in kernel.dtypes)
@@ -126,7 +127,7 @@ def test_what_auto_takes_on_each_gpu_is_right_on_its_twin(buffer_of, rng, capabi
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("kernel", ["pipelined", "warp_tiled", "tensor"])
+@pytest.mark.parametrize("kernel", ["pipelined", "warp_tiled", "tensor", "tensor_half"])
 def test_more_along_k_than_a_tile_copy_counts(tmp_path, kernel):
     """What copies clamp to 2³⁰, here to 64, is the size across k. Along k nothing may be clamped."""
     for path in [KERNELS / named(kernel).source, *KERNELS.glob("*.cuh")]:
@@ -137,7 +138,7 @@ def test_more_along_k_than_a_tile_copy_counts(tmp_path, kernel):
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("kernel", [kernel.name for kernel in OURS if not kernel.vectors_only])
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in OURS if not kernel.vectors_only and "float64" in kernel.dtypes])
 def test_multiply_on_the_emulated_gpu(rng, kernel):
     dtype = named(kernel).dtypes[-1]
     a, b = rng.integers(-9, 10, (50, 37)).astype(dtype), rng.integers(-9, 10, (37, 45)).astype(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.selection import exhaustive
 
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import EmulatedKernel
@@ -121,8 +122,12 @@ def without_fault(kernels):
     return matrices, multiplied(kernels, 80, matrices, SHAPE[0], SHAPE[1], SHAPE[3])
 
 
-@pytest.mark.parametrize(("old", "new"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
-def test_faults_are_found(tmp_path, without_fault, old, new):
+# By default of each kind one: what is given back, waited for, copied, announced, summed, begun too soon and shared out.
+CHOSEN = [FAULTS[number] for number in (1, 4, 6, 9, 10, 12, 13)]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), exhaustive(CHOSEN, FAULTS), ids=[fault[0] for fault in FAULTS])
+def test_faults_are_found(tmp_path, without_fault, name, old, new):
     text = (KERNELS / "products.cu").read_text()
     assert old in text
     (tmp_path / "products.cu").write_text(text.replace(old, new))
@@ -135,4 +140,4 @@ def test_faults_are_found(tmp_path, without_fault, old, new):
             return
         if not np.array_equal(got, expected):
             return
-    pytest.fail("not found")
+    pytest.fail(f"not found: {name}")

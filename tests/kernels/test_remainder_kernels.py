@@ -8,6 +8,7 @@ from math import isqrt, prod
 
 import numpy as np
 import pytest
+from support.selection import exhaustive
 
 from experiments.kernel_checks import remainder_models as models
 from experiments.kernel_checks import remainder_runs as runs
@@ -111,6 +112,7 @@ def check_products(multiply, rng, rows, inner, columns, count=3):
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize("multiply", exhaustive([80], [80, 90]), indirect=True)  # which differ in no line of the sums
 def test_products_are_reduced_before_a_sum_has_no_room(multiply):
     """All remainders are the largest. Of so many such products not even 32 bits without a sign can hold the sum."""
     inner = 66_700

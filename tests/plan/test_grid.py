@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans import planned
 from support.selection import examples
 
 from hybrid.core.problem import Problem
@@ -191,3 +192,17 @@ def test_spans_are_divided_into_parts_without_gaps():
     parts = [Span(3, 20).part(5, number) for number in range(5)]
     assert [part.hi for part in parts] == [*accumulate(map(len, parts), initial=3)][1:]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "row", "columns", "ranks"),
+    [
+        ("2x2", 0, Span(0, 1), (0,)),
+        ("2x2", 9, Span(4, 6), (2, 3)),
+        ("1x2x2", 3, Span(9, 10), (1, 3)),
+        ("rows", 9, Span(0, 10), (3,)),
+    ],
+)
+def test_who_computes_some_elements_is_told(grid, row, columns, ranks):
+    problem = Problem(10, 10, 10)
+    assert planned(problem, Topology.of_equal_nodes(4, 1), grid=parse(grid, 4)).multiplied_by(row, columns) == ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.machines import RanksOn
@@ -23,11 +24,14 @@ from hybrid.selection.machine import Test, assumed_machine
 MiB = 1 << 20
 
 sizes = st.sampled_from([0, 1, 7, 100, 600, 2000])
-problems = st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "float64"]))
+problems = st.one_of(
+    st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "float64"])),
+    st.builds(Problem, sizes, sizes, sizes, st.just("float32"), st.sampled_from(["float16", "bfloat16"])),
+)
 chosen = st.builds(
     Settings,
     device=st.sampled_from(["auto", "auto", "cpu", "cuda", "emulate"]),
-    kernel=st.sampled_from(["auto", "auto", "blas", "loops", "naive", "tensor", "matvec_warp", "cublas"]),
+    kernel=st.sampled_from(["auto", "auto", "blas", "loops", "naive", "tensor", "tensor_half", "matvec_warp", "cublas"]),
     transport=st.sampled_from(["auto", "auto", "host", "peers", "nccl"]),
     staged=st.booleans(),
     check=st.sampled_from(["on", "host", "off"]),
@@ -97,6 +101,37 @@ def test_buffers_and_check_fit_on_the_gpu_together(problem, part):
     if unchecked.bytes_on_gpu(0) <= memory:
         assert checked.check in ("device", "host")
         assert checked.bytes_on_gpu(0) <= memory
+
+
+@pytest.mark.parametrize(
+    ("location", "capability", "how", "kernel", "operands"),
+    [
+        (OperandLocation.ROOT_ARRAYS, 90, {}, "tensor_half", "bfloat16"),
+        (OperandLocation.ROOT_ARRAYS, 80, {"check": "off"}, "tensor_half", "bfloat16"),
+        (OperandLocation.ROOT_ARRAYS, 90, {"kernel": "cublas"}, "cublas", "bfloat16"),
+        (OperandLocation.ROOT_ARRAYS, 75, {}, "register_tiled", "float32"),
+        (OperandLocation.ROOT_ARRAYS, 90, {"kernel": "warp_tiled"}, "warp_tiled", "float32"),
+        (OperandLocation.ROOT_ARRAYS, 90, {"device": "cpu"}, "blas", "float32"),
+        (OperandLocation.ROOT_ARRAYS, 90, {"transport": "host"}, "warp_tiled", "float32"),
+        (OperandLocation.ROOT_ARRAYS, 90, {"ranks_per_node": 1}, "warp_tiled", "float32"),
+        (OperandLocation.NODE_SHARED, 90, {}, "warp_tiled", "float32"),
+    ],
+)
+def test_operands_of_16_bits_stay_so_where_the_root_copies_them_to_gpus_that_can(location, capability, how, kernel, operands):
+    asked, problem = Settings(**how), Problem(3000, 3000, 3000, "float32", "bfloat16")
+    decision = decide(assumed_machine(asked, 2, 2, capability), ProductRequest(problem, location), asked)
+    planned = decision.plan.problem
+    assert (decision.kernel.name, planned.operand_dtype, planned.dtype) == (kernel, operands, "float32")
+
+
+def test_operands_of_16_bits_take_half_of_the_room():
+    asked = Settings(precision="native")
+    short, wide = (
+        decide(assumed_machine(asked, 1, 1, 90), ProductRequest(problem, OperandLocation.ROOT_ARRAYS), asked).plan
+        for problem in (Problem(4096, 4096, 4096, "float32", each) for each in ("float16", ""))
+    )
+    assert (short.bytes_of_buffers(0), wide.bytes_of_buffers(0)) == ((2 + 2 + 4) * 4096**2, (4 + 4 + 4) * 4096**2)
+    assert short.bytes_on_node(0) < wide.bytes_on_node(0)
 
 
 def test_where_buffers_fit_and_their_check_does_not_the_check_takes_fewer_sums():

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What tests need and a machine may lack: @pytest.mark.needs("compiler"), or `gpu`. Without it they are skipped, and say so."""
+"""What tests need and a machine may lack: @pytest.mark.needs("compiler"), or `gpu`, or mpirun for those marked `launcher`.
+
+Without it they are skipped, and say so.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,16 @@ def _gpu() -> str:
     return ""
 
 
+def _mpirun() -> str:
+    from hybrid.ranks.launcher import mpirun
+
+    try:
+        mpirun(1)
+    except FileNotFoundError as missing:
+        return f"mpirun: {missing}"
+    return ""
+
+
 def _git() -> str:
     here = Path(__file__).resolve().parents[2]
     if (here / ".git").exists() and shutil.which("git"):
@@ -83,6 +96,18 @@ def _namespaces() -> str:
     return "" if tried.returncode == 0 else "leave to mount things in a namespace of its own"
 
 
+def _landlock() -> str:
+    from hybrid.emulation import landlock
+
+    return "" if landlock.version() else "Landlock: Linux 5.13 or newer, with it turned on"
+
+
+def _user_namespaces() -> str:
+    from hybrid.emulation import namespaces
+
+    return "" if namespaces.possible(namespaces.keep_to_itself) else "a system that lets users make namespaces"
+
+
 _LACKING = {
     "addr2line": lambda: _program("addr2line (binutils)", "addr2line"),
     "compiler": _compiler,
@@ -94,24 +119,36 @@ _LACKING = {
     "gpu": _gpu,
     "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
     "git": _git,
+    "landlock": _landlock,
+    "mpirun": _mpirun,
     "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
     "ml_dtypes": lambda: "" if importlib.util.find_spec("ml_dtypes") else "ml_dtypes",
     "namespaces": _namespaces,
     "notebooks": lambda: (
         "" if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel") else "Jupyter's nbclient"
     ),
+    "nvml": lambda: "" if importlib.util.find_spec("pynvml") else "nvidia-ml-py",
     "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
     "root": lambda: "" if os.geteuid() == 0 else "root",
     "scipy": lambda: "" if importlib.util.find_spec("scipy") else "SciPy",
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
+    "user namespaces": _user_namespaces,
     "zarr": _zarr,
 }
+
+_IMPLIED = {"gpu": "gpu", "launcher": "mpirun"}  # by marks that say something else as well
 
 
 @cache
 def lacking(thing: str) -> str:
     """What is not there, in words; empty if it is."""
     return _LACKING[thing]()
+
+
+def skip_without(thing: str) -> None:
+    """Where a fixture needs it."""
+    if missing := lacking(thing):
+        pytest.skip(f"needs {missing}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -123,6 +160,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     things = [thing for mark in item.iter_markers("needs") for thing in mark.args]
-    for thing in [*things, *(["gpu"] if item.get_closest_marker("gpu") else [])]:
-        if missing := lacking(thing):
-            pytest.skip(f"needs {missing}")
+    implied = [thing for mark, thing in _IMPLIED.items() if item.get_closest_marker(mark)]
+    for thing in things + implied:
+        skip_without(thing)

@@ -5,28 +5,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from experiments.lectures import pmpp
-from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.emulation.build import compiler
-from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import named
 from hybrid.reporting import jsonl
-
-
-def needs_compiler():
-    try:
-        compiler()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
-
-
-def needs_gpu():
-    try:
-        return usable_gpus()
-    except DeviceUnavailable as missing:
-        pytest.skip(str(missing))
 
 
 def spread(seconds):

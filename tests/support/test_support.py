@@ -35,16 +35,21 @@ def test_what_is_not_chosen_needs_all():
 
 
 def test_of_what_needs_all_some_can_be_drawn():
-    """Here tests are only collected, in a process of its own."""
-
-    def collected(*arguments):
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-n", "0", *arguments]
-        out = subprocess.run([*command, "tests/verification/test_faults.py"], cwd=ROOT, capture_output=True, text=True).stdout
-        return {line for line in out.splitlines() if "::" in line}
-
-    usual, everything = collected(), collected("--all")
-    some, others = (collected("--one-in", "3", "--seed", seed) for seed in "12")
-    assert some == collected("--one-in", "3", "--seed", "1")
+    """Here tests are only collected, in a process of its own, one time after the other."""
+    ways = ["", "--all", "--one-in 3 --seed 1", "--one-in 3 --seed 2", "--one-in 3 --seed 1"]
+    program = (
+        "import sys, pytest\n"
+        "for way in sys.argv[1:]:\n"
+        "    print('a way')\n"
+        "    words = ['--collect-only', '-q', '-p', 'no:cacheprovider', '-n', '0', *way.split()]\n"
+        "    pytest.main([*words, 'tests/verification/test_faults.py'])\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program, *ways], cwd=ROOT, capture_output=True, text=True).stdout
+    usual, everything, some, others, again = (
+        {line for line in part.splitlines() if "::" in line} for part in out.split("a way\n")[1:]
+    )
+    assert usual
+    assert some == again
     for drawn in (some, others):
         assert usual < drawn < everything
     assert some != others

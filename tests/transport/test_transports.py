@@ -95,15 +95,7 @@ def test_as_a_gpu_tiles_it(comm, rng, monkeypatch, gpu_tiling_of_small_matrices,
     own = comm.Dup()  # what joins its ranks goes with it
     for _ in range(3):
         a, b, root = case(own, rng, "float64", least=24)
-        if not shared:
-            check_product(own, a, b, root)
-            continue
-        shared_a, shared_b = (hybrid.empty(matrix.shape, comm=own, root=root) for matrix in (a, b))
-        if own.rank == root:
-            shared_a[...], shared_b[...] = a, b
-        own.Barrier()
-        c = product(own, shared_a, shared_b, root)
-        assert own.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
+        (check_shared_product if shared else check_product)(own, a, b, root)
     assert (("gather", 0) in log) == (transport == "nccl")
     own.Free()
 
@@ -117,12 +109,7 @@ def test_in_pieces_of_any_kind_from_shared_matrices(comm, rng, monkeypatch, tran
         monkeypatch.setenv(f"HYBRID_{name}", size)
     for _ in range(3):
         a, b, root = case(comm, rng, "float64", least=comm.size)
-        shared_a, shared_b = (hybrid.empty(matrix.shape, comm=comm, root=root) for matrix in (a, b))
-        if comm.rank == root:
-            shared_a[...], shared_b[...] = a, b
-        comm.Barrier()
-        c = product(comm, shared_a, shared_b, root)
-        assert comm.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
+        check_shared_product(comm, a, b, root)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -317,6 +304,16 @@ def check_product(comm, a, b, root):
         )
     else:
         assert c is None
+
+
+def check_shared_product(comm, a, b, root):
+    """Of arrays that all ranks of a node map."""
+    shared_a, shared_b = (hybrid.empty(matrix.shape, comm=comm, root=root) for matrix in (a, b))
+    if comm.rank == root:
+        shared_a[...], shared_b[...] = a, b
+    comm.Barrier()
+    c = product(comm, shared_a, shared_b, root)
+    assert comm.rank != root or np.allclose(c, a @ b, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.mpi(min_size=2)

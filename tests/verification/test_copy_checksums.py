@@ -65,8 +65,9 @@ def by_device(device, weights, pieces):
 
 
 def made(device, rng, dtype="float64", **pieces):
-    matrices = [rng.standard_normal(shape).astype(dtype) for shape in ((N, L), (L, M), (N, M))]
-    problem = Problem(N, L, M, dtype)
+    problem = Problem(N, L, M, "float32", dtype) if dtype == "float16" else Problem(N, L, M, dtype)
+    types = dtype, dtype, problem.dtype
+    matrices = [rng.standard_normal(shape).astype(each) for shape, each in zip(((N, L), (L, M), (N, M)), types, strict=True)]
     plan = planned(problem, Topology(((0,),)), staged=True, check="on", **pieces).with_transport("host")
     layout = CopiedPieces(check_layout(plan, 0))
     a, b, c = matrices
@@ -103,7 +104,7 @@ PIECES = [{}, {"panel_rows": 9, "panel_columns": 50}, {"panel_rows": 20, "panel_
 
 
 @pytest.mark.parametrize("pieces", PIECES, ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_each_piece_has_the_checksum_of_its_rows(device, rng, summing, pieces, dtype):
     sums, layout, share, matrices = made(device, rng, dtype, **pieces)
     numbers, before = told(sums, share)

@@ -88,7 +88,7 @@ def test_a_fault_is_repaired_and_told(rng, monkeypatch, method, plan, spoil, alw
         assert spoil.__name__ == "lowest_bit"
         return
     (line,) = lines
-    assert re.match(r"repaired: rank 0 on \S+, kernel blas: ", line)
+    assert re.match(r"repaired: rank 0 on \S+, device cpu, kernel blas: ", line)
     assert host_looks or method == "multiply" or re.search(r"(reached|left) the device of rank 0 on \S+ with other values", line)
     if method != "multiply" and not host_looks and not always:
         assert "; the product was computed once more" in line
@@ -124,7 +124,8 @@ def test_what_stays_wrong_is_computed_again_in_all_columns_and_then_refused_with
         return product
 
     monkeypatch.setattr(recompute.np, "matmul", wrong_again)
-    with pytest.raises(CheckFailed, match=r"row 74 of C, columns 198: wrong by 1\.00e\+00 \(and 1 more\)"):
+    by = r"multiplied by rank 0 on \S+, device cpu, kernel blas"
+    with pytest.raises(CheckFailed, match=rf"row 74 of C, columns 198: wrong by 1\.00e\+00, {by} \(and 1 more\)"):
         hybrid.multiply(a, b, on_fault="repair")
     assert 3 <= len(computed) <= 9
     assert max(computed[:-1]) < computed[-1] == 4 * M
@@ -303,6 +304,6 @@ def test_the_command_tells_what_it_repaired_and_ends_with_0(tmp_path, ranks):
     assert [line for line in lines if line.startswith("repaired: ")] == [f"repaired: {line}" for line in told]
     assert len(told) == 2 * max(1, ranks)
     assert sum("wrong in 2 products" in line for line in told) == max(1, ranks)
-    others = {f"on the CPU of rank {1 - int(line[5]) if ranks else 0}" in line for line in told}
-    assert others == {True}
+    of_whom = [re.match(r"product [14] of 4: rank (\d) on .* on the CPU of rank (\d)", line).groups() for line in told]
+    assert all(int(by) == (1 - int(rank) if ranks else 0) for rank, by in of_whom)
     assert np.isfinite(np.load(c)).all()

@@ -72,7 +72,7 @@ def assert_summed(rows):
     columns=st.integers(0, 70),
     first=st.integers(0, 5),
     more=st.integers(0, 5),
-    dtype=st.sampled_from(["float32", "float64"]),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
     seed=st.integers(0, 2**32),
 )
 def test_c_sums_what_numpy_does(in_c, rows, columns, first, more, dtype, seed):

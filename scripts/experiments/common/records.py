@@ -51,11 +51,13 @@ def seconds_of(work: Callable[..., Any], *arguments: Any) -> float:
     return time.perf_counter() - began
 
 
-def in_turns(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """The seconds of each: one call of each in a round, and each round begins with another one."""
+def in_turns(ways: Mapping[str, Callable[[], Any]], rounds: int, calls: int = 1) -> dict[str, list[float]]:
+    """The seconds of each: in a round each is called so many times, of which the last is timed; each begins with another one."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds):
         in_turn = list(ways.items())
         for name, way in in_turn[number % len(ways) :] + in_turn[: number % len(ways)]:
+            for _ in range(calls - 1):
+                way()
             times[name].append(seconds_of(way))
     return times

@@ -50,7 +50,8 @@ SHARED_LIMITS = {
 QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers of their own; warps are dealt to them in turn
 MOST_THREADS = 1024
 OTHERS = ("greeting", "check", "remainders")  # than the catalogue's kernels
-WIDTHS = {"float32": (1, 2, 4), "float64": (1, 2)}  # elements that can be copied at once, up to 16 bytes
+# Elements that can be copied at once, up to 16 bytes.
+WIDTHS = {"float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,9 @@ def _blocks_of_check() -> dict[str, tuple[str, tuple[int, int]]]:
     """By expression the type ("": it is no template) and the thread block, for all types and groups of columns."""
     return {
         expression: (dtype if "<" in expression else "", block)
-        for dtype in catalogue.C_TYPES
+        for dtype in reversed(catalogue.ELEMENTS)  # of products that share a kernel the first one is named
         for group in (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)
-        for expression, block in cuda_check.blocks_of(dtype, group).items()
+        for expression, block in cuda_check.blocks_of(catalogue.sums_type(dtype), dtype, group).items()
     }
 
 

@@ -20,6 +20,7 @@ class Fault:
     file: str = ""  # "": the kernel's own source
     shapes: tuple[tuple[int, int, int], ...] = SHAPES
     capability: int = 90
+    dtype: str = "float64"
     kernel: str = ""  # in which it must be noticed; or the check of remainder_checks.py that must notice it
 
 
@@ -115,5 +116,32 @@ FAULTS = (
               "to[0] + i * ROWS_PER_PASS", file="stages.cuh", shapes=((64, 200, 64),)),
         Fault("the halves of an mma exchanged", "mma_m8n8k4(part, a[half + 2], b[1]);",
               "mma_m8n8k4(part, a[half + 2], b[0]);", file="hardware.cuh", capability=80),
+    ),
+    *in_kernel(
+        "tensor_half",
+        Fault("a wait too weak", "copies_wait<STAGES - 2>();", "copies_wait<STAGES - 1>();", file="stages.cuh", dtype="float16"),
+        Fault("no barrier between tiles", "        __syncthreads();\n", "", "threads", "race", file="stages.cuh",
+              dtype="float16"),
+        Fault("B is not transposed", "load_matrices_transposed(b_fragment", "load_matrices(b_fragment", dtype="bfloat16"),
+        Fault("A's halves along k exchanged", "16 * step + lane / 16 * 8);", "16 * step + (1 - lane / 16) * 8);",
+              dtype="bfloat16"),
+        Fault("the first 8 of 16 columns twice", "[j / 2] + j % 2 * 2;", "[j / 2];", dtype="float16"),
+        Fault("A is read without the swizzle", "ATile::offset(warp_row + lane % 16, 16 * step + lane / 16 * 8)",
+              "(warp_row + lane % 16) * DEPTH + 16 * step + lane / 16 * 8", dtype="float16"),
+        Fault("A is read without the swizzle of shorter rows", "ATile::offset(warp_row + lane % 16, 16 * step + lane / 16 * 8)",
+              "(warp_row + lane % 16) * DEPTH + 16 * step + lane / 16 * 8", dtype="bfloat16", capability=80),
+        Fault("B is read without the swizzle", "BTile::offset(lane % 16, warp_column + 16 * part + lane / 16 * 8)",
+              "lane % 16 * COLUMNS + warp_column + 16 * part + lane / 16 * 8", dtype="float16"),
+        Fault("one register buffer for two steps", "load_matrices_transposed(b_fragment[step % 2][part]",
+              "load_matrices_transposed(b_fragment[0][part]", dtype="float16"),
+        Fault("the last of A's addresses stays behind", "i < STEPS; ++i) a_from[i]", "i < STEPS - 1; ++i) a_from[i]",
+              dtype="float16", shapes=((40, 300, 70),)),
+        Fault("on to the next tile one step too early", "if (step == STEPS - 1) {", "if (step == STEPS - 2) {", dtype="float16"),
+        Fault("rows of C exchanged", "16 * i + 8 * half + g,", "16 * i + 2 * g + half,", dtype="bfloat16"),
+        Fault("pairs are stored to addresses of one", "WIDTH >= 4 ? 2 : 1", "2", "undefined", "undefined", dtype="float16"),
+        Fault("no zeros for single elements beyond the edge", "valid ? *static_cast<const unsigned short*>(global) : 0",
+              "*static_cast<const unsigned short*>(global)", file="stages.cuh", dtype="float16"),
+        Fault("an edge through a piece is forgotten", "cut ? 0 : ",
+              "", "address", "address", file="stages.cuh", shapes=((130, 300, 129),), dtype="float16"),
     ),
 )  # fmt: skip

@@ -66,7 +66,7 @@ def tried(fault: Fault, modes: Sequence[str]) -> list[Verdict]:
         if check := remainder_checks.CHECKS.get(fault.kernel):
             shapes = check.shapes if fault.shapes == SHAPES else fault.shapes
             return remainder_checks.tried(source, fault.kernel, shapes, modes)
-        job = Job(str(source), fault.kernel, "float64", SHAPES[0], fault.capability)
+        job = Job(str(source), fault.kernel, fault.dtype, SHAPES[0], fault.capability)
         jobs = [replace(job, shape=shape, mode=mode) for mode in modes for shape in fault.shapes]
         verdicts = run_checked(jobs, seconds=600)
     count = len(fault.shapes)

@@ -17,32 +17,24 @@ from collections.abc import Iterator, Sequence
 from tqdm import tqdm
 
 from experiments.common import cli, plots, records, tables, targets
-from experiments.ladder.loads import Shape, count_loads, loads_table
+from experiments.ladder.loads import count_loads, loads_table
 from experiments.ladder.results import ROW_BLOCK, Results, as_text, label, rungs_named, square, verdicts
 from experiments.ladder.timing import EXACT_CUBLAS, measure
 from experiments.start import ROOT
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import UsageError
-from hybrid.kernels.catalogue import BOTH, Kernel
+from hybrid.kernels.catalogue import OPERAND_SIZES, Kernel
 
 README, PICTURE = ROOT / "kernels" / "README.md", ROOT / "docs" / "ladder.svg"
 SIZES = (*map(square, (4096, 8000, 8192, 16384)), ROW_BLOCK)
 RAGGED = (300, 40, 290)  # of no kernel's tile a multiple
 
 
-def as_shape(text: str) -> Shape:
-    """From 8192 or 1000x8000x8000."""
-    lengths = [int(length) if length.isdecimal() else 0 for length in text.split("x")]
-    if len(lengths) not in (1, 3) or min(lengths) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is neither N nor NxLxM")
-    return square(lengths[0]) if len(lengths) == 1 else (lengths[0], lengths[1], lengths[2])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
     sizes = " ".join(map(label, SIZES))
-    parser.add_argument("--dtype", choices=BOTH, help="only this one (both)")
-    parser.add_argument("--sizes", nargs="+", type=as_shape, default=SIZES, metavar="N", help=f"N or NxLxM ({sizes})")
+    parser.add_argument("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)")
+    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, default=SIZES, metavar="N", help=f"N or NxLxM ({sizes})")
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)")
     parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
     parser.add_argument("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)")
@@ -59,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def work(options: argparse.Namespace) -> int:
     kernels = rungs_named(options.kernels)
-    dtypes = [options.dtype] if options.dtype else list(BOTH)
+    dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
     if options.rounds < 1 or not options.longest > 0:
         raise UsageError("rounds and seconds must be more than 0")
     if options.loads:

@@ -10,7 +10,8 @@ import numpy as np
 from experiments.common.tables import Table
 from hybrid.core.problem import copy_width
 from hybrid.emulation.kernel import EmulatedKernel
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Form, Kernel, launch_of
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, OPERAND_SIZES, Form, Kernel, launch_of, sums_type
+from hybrid.kernels.elements import storage
 from hybrid.kernels.sources import KERNELS
 
 Shape = tuple[int, int, int]  # n, l, m
@@ -54,9 +55,10 @@ def loads_per_multiply_add(kernel: str, tile: Sequence[int]) -> Fraction:
 def count_loads(kernel: Kernel, dtype: str, shape: Shape, capability: int = EMULATED_CAPABILITY) -> Loads:
     """Run the kernel on the emulated GPU, which counts. DeviceUnavailable without a C++ compiler."""
     n, l, m = shape
-    matrices = [np.ones((rows, columns), dtype) for rows, columns in ((n, l), (l, m), (n, m))]
+    types = storage(dtype), storage(dtype), sums_type(dtype)
+    matrices = [np.ones(shape, of_matrix) for shape, of_matrix in zip(((n, l), (l, m), (n, m)), types, strict=True)]
     numbers = [number for matrix in matrices for number in (matrix.ctypes.data, matrix.strides[0])]
-    launch = launch_of(kernel, dtype, n, m, capability, copy_width(np.dtype(dtype).itemsize, numbers))
+    launch = launch_of(kernel, dtype, n, m, capability, copy_width(OPERAND_SIZES[dtype], numbers))
     run = EmulatedKernel(KERNELS / launch.source, launch.expression, capability, checks="loads")
     run(launch.grid, launch.block, launch.shared_bytes, matrices)
     assert run.loads is not None

@@ -24,7 +24,8 @@ from hybrid.devices.cuda_gpus import Gpu, free_bytes
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.devices.prepared_launch import resources
 from hybrid.errors import DoesNotFit
-from hybrid.kernels.catalogue import Kernel, launch_of, refusal
+from hybrid.kernels.catalogue import HALVES, OPERAND_SIZES, Kernel, launch_of, refusal, sums_type
+from hybrid.kernels.elements import numbers_of, stored
 
 # cuBLAS as it is without being asked to round to less. It reads these when it is loaded.
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
@@ -35,6 +36,7 @@ PROBE = 64  # a part of l, to learn whether a launch takes seconds or minutes
 # On random numbers rounding errors walk at random: they are about a fifth of eps·|row|·|column|, at most one or two of it
 # among millions. TF32's would be thousands of it, over √l.
 ROUNDINGS = 16
+ROUNDINGS_OF_HALVES = 64  # matrix units do not round to nearest when they add
 
 
 @dataclass
@@ -73,15 +75,17 @@ class Bench:
 
         self._cupy, self._gpu, self._dtype = cupy, gpu, dtype
         n, l, m = shape
-        item = np.dtype(dtype).itemsize
+        of_sums = np.dtype(sums_type(dtype))
+        item, of_c = OPERAND_SIZES[dtype], of_sums.itemsize
         cupy.get_default_memory_pool().free_all_blocks()
-        needed, free = item * (n * l + l * m + n * m) + 2 * 8 * l * max(n, m), free_bytes(gpu)
+        needed, free = (item + of_c) * (n * l + l * m) + of_c * n * m + 2 * 8 * l * max(n, m), free_bytes(gpu)
         if needed > free:
             raise DoesNotFit(f"{dtype} {label(shape)} needs {needed / 2**30:.1f} GiB, the GPU has {free / 2**30:.1f} GiB free")
         random = cupy.random.default_rng()
-        a, b = random.standard_normal((n, l), dtype=dtype), random.standard_normal((l, m), dtype=dtype)
-        self._operands = a, b, cupy.full((n, m), cupy.nan, dtype)
-        self._check = ProductCheck(a, b, ROUNDINGS)
+        a, b = (stored(random.standard_normal(size, dtype=of_sums), dtype) for size in ((n, l), (l, m)))
+        self._operands = a, b, cupy.full((n, m), cupy.nan, of_sums)
+        numbers = (numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
+        self._check = ProductCheck(*numbers, ROUNDINGS_OF_HALVES if dtype in HALVES else ROUNDINGS)
 
     def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
         """Of one of these launches, on average."""
@@ -120,7 +124,7 @@ class Bench:
             return dict.fromkeys(("expression", "tile", "registers", "shared", "spills"))
         a, b, c = self._operands
         capability, (rows, columns) = self._gpu.capability, c.shape
-        width = copy_width(c.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
+        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
         launch = launch_of(one.kernel, self._dtype, rows, columns, capability, width)
         registers, shared, spills = resources(one.multiply.compiled(launch))  # of the one that was timed
         return {

@@ -80,17 +80,21 @@ class Network:
                 _ip("netns", "del", name)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def run(self, command: Sequence[str], limit: float) -> str:
-        """Standard output of a command that MPICH's launcher has started on all nodes."""
+    def launch(self) -> tuple[list[str], dict[str, str]]:
+        """The words before a command with which MPICH's launcher starts it on all nodes, and their environment."""
         launcher, ranks = mpirun(self.ranks), str(self.ranks)
         hosts = ",".join(f"10.78.0.{number + 1}:{self._ranks_per_node}" for number in range(len(self.names)))
         words = [launcher[0], "-launcher", "ssh", "-launcher-exec", str(self._folder / "launcher"), "-iface", "eth0"]
         first = self.names[0]
-        started = [_IP, "netns", "exec", first, *_NAMED, first, *words, "-hosts", hosts, "-n", ranks, *command]
-        environment = {**os.environ, **_TRANSPORTS}
+        return [_IP, "netns", "exec", first, *_NAMED, first, *words, "-hosts", hosts, "-n", ranks], _TRANSPORTS
+
+    def run(self, command: Sequence[str], limit: float) -> str:
+        """Standard output of a command that MPICH's launcher has started on all nodes."""
+        words, more = self.launch()
+        environment = {**os.environ, **more}
         try:
             done = subprocess.run(
-                started, capture_output=True, text=True, timeout=limit, check=False, env=environment, cwd=self._folder
+                [*words, *command], capture_output=True, text=True, timeout=limit, check=False, env=environment, cwd=self._folder
             )
         except subprocess.TimeoutExpired:
             for name in self.names:  # the launcher's processes on the nodes do not all end with it

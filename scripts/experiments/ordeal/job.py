@@ -17,12 +17,14 @@ from hybrid.ranks.launcher import mpirun
 from hybrid.ranks.leftovers import candidates, is_used
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
+_OF_LAUNCHERS = ("hydra", "mpiexec", "mpirun", "prte")  # MPICH's and Open MPI's
 _LEAVING = 4.0  # seconds that processes and files of an ended job may take to go
 _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 
 
 class Job:
-    """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…); `ignoring`: signals they ignore."""
+    """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…); `ignoring`: signals they ignore;
+    `launch`: the words before the command, where they are not those of mpirun."""
 
     def __init__(
         self,
@@ -31,12 +33,15 @@ class Job:
         environment: Mapping[str, str],
         limits: Mapping[str, int],
         ignoring: Sequence[int] = (),
+        launch: Sequence[str] | None = None,
     ) -> None:
         self.ranks = ranks
+        if launch is None:
+            launch = mpirun(ranks) if ranks else []
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (until the trial is over)
         self.began, self._began_at = time.monotonic(), time.time() - _CLOCK
         self._process = subprocess.Popen(
-            [*(mpirun(ranks) if ranks else []), sys.executable, *command],
+            [*launch, sys.executable, *command],
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._err,
@@ -75,8 +80,13 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(process, signum)
 
+    def only_launcher_runs(self) -> bool:
+        """Of a job that has not ended: whether nothing of it is there but processes of its launcher."""
+        self.rank_processes()
+        return all(_is_of_launcher(process) for process in self._known if _is_running(process))
+
     def remains(self) -> list[str]:
-        """Processes and files that stay after its end. The processes are ended then."""
+        """Processes and files that stay after its end, those of its launcher not counted. The processes are ended then."""
         deadline = time.monotonic() + _LEAVING
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -84,7 +94,8 @@ class Job:
         return left
 
     def _left(self) -> list[str]:
-        processes = [f"process {process}" for process in self._known if _is_running(process)]
+        running = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
+        processes = [f"process {process}" for process in running]
         files = sorted(path for path in candidates() if self._may_be_ours(path))
         return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
 
@@ -117,8 +128,9 @@ class Job:
 
 
 def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
-    """The child. A shell's background jobs ignore interrupts, and so would this."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """The child. A shell's background jobs ignore interrupts, and what nohup has started hangups, and so would this."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
     for signum in ignoring:
         signal.signal(signum, signal.SIG_IGN)
     for name, most in limits.items():
@@ -146,6 +158,12 @@ def _rank_of(process: int) -> int | None:
             if variable.startswith(_RANK_VARIABLES):
                 return int(variable.partition("=")[2])
     return None
+
+
+def _is_of_launcher(process: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text().strip().startswith(_OF_LAUNCHERS)
+    return False
 
 
 def _runs_python(process: int) -> bool:

@@ -9,37 +9,50 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from experiments.common.records import Line
 from experiments.ordeal.job import Job
+from experiments.ordeal.resources import RESOURCES, Place
 from hybrid.core.record import record
 
 STALL = 3.0  # seconds, --stall of every job
+_ENVIRONMENT = {"HYBRID_STALL": str(STALL)}
 LIMIT = 30.0  # seconds after the blow, beyond which a job hangs
 LATEST = 2.0  # seconds after the start at which the blow falls
 PAUSE = 4.5  # seconds for which a whole job is put to sleep: longer than --stall
 _OURS = re.compile(r"^hybrid(\.\w+)?: (?!\w+( of product \d+)? …)", re.MULTILINE)  # the others are progress
 _SLOW = ("--threads", "1", "--repeat", "3")
 
+# No supervisor watches it: it is ended by its launcher, or by python -m mpi4py, which say so.
+LIBRARY = ("-m", "mpi4py", str(Path(__file__).with_name("programs") / "products.py"), "40")
+_WITH_FILE = ("-m", "hybrid.matmul", "3500", "3500", "3500", "--check", "host", "--out", "C.npy", "--threads", "1")
+
 # Products that take from a tenth of a second to several, with all parts of the command.
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("-m", "hybrid.matmul", "3000", "2500", "2000", *_SLOW),
     ("-m", "hybrid.matmul", "4000", "4000", "4000", "--dtype", "float32", "--fill", "normal", *_SLOW),
-    ("-m", "hybrid.matmul", "3500", "3500", "3500", "--check", "host", "--out", "C.npy", "--threads", "1"),
+    _WITH_FILE,
     ("-m", "hybrid.matmul", "300", "200", "150", "--device", "emulate", "--kernel", "tiled", "--repeat", "3"),
     ("-m", "hybrid.paths", "ten", "--length", "9000", "--threads", "1"),
+    LIBRARY,
 )
 
 
 @record
 class Blow:
-    """`signum`: None where the blow is a limit of resources, by its name."""
+    """`signum`: None where the blow is a limit of resources, by its name, or one of RESOURCES that is taken away."""
 
     name: str
     signum: int | None
     whom: str  # worker, supervisor, rank (both), all, launcher, nobody
     limit: tuple[str, int] | None = None
+
+    @property
+    def resource(self) -> str:
+        return self.name if self.name in RESOURCES else ""
 
     @property
     def kills_who_would_speak(self) -> bool:
@@ -48,27 +61,32 @@ class Blow:
 
 
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV)
-_ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT, signal.SIGSEGV, signal.SIGUSR2)
+_ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "ABRT", "SEGV", "USR1", "USR2"))
 
 
-def blows(ranks: int) -> list[Blow]:
-    """All kinds for a job of so many ranks; 0: without a launcher."""
+def blows(ranks: int, command: Sequence[str], resources: Sequence[str]) -> list[Blow]:
+    """All kinds for a job of so many ranks; 0: without a launcher. `resources`: those that can be taken away here."""
+    asleep = [Blow("asleep", signal.SIGSTOP, "all")]
+    if command is LIBRARY:  # a rank of it that is stopped within a product keeps the others waiting
+        whom = ["rank", *(["launcher"] if ranks else [])]
+        return [Blow(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom] + asleep
+    needed = {"full disk": command is _WITH_FILE, "cut link": ranks > 1}
+    taken = [Blow(name, None, "nobody") for name in resources if needed.get(name, True)]
     whom = ["worker", "supervisor", "rank", *(["launcher"] if ranks else [])]
     ending = [Blow(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom]
     standing = [Blow("SIGSTOP", signal.SIGSTOP, who) for who in ("worker", "supervisor", *(["rank"] if ranks > 1 else []))]
-    asleep = [Blow("asleep", signal.SIGSTOP, "all")]
     limits = [
         Blow("few files", None, "nobody", ("RLIMIT_NOFILE", 48)),
         Blow("short files", None, "nobody", ("RLIMIT_FSIZE", 1 << 20)),
         Blow("little memory", None, "nobody", ("RLIMIT_AS", 700 << 20)),
     ]
-    return ending + standing + asleep + limits
+    return ending + standing + asleep + limits + taken
 
 
 def usual_lines(command: Sequence[str]) -> set[str]:
     """What it says on standard error when all is well."""
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
-        job = Job([*_in(folder, command), "--stall", str(STALL)], 0, {}, {})
+        job = Job(_in(folder, command), 0, _ENVIRONMENT, {})
         job.ended(LIMIT)
         return set(job.said()[1].splitlines())
 
@@ -77,27 +95,41 @@ def _in(folder: str, command: Sequence[str]) -> list[str]:
     return [word if word != "C.npy" else f"{folder}/C.npy" for word in command]
 
 
-def trial(number: int, dice: random.Random, most_ranks: int, usual: Mapping[Sequence[str], set[str]]) -> Line:
-    """The line of one trial. `usual`: what each command says when all is well."""
-    ranks = dice.randint(0, most_ranks)
-    command, blow = dice.choice(COMMANDS), dice.choice(blows(ranks))
+def trial(
+    number: int, dice: random.Random, most_ranks: int, usual: Mapping[Sequence[str], set[str]], resources: Sequence[str]
+) -> Line:
+    """The line of one trial. `usual`: what each command says when all is well; `resources`: those that can be taken away."""
+    ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
+    blow = dice.choice(blows(ranks, command, resources))
+    about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
-        job = Job([*_in(folder, command), "--stall", str(STALL)], ranks, {}, dict([blow.limit] if blow.limit else []))
-        try:
-            about = {"part": "trial", "number": number, "ranks": ranks, "command_line": list(command)}
-            return about | _struck(job, blow, dice, usual[command])
-        finally:
-            job.end()
+        started = RESOURCES[blow.resource](ranks, folder, dice) if blow.resource else nullcontext(None)
+        with started as place:
+            environment = _ENVIRONMENT | (place.environment if place else {})
+            limits = dict([blow.limit] if blow.limit else [])
+            job = Job(_in(folder, command), ranks, environment, limits, launch=place.launch if place else None)
+            try:
+                return about | _struck(job, blow, place, dice, usual[command], watched=command is not LIBRARY)
+            finally:
+                job.end()
 
 
-def _struck(job: Job, blow: Blow, dice: random.Random, usual: set[str]) -> dict[str, Any]:
+def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usual: set[str], *, watched: bool) -> dict[str, Any]:
+    """`watched`: by supervisors."""
     at = dice.uniform(0, LATEST)
-    struck, young = blow.signum is not None and not job.ended(at), False
+    struck, young = (blow.signum is not None or place is not None) and not job.ended(at), False
     if struck:
-        young = _strike(job, blow, dice)
+        processes = job.rank_processes()
+        # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
+        young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, job.ranks)
+        if place is not None:
+            place.strike(job)
+        else:
+            _strike(job, blow, processes, dice, young=young)
     began = time.monotonic()
     ended = job.ended(LIMIT)
     seconds = time.monotonic() - began
+    launcher_hung = not ended and job.only_launcher_runs()
     left = job.remains()
     code = job.exit_code if ended else None
     out, err = job.said()
@@ -106,20 +138,20 @@ def _struck(job: Job, blow: Blow, dice: random.Random, usual: set[str]) -> dict[
         "blow": blow.name,
         "whom": blow.whom,
         "at": at,
-        "struck": struck or blow.signum is None,
+        "struck": struck or blow.limit is not None,
         "seconds": seconds,
         "exit_code": code,
         "ended": ended,
         "lines": said[:4],
-        "well": _well(blow, code, said, out) or young,
+        "well": _well(blow, code, said, out, watched=watched) or young,
+        "launcher_hung": launcher_hung,
         "left": left,
+        "apart": not watched or young or blow.kills_who_would_speak,
     }
 
 
-def _strike(job: Job, blow: Blow, dice: random.Random) -> bool:
-    """Whether some rank had no supervisor yet, since Python was still reading modules: then it ends as any program does."""
+def _strike(job: Job, blow: Blow, processes: Mapping[int, list[int]], dice: random.Random, *, young: bool) -> None:
     assert blow.signum is not None
-    processes = job.rank_processes()
     everybody = [process for pair in processes.values() for process in pair]
     one = processes[dice.choice(sorted(processes))] if processes else [job.launcher]
     targets: dict[str, Sequence[int]] = {
@@ -133,15 +165,14 @@ def _strike(job: Job, blow: Blow, dice: random.Random) -> bool:
     if blow.name == "asleep":
         time.sleep(PAUSE)
         job.send(signal.SIGCONT, everybody)
-    young = len(everybody) < 2 * max(1, job.ranks)
     if young and job.ranks < 2 and blow.signum == signal.SIGSTOP:
         job.send(signal.SIGCONT, targets[blow.whom])  # the only process there is
-    return young
 
 
-def _well(blow: Blow, code: int | None, said: Sequence[str], out: str) -> bool:
-    """Whether the job succeeded without a word of complaint, or failed by exactly one."""
+def _well(blow: Blow, code: int | None, said: Sequence[str], out: str, *, watched: bool = True) -> bool:
+    """Whether the job succeeded without a word of complaint, or failed by exactly one. `watched`: by supervisors, else the
+    launcher, or Python, says why."""
     as_usual = not said and bool(out.strip())  # or what was finished when it was asked to end
     if code in (0, 128 + signal.SIGTERM) and as_usual:
         return True
-    return bool(code) and (len(said) == 1 or (not said and blow.kills_who_would_speak))
+    return bool(code) and (len(said) == 1 or (not said and (blow.kills_who_would_speak or not watched)))

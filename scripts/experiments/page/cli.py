@@ -7,7 +7,7 @@ and with each the machine, the date and the command that gives it again. Without
 recorded lines are run first; with --quick that takes a minute or so without a GPU.
 
 What is missing is named on the page with the command that adds it. Lines that cannot be used are named there too, and the exit
-code is 1.
+code is 1. Where no line can be used no page is written, and one that is there stays as it is.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from experiments.common import cli, plots, tables
 from experiments.page import html, runs
 from experiments.page.lines import Found, found_in
 from experiments.page.sections import SOURCES
-from hybrid.errors import UsageError, one_line
+from hybrid.errors import HybridError, UsageError, one_line
 from hybrid.host import files
 
 TITLE = "The lectures, redrawn"
@@ -55,7 +55,7 @@ def make(options: argparse.Namespace) -> int:
 
 
 def write(path: str, found: Found, failed: Sequence[str], started: str) -> int:
-    """The exit code."""
+    """The exit code. HybridError where there is nothing to show: then the file stays as it is."""
     sections, missing, not_shown, faults = [], [], list(found.unknown), [*failed, *found.broken]
     for source in SOURCES:
         lines = found.lines.get(source.name, [])
@@ -69,13 +69,15 @@ def write(path: str, found: Found, failed: Sequence[str], started: str) -> int:
             sections.append(section)
         else:
             missing.append(f"`{source.adds}` adds: {source.title}")
+    for reason in (*not_shown, *faults):
+        print(reason, file=sys.stderr)
+    if not sections:
+        raise HybridError(f"{path} is not written: no line makes one of its {len(SOURCES)} sections")
     notes = {"What is not here, and what adds it": missing, "Lines that are not shown": not_shown, "Faults": faults}
     introduction = ["Each figure with its machine, its date, and the command that gives it again.", f"This page: `{started}`"]
     listed = [tables.Remarks(lines, title) for title, lines in notes.items() if lines]
     text = html.page(TITLE, introduction, sections, listed)
     with files.atomic_write(path) as beside:
         beside.write_text(text, encoding="utf-8", errors="backslashreplace")
-    for reason in (*not_shown, *faults):
-        print(reason, file=sys.stderr)
     print(f"{path}: {len(sections)} of {len(SOURCES)} sections")
     return 1 if faults else 0

@@ -3,6 +3,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -19,7 +20,8 @@ NAMED = 10  # of one file, one by one
 
 @dataclass
 class Found:
-    """Good lines by the command that wrote them, oldest first. `broken` and `unknown` say where the others are."""
+    """Good lines by the command that wrote them, oldest first. `broken` and `unknown` say where the others are; commands that
+    have no section here may have written many, which are counted."""
 
     lines: dict[str, list[Line]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
@@ -27,10 +29,10 @@ class Found:
 
 
 def found_in(paths: Sequence[str]) -> Found:
-    """OSError for a file that cannot be read."""
+    """UsageError for a file that cannot be read."""
     found = Found()
     for path in paths:
-        broken, unknown = [], []
+        broken, others = [], Counter[str]()
         for number, raw in enumerate(_raw_lines(path), 1):
             try:
                 line = _parsed(raw)
@@ -40,11 +42,12 @@ def found_in(paths: Sequence[str]) -> Found:
             command = line.get("command")
             results = RESULTS.get(command) if isinstance(command, str) else None
             if results is None:
-                unknown.append(f"line {number}: {command if schema.name(command) else 'what wrote it'} has no section here")
+                others[str(command) if schema.name(command) else "an unknown command"] += 1
             elif reason := results.fault(line):
                 broken.append(f"line {number}, of {command}: {reason}")
             else:
                 found.lines.setdefault(results.command, []).append(line)
+        unknown = [f"{count} line{'s' * (count > 1)} of {name}, which has no section here" for name, count in others.items()]
         for reasons, into in ((broken, found.broken), (unknown, found.unknown)):
             into += [f"{os.path.basename(path)}, {reason}" for reason in reasons[:NAMED]]
             if len(reasons) > NAMED:
@@ -53,7 +56,7 @@ def found_in(paths: Sequence[str]) -> Found:
 
 
 def _raw_lines(path: str) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+    with jsonl.opened(path) as file:
         while raw := file.readline(LONGEST + 1):
             yield raw
             while len(raw) > LONGEST and not raw.endswith(b"\n"):  # the rest of it

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""The shapes on which an exercise's solutions are tried: drawn by a seed, so that none is right for the known ones alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybrid.classroom.examination import Sizes
+
+_WHOLE = range(32, 65)  # of these the multiples of a tile
+_EDGE, _WIDE, _SHORT, _LONG, _TINY = range(33, 48), range(67, 100), range(17, 32), range(150, 250), range(1, 8)
+
+
+def of_kernel(tile: Sizes, seed: int, *, tiny: bool, vector: bool) -> tuple[Sizes, ...]:
+    """Of a kernel: whole tiles; edges everywhere, with n or m larger; a long sum; `tiny`: and less than a tile.
+
+    Odd sizes have edges for every usual tile. `vector`: m is 1.
+    """
+    random = np.random.default_rng([seed, *tile, vector])
+    whole = tuple(_one_of(random, [size for size in _WHOLE if size % of == 0]) for of in tile)
+    outer = [_odd(random, _EDGE), _odd(random, _WIDE)]
+    random.shuffle(outer)
+    n, m = outer
+    drawn = [whole, (n, _odd(random, _SHORT), m), tuple(_odd(random, which) for which in (_SHORT, _LONG, _SHORT))]
+    if tiny:
+        drawn.append(tuple(_one_of(random, _TINY) for _ in tile))
+    return tuple((n, l, 1 if vector else m) for n, l, m in drawn)
+
+
+def of_ranks(seed: int) -> tuple[Sizes, ...]:
+    """Of a program of one to four ranks: rows that they can share equally, rows that they cannot, and too few rows."""
+    random = np.random.default_rng(seed)
+    rows = (_one_of(random, (12, 24, 36)), _one_of(random, (7, 11, 13)), 2)
+    return tuple((n, _one_of(random, range(5, 40)), _one_of(random, range(5, 40))) for n in rows)
+
+
+def _one_of(random: np.random.Generator, which: Sequence[int]) -> int:
+    return which[int(random.integers(len(which)))]
+
+
+def _odd(random: np.random.Generator, which: range) -> int:
+    return _one_of(random, [size for size in which if size % 2])

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""What a child process may do that runs somebody's code: little time and memory, small files, few files at all, no network."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import signal
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from hybrid.emulation import landlock, namespaces
+from hybrid.kernels.sources import KERNELS
+
+MEMORY = 4 << 30  # bytes
+LARGEST_FILE = 1 << 20  # ThreadSanitizer begins with one of half a megabyte, which it deletes
+_SHARED_BY_RANKS = 256 << 20  # of the memory that MPI's ranks share, which is a file in /dev/shm
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """`seconds`: of processor time. `folder`: that it may write to. `reads`, `writes`: files and folders besides.
+
+    `ranks`: it is MPI's launcher, whose ranks have to find each other. `sanitized`: it has a sanitizer, which reserves
+    terabytes of addresses, and has a limit of its own.
+    """
+
+    seconds: float
+    folder: Path
+    reads: Sequence[Path] = ()
+    writes: Sequence[Path] = ()
+    sanitized: bool = False
+    ranks: bool = False
+
+
+@contextmanager
+def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
+    """What the child has to call before it becomes another program."""
+    allowed_to_read, to_list = _of_python()
+    named = [Path(folder) for folder in os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep) if folder]
+    read = [*landlock.of_the_system(), *_of_libraries(), *allowed_to_read, *named, *bounds.reads]
+    write = [bounds.folder, Path(os.devnull), *bounds.writes]
+    rules = landlock.ruleset(read, write, to_list, tcp=bounds.ranks)
+    try:
+        yield partial(_confine, ctypes.CDLL(None), bounds, rules, _separation(bounds.ranks))
+    finally:
+        if rules is not None:
+            os.close(rules)
+
+
+def installed_with(program: str) -> list[Path]:
+    """The folders of what was installed together with a program: of prefix/bin/mpirun prefix/bin, prefix/lib and so on."""
+    prefix = Path(program).resolve().parents[1]
+    return [prefix / name for name in ("bin", "etc", "lib", "lib64", "libexec", "share")]
+
+
+def lacking() -> list[str]:
+    """What cannot be taken from a child on this system, in whole sentences."""
+    missing = []
+    if not landlock.version():
+        missing.append("the code that is run can read and write your files: this system has no Landlock (Linux 5.13 and newer)")
+    if not namespaces.possible(namespaces.leave_the_network):
+        missing.append("the code that is run can use the network: this system lets you make no user namespaces")
+    return missing
+
+
+def _separation(ranks: bool) -> Callable[[ctypes.CDLL], None] | None:
+    separated = namespaces.keep_to_itself if ranks else namespaces.leave_the_network
+    return separated if namespaces.possible(separated) else None
+
+
+def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated: Callable[[ctypes.CDLL], None] | None) -> None:
+    limits = {
+        resource.RLIMIT_FSIZE: _SHARED_BY_RANKS if bounds.ranks else LARGEST_FILE,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: math.ceil(bounds.seconds) + 1,
+    }
+    if not bounds.sanitized:
+        limits[resource.RLIMIT_AS] = MEMORY
+    for which, most in limits.items():
+        resource.setrlimit(which, (most, most))
+    if sys.platform.startswith("linux"):
+        library.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if separated is not None:
+        separated(library)
+    if rules is not None:
+        if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: it may be one of its own
+            landlock.allow(rules, _SHARED_MEMORY, landlock.WRITE)
+        landlock.restrict(rules)
+
+
+@cache
+def _of_libraries() -> list[Path]:
+    """That this process has loaded, wherever this system keeps them."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [Path(place) for place in sorted({line[line.index("/") :] for line in lines if "/" in line and ".so" in line})]
+
+
+def _of_python() -> tuple[list[Path], list[Path]]:
+    """What Python and its packages are read from; and folders in which it looks for them, whose names alone may be read.
+
+    Such is the current folder, where the files of others may lie.
+    """
+    installed = [
+        sys.prefix,
+        sys.base_prefix,
+        *sysconfig.get_paths().values(),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    ]
+    here = Path.cwd()
+    places = [Path(entry).resolve() for entry in sys.path if entry]
+    read = [*map(Path, installed), *(place for place in places if place != here), _PACKAGE, KERNELS]
+    return read, [here, _PACKAGE.parent]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""How a rank's worker ended: what its supervisor says of it, and the exit code that the launcher gets."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from hybrid.ranks.signal_causes import killed_by
+
+
+@dataclass
+class WorkerEnd:
+    """What a supervisor knows of why its worker ends; times are those of time.monotonic, 0 where it has not come to that.
+
+    `stall`, `unheard`: seconds without a heartbeat of the worker, and without a datagram of another rank's supervisor, after
+    which the worker is ended. `shared_before`: bytes of /dev/shm that were free when it began.
+    """
+
+    stall: float
+    unheard: float
+    shared_before: int
+    stuck: bool = False
+    missing: str = ""  # the rank whose supervisor is not heard any more
+    asked: float = 0.0  # when it was asked to end
+    interrupted: float = 0.0  # when an interrupt came
+
+    def exit_code(self, code: int) -> int:
+        """`code`: the worker's own, negative where a signal killed it. Never 0: the other ranks were not done."""
+        if self.asked:
+            return 128 + signal.SIGTERM
+        if self.stuck or self.missing or self.interrupted:
+            return 1
+        return 128 - code if code < 0 else code or 1
+
+    def told(self, code: int, *, starting: bool) -> str:
+        """The end of a sentence that begins with the rank. `starting`: MPI had not started."""
+        if self.missing:
+            return (
+                f"has heard nothing of {self.missing} for {self.unheard:g} s: its node or its processes stand still, "
+                "or the network is cut (--stall sets the seconds)"
+            )
+        if self.stuck:
+            return f"showed no progress for {self.stall:g} s and was ended (--stall sets the seconds)"
+        if self.asked:
+            return "was asked to end"
+        if self.interrupted:
+            return "interrupted"
+        if code < 0:
+            return killed_by(-code, self.shared_before, starting=starting)
+        return f"exited with code {code} before the other ranks were done"

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""Energy and cost of a product, as a user reads them and as the run's record has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hybrid.core.energy import CPU, GPU, LEAST_SECONDS, MEMORY, Energy
+from hybrid.core.price import Price
+from hybrid.core.record import record
+from hybrid.core.text import counted, rate_in_units
+from hybrid.reporting.run_report import operations, plans_of
+
+if TYPE_CHECKING:
+    from hybrid.execution.outcome import Outcome
+
+_NAMES = {GPU: "GPU", CPU: "CPU", MEMORY: "memory"}
+
+
+@record
+class Paid:
+    """What one product is paid for by: `operations`, `seconds`, GPUs and nodes, which take `energy`."""
+
+    operations: int
+    seconds: float
+    gpus: int
+    nodes: int
+    energy: Energy
+
+    @property
+    def joules(self) -> float | None:
+        """All that is known, if it is of what multiplies: None where that of the GPUs, or CPUs, is not."""
+        known = self.energy.of_a_product
+        return sum(known.values()) if (GPU if self.gpus else CPU) in known else None
+
+    @property
+    def operations_per_joule(self) -> float | None:
+        return self.operations / self.joules if self.joules else None
+
+
+def paid_for(outcome: Outcome, energy: Energy) -> Paid:
+    placements = outcome.decision.placements
+    gpus = {placement.gpu.uuid for placement in placements if placement.gpu}
+    hosts = {placement.host for placement in placements}
+    return Paid(operations(plans_of(outcome)), outcome.total.median, len(gpus), len(hosts), energy)
+
+
+def energy_line(paid: Paid, *, checked: bool, may_repeat: bool) -> str:
+    """Empty where no counter could be read. `checked`: so was each product, within the time of the readings. `may_repeat`: more
+    products in a run would help where it took too little time."""
+    energy, known = paid.energy, paid.energy.of_a_product
+    parts = []
+    if known:
+        took = ", ".join(f"{_NAMES[kind]} {joules_in_units(joules)}" for kind, joules in known.items())
+        speed = f", {rate_in_units(paid.operations_per_joule, 'F')} per W" if paid.operations_per_joule else ""
+        measured = f"{counted(energy.products, 'product')} in {energy.seconds:.2f} s{' with checks' if checked else ''}"
+        parts.append(f"{took} a product{speed} ({measured})")
+    parts += _too_short(energy, may_repeat=may_repeat)
+    return f"energy: {'; '.join(parts)}" if parts else ""
+
+
+def _too_short(energy: Energy, *, may_repeat: bool) -> Iterator[str]:
+    for kind, least in LEAST_SECONDS.items():
+        if energy.too_short(kind) and not (kind == MEMORY and energy.too_short(CPU)):  # once for both
+            enough = math.ceil(1.1 * least * energy.products / max(energy.seconds, 1e-3))
+            advice = f": --repeat {enough}" if may_repeat else ""
+            yield f"{_NAMES[kind]} not told, {energy.seconds:.2g} s are too short for its counter ({least:g} s at least{advice})"
+
+
+def cost_line(price: Price, seconds: float, gpus: int, nodes: int, joules: float | None) -> str:
+    """Of a product that takes so long, and so much energy."""
+    cost = price.cost(seconds, gpus, nodes, joules)
+    return f"cost: not known at {price}, {price.missing}" if cost is None else f"cost: {_figure(cost)} a product at {price}"
+
+
+def energy_record(price: Price | None, paid: Paid) -> dict[str, Any]:
+    """The record's entries: `energy`, and where a price is given `cost_per_product`."""
+    cost = {"cost_per_product": price.cost(paid.seconds, paid.gpus, paid.nodes, paid.joules)} if price else {}
+    return {"energy": {**paid.energy.as_record(), "operations_per_joule": paid.operations_per_joule}, **cost}
+
+
+def joules_in_units(joules: float) -> str:
+    """With three digits, in J, kJ or MJ."""
+    for unit, size in (("MJ", 1e6), ("kJ", 1e3)):
+        if joules >= size:
+            return f"{_figure(joules / size)} {unit}"
+    return f"{_figure(joules)} J"
+
+
+def _figure(number: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+"""What a supervisor says of a worker that ended, and with which code: the cause outweighs how the process died of it."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from hybrid.ranks.worker_end import WorkerEnd
+
+KILLED = -signal.SIGKILL
+MISSING, STUCK, ASKED, INTERRUPTED = {"missing": "rank 1 on a"}, {"stuck": True}, {"asked": 8.0}, {"interrupted": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("known", "code", "told", "exit_code"),
+    [
+        ({}, 3, "exited with code 3 before the other ranks were done", 3),
+        ({}, 0, "exited with code 0 before the other ranks were done", 1),
+        ({}, KILLED, r"was killed by SIGKILL \(out of memory\?\)", 137),
+        ({}, -signal.SIGSEGV, "was killed by SIGSEGV", 139),
+        (INTERRUPTED, KILLED, "interrupted", 1),
+        (ASKED, KILLED, "was asked to end", 143),
+        (ASKED | INTERRUPTED, 1, "was asked to end", 143),
+        (STUCK, KILLED, r"showed no progress for 2 s and was ended \(.*\)", 1),
+        (STUCK | ASKED, KILLED, r"showed no progress for 2 s and was ended \(.*\)", 143),
+        (MISSING, KILLED, r"has heard nothing of rank 1 on a for 3\.5 s: .*", 1),
+        (MISSING | STUCK, KILLED, r"has heard nothing of rank 1 on a for 3\.5 s: .*", 1),
+    ],
+)
+def test_the_cause_is_told_and_has_its_code(known, code, told, exit_code):
+    end = WorkerEnd(stall=2, unheard=3.5, shared_before=1 << 40, **known)
+    assert re.fullmatch(told, end.told(code, starting=False))
+    assert end.exit_code(code) == exit_code
