@@ -237,5 +237,6 @@ class _Watch:
             return
         if asked:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
-        if asked or self._waits or (self._phase == _START and code > 0):
+        # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once.
+        if asked or self._waits or code == -signal.SIGBUS or (self._phase == _START and code > 0):
             wait_for_turn(rank_by_launcher())

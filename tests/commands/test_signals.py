@@ -107,6 +107,15 @@ def test_a_job_of_which_all_get_sigusr1_says_so_once():
     assert code == 138
 
 
+def test_ranks_that_are_all_killed_by_sigbus_say_so_once():
+    """As where /dev/shm becomes full."""
+    job, processes = started(3, 10**6)
+    job.send(signal.SIGBUS, [pair[WORKER] for pair in processes.values()])
+    code, _, (line,) = ended(job)
+    assert re.search(r"rank 0 on \S+, .+: was killed by SIGBUS", line), line
+    assert code == 135
+
+
 def test_sigusr1_to_the_launcher_alone_ends_the_job_in_a_line():
     job, _ = started(2, 10**6)
     job.send(signal.SIGUSR1, [job.launcher])
