@@ -153,6 +153,15 @@ def starting(ranks: int, processes: int) -> tuple[Job, dict[int, list[int]]]:
     return job, there
 
 
+@pytest.mark.parametrize(("signum", "whom"), [(signal.SIGUSR1, SUPERVISOR), (signal.SIGUSR1, WORKER), (signal.SIGKILL, WORKER)])
+def test_a_rank_that_is_killed_while_mpi_starts_is_named_and_no_other_that_fails_for_that(signum, whom):
+    job, processes = starting(2, 2)
+    job.send(signum, [processes[1][whom]])
+    code, _, (line,) = ended(job)
+    assert re.search(rf"rank 1 on \S+, \S+: was killed by {signum.name}", line), line
+    assert code == 128 + signum
+
+
 @pytest.mark.parametrize("ranks", exhaustive([2], [2, 3]))
 def test_a_launcher_that_is_interrupted_while_mpi_starts_says_so_once(ranks):
     if of_open_mpi():
