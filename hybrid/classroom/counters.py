@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hybrid.classroom.examination import Case
+from hybrid.classroom.case import Case
 from hybrid.classroom.gpu_models import WARP
 from hybrid.core.text import counted
 from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid.classroom.examination import Case, Sizes
+from hybrid.classroom.case import Case, Sizes
 from hybrid.emulation.requests import SHARED
 from hybrid.errors import UsageError
 

@@ -8,27 +8,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hybrid.classroom.c_text import (
+    blanked,
+    constants_in,
+    end_of_block,
+    spaces,
+    structs_in,
+    with_device_variables,
+    with_dynamic_shared,
+)
 from hybrid.errors import UsageError
 
-_COMMENT_OR_TEXT = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|\bR\"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)\""
-    r"|(?P<number>\b\d(?:'?\w)*)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
-    re.DOTALL,
-)  # 1'000 is a number
 _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:extern\s+\"C\"\s+)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
 )
 _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")
-_CONSTANT = re.compile(
-    r"^[ \t]*(?:#\s*define\s+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)(\w+)\s*=?\s*(\d+)\b", re.MULTILINE
-)
-_STRUCT = re.compile(r"(?:typedef\s+)?struct\s*(\w*)\s*\{([^}]*)\}\s*(\w*)\s*;")
-_FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(\w+)\s*(?:,|;|$)")
-_DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\s*\([^)]*\)\s*)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
 ELEMENTS = {"float": "float32", "double": "float64"}
+SCALES = ("alpha", "beta")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _ALIAS = re.compile(
     r"\btypedef\s+(float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(float|double)\s*;"
@@ -73,6 +72,11 @@ class Parameter:
     @property
     def is_number(self) -> bool:
         return not self.is_pointer and self.type in _NUMBERS
+
+    @property
+    def is_scale(self) -> bool:
+        """alpha or beta of C = alpha·A·B + beta·C"""
+        return not self.is_pointer and self.type in ELEMENTS and self.name.lower() in SCALES
 
     def __str__(self) -> str:
         return f"{self.type}{'*' if self.is_pointer else ''} {self.name}"
@@ -124,8 +128,8 @@ def parsed(file: Path, text: str) -> StudentFile:
     """A file of this name with this text."""
     plain = blanked(text)
     comment = re.search(r"//\s*lab:(.*)", text)
-    constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
-    structs = {(of or name): _fields(fields) for name, fields, of in _STRUCT.findall(plain)}
+    constants = constants_in(plain)
+    structs = structs_in(plain)
     has_main = re.search(r"\bmain\s*\(", plain) is not None
     return StudentFile(
         path=file,
@@ -165,15 +169,6 @@ def text_of(path: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def blanked(text: str) -> str:
-    """Comments, and what stands in quotes, replaced by spaces: every position stays where it is."""
-    return _COMMENT_OR_TEXT.sub(lambda found: found[0] if found["number"] else _spaces(found[0]), text)
-
-
-def _spaces(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
-
-
 def _aliases(plain: str) -> dict[str, str]:
     """Other names of float and double."""
     found = {}
@@ -202,30 +197,9 @@ def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
     return Parameter(found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]))
 
 
-def _fields(text: str) -> dict[str, str]:
-    """int width, height; float* elements; as {"width": "int", "height": "int", "elements": "float*"}"""
-    fields = {}
-    for declaration in text.split(";"):
-        first = _FIELD.match(declaration.strip())
-        if first is not None:
-            for pointer, name in re.findall(r"(\*?)\s*(\w+)\s*(?:,|$)", declaration.strip()[len(first[1]) :]):
-                fields[name] = first[1].strip() + pointer
-    return fields
-
-
-def end_of_block(plain: str, opening: int) -> int:
-    """The position after the brace that closes the one at `opening`."""
-    depth = 0
-    for place in range(opening, len(plain)):
-        depth += {"{": 1, "}": -1}.get(plain[place], 0)
-        if not depth:
-            return place + 1
-    return len(plain)
-
-
 def _for_cpu(text: str, file: Path) -> str:
     """Without host functions, whose launches <<<…>>> no C++ compiler takes; headers of CUDA and C are there already."""
-    plain, kept, place = _DIRECTIVE.sub(lambda found: _spaces(found[0]), blanked(text)), list(text), 0
+    plain, kept, place = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), list(text), 0
     while (opening := plain.find("{", place)) >= 0:
         end = end_of_block(plain, opening)
         begin = max(plain.rfind(mark, 0, opening) for mark in ";}") + 1
@@ -236,14 +210,9 @@ def _for_cpu(text: str, file: Path) -> str:
             place = opening + 1
             continue
         if "(" in head and not re.search(r"__global__|__device__|\bconstexpr\b", head):
-            kept[begin:end] = _spaces(text[begin:end])
+            kept[begin:end] = spaces(text[begin:end])
         place = end
-    return INCLUDE.sub(lambda found: _included(found, file), with_dynamic_shared("".join(kept)))
-
-
-def with_dynamic_shared(text: str) -> str:
-    """With extern __shared__ T name[]; as a pointer to that memory."""
-    return _DYNAMIC_SHARED.sub(r"\1* \2 = static_cast<\1*>(cuda_on_cpu::dynamic_shared_memory());", text)
+    return INCLUDE.sub(lambda found: _included(found, file), with_dynamic_shared(with_device_variables("".join(kept))))
 
 
 def _included(found: re.Match[str], file: Path) -> str:

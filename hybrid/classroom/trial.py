@@ -48,6 +48,7 @@ class Task:
     seconds: float  # that it may take
     names: tuple[str, str, str]  # of A, B and C in the kernel
     file_name: str
+    scales: tuple[float, float] = (1, 0)  # alpha and beta in C = alpha·A·B + beta·C
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Outcome:
     why: str = ""  # its words
     wrong: tuple[int, ...] = ()
     first_wrong: tuple[float, float] | None = None  # what it is, and what is right
+    first_writer: tuple[int, ...] = ()  # the block's x and y and the thread's x and y that wrote it last
     nan: int = 0
     never: tuple[int, ...] = ()  # elements that no thread has written
     several: tuple[int, ...] = ()  # that more than one has
@@ -81,13 +83,14 @@ def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcom
     """`tell` is told where the matrices are, before the kernel runs."""
     n, l, m = task.sizes
     random = np.random.default_rng([task.seed, n, l, m])
-    most = min(_LARGEST[task.dtype], math.isqrt(_EXACT[task.dtype] // max(1, l)))
+    (alpha, beta), terms = task.scales, l + (task.scales != (1, 0))
+    most = min(_LARGEST[task.dtype], math.isqrt(_EXACT[task.dtype] // max(1, terms)))
     a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
     c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
     for operand in (a, b):
         operand.inner[:] = random.integers(1, most, operand.inner.shape, endpoint=True) / _FRACTION
-    c.inner[:] = np.nan
-    before = a.inner.copy(), b.inner.copy()
+    c.inner[:] = random.integers(1, _FRACTION, c.inner.shape, endpoint=True) if beta else np.nan
+    before = a.inner.copy(), b.inner.copy(), c.inner.copy()
     kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
     places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
@@ -110,14 +113,16 @@ def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcom
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
     outside += [
         (key, int(np.argmax(each.inner != was)))
-        for (key, each), was in zip(matrices.items(), before, strict=False)
+        for (key, each), was in zip(matrices.items(), before[:2], strict=False)
         if (each.inner != was).any()
     ]
-    right = before[0].astype(np.float64) @ before[1].astype(np.float64)
-    return _judged(kernel, c.inner, right, outside)
+    right = alpha * (before[0].astype(np.float64) @ before[1].astype(np.float64))
+    if beta:
+        right += beta * before[2]
+    return _judged(task, kernel, c.inner, right, outside)
 
 
-def _judged(kernel: EmulatedKernel, c: np.ndarray, right: np.ndarray, outside: list[tuple[str, int]]) -> Outcome:
+def _judged(task: Task, kernel: EmulatedKernel, c: np.ndarray, right: np.ndarray, outside: list[tuple[str, int]]) -> Outcome:
     wrong = np.flatnonzero(c != right).tolist()
     first = (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if wrong else None
     counts: dict[str, Any] = {}
@@ -129,8 +134,12 @@ def _judged(kernel: EmulatedKernel, c: np.ndarray, right: np.ndarray, outside: l
             "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
             "stores": float(writes.sum()),
         }
+        if wrong and (writer := int(kernel.loads.c_last_writer.flat[wrong[0]])):
+            block, thread = divmod(writer - 1, task.block[0] * task.block[1])
+            counts["first_writer"] = (*divmod(block, task.grid[0])[::-1], *divmod(thread, task.block[0])[::-1])
     digest = hashlib.sha256(c.tobytes()).hexdigest()
-    return Outcome("", "", tuple(wrong), first, int(np.isnan(c).sum()), outside=tuple(outside), digest=digest, **counts)
+    nan = int(np.isnan(c).sum())
+    return Outcome(wrong=tuple(wrong), first_wrong=first, nan=nan, outside=tuple(outside), digest=digest, **counts)
 
 
 def main() -> None:
@@ -139,7 +148,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the kernel prints is no result
     faulty: tuple[int, ...] = ()
     for task in json.load(sys.stdin):
-        given = Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names")}})
+        given = Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names", "scales")}})
         if faulty and faulty != given.sizes:
             return
         signal.setitimer(signal.ITIMER_REAL, given.seconds)  # its signal ends this process

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
+from hybrid.classroom.c_text import blanked, end_of_block
 from hybrid.classroom.launches import launches_in
-from hybrid.classroom.student_file import blanked, end_of_block
 from hybrid.emulation.build import HERE
 from hybrid.errors import UsageError
 

@@ -15,7 +15,8 @@ from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.classroom.examination import Examination, Trials
+    from hybrid.classroom.case import Examination
+    from hybrid.classroom.examination import Trials
     from hybrid.classroom.gpu_models import GpuModel
     from hybrid.classroom.on_gpu import OnGpu
     from hybrid.classroom.student_file import StudentFile
@@ -172,8 +173,8 @@ def _run(options: argparse.Namespace) -> int:
     trials = _trials(options.file, options)
     kernel, meaning = trials.kernel, trials.meaning
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
-    if meaning.square and len(set(shapes[0])) > 1:
-        raise UsageError(f"{kernel.name} has one size, so its matrices are square: --sizes takes three equal numbers")
+    if (possible := meaning.on(shapes[0])) != shapes[0]:
+        raise UsageError(f"{kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
     examination = trials.examined(shapes)
     gpu = _on_gpu(options.gpu, trials, examination) if options.gpu else None
     stream = sys.stderr if options.json == "-" else sys.stdout
@@ -215,12 +216,13 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
 def _trials(path: str, options: argparse.Namespace) -> Trials:
     """Of this file's kernel, as the options say. UsageError where something cannot be told."""
     from hybrid.classroom.examination import Trials, chosen
-    from hybrid.classroom.meaning import launch_of, meaning_of
+    from hybrid.classroom.launch import launch_of
+    from hybrid.classroom.meaning import meaning_of
     from hybrid.classroom.student_file import read
 
     file, kernel, instance = chosen(read(path), options.kernel)
     meaning = meaning_of(file, kernel, dict(options.let))
-    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+    launch = launch_of(file, kernel, {name: getattr(options, name) for name in ("grid", "block", "shared")})
     seed = options.seed if options.seed is not None else secrets.randbits(32)
     return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)
 

@@ -38,6 +38,11 @@
 #define __shared__ static  // one block runs at a time; before each the runtime fills all of .bss with NaN
 #endif
 
+// Not among the __shared__ arrays, which begin anew with each block.
+#define __constant__ __attribute__((section("cuda_variables")))
+#define __device_variable__ __attribute__((section("cuda_variables")))  // of __device__ variables, which are no functions
+#define __managed__ __attribute__((section("cuda_variables")))
+
 // File and line of a call in the kernel: for messages, and to tell barriers apart.
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 // For functions of the runtime whose accesses sanitizers must not attribute to a thread.

@@ -95,7 +95,7 @@ def run(
     """
     told = [program.parent / f"findings.{rank}" for rank in range(ranks.number if ranks else 1)]
     for each in told:
-        each.touch()
+        each.write_text("", encoding="utf-8")
     environment = {**os.environ, "HYBRID_LAB_FINDINGS": str(program.parent / "findings"), "HYBRID_LAB_SECONDS": str(seconds)}
     if ranks:
         environment["HYBRID_LAB_RANK"] = ranks.variable

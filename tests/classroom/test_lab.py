@@ -26,9 +26,13 @@ STALL = "60"  # seconds that only an endless kernel takes, also beside other tes
 _A = "Ms[y][x] = row < Width && k + x < Width ? M[row * Width + k + x] : 0;"
 _STORE = "if (row < Width && column < Width) P[row * Width + column] = sum;"
 # Errors put into the tiled kernel: what is replaced, at which of its places, by what; and what the lab says.
+_RACE = (
+    r"data race: line 1[12] writes and line 14 reads [MN]s\[\d+\]\[\d+\], .*: thread \(\d+, \d+\) in line \d+ and then thread "
+    r"\(\d+, \d+\) in line \d+, block \(\d, \d\)"
+)
 MUTANTS = {
-    "no first barrier": ("__syncthreads();", 0, "", "data race: line 1[12] writes and line 14 reads [MN]s,"),
-    "no second barrier": ("__syncthreads();", 1, "", "data race: line 1[12] writes and line 14 reads [MN]s,"),
+    "no first barrier": ("__syncthreads();", 0, "", _RACE),
+    "no second barrier": ("__syncthreads();", 1, "", _RACE),
     "a barrier in a branch": (
         "__syncthreads();",
         0,
@@ -36,7 +40,12 @@ MUTANTS = {
         "tiled.cu:15, but thread .* waits in tiled.cu:13",
     ),
     "threads that leave early": (_A, 0, f"if (row >= Width || column >= Width) return; {_A}", "barrier"),
-    "no test at the edges": (_A, 0, "Ms[y][x] = M[row * Width + k + x];", "out of bounds: line 11 reads M.*, and M is 37×37"),
+    "no test at the edges": (
+        _A,
+        0,
+        "Ms[y][x] = M[row * Width + k + x];",
+        r"out of bounds: line 11 reads M\[37\]\[\d+\], and M is 37×37 \(block \(\d, \d\), thread \(\d+, \d+\)\)",
+    ),
     "a store without a test": (_STORE, 0, "P[row * Width + column] = sum;", "out of bounds: line 17 writes P"),
     "rows and columns exchanged": (
         _STORE,
@@ -45,8 +54,18 @@ MUTANTS = {
         "elements are wrong",
     ),
     "every second tile": ("k += TILE_WIDTH", 0, "k += 2 * TILE_WIDTH", "elements are wrong"),
-    "a tile that is too small": ("Ms[y][x] = row", 0, "Ms[y][x + 1] = row", "line 11: index 16 out of bounds"),
-    "a sum that is never begun": ("float sum = 0;", 0, "float sum = Ms[y][x];", "NaN, and its factors have none"),
+    "a tile that is too small": (
+        "Ms[y][x] = row",
+        0,
+        "Ms[y][x + 1] = row",
+        r"out of bounds: line 11 uses Ms\[y\]\[x \+ 1\] with x \+ 1 = 16: 0 to 15 are there",
+    ),
+    "a sum that is never begun": (
+        "float sum = 0;",
+        0,
+        "float sum = Ms[y][x];",
+        r"uninitialised: line 9 reads Ms\[0\]\[0\] in shared memory, which its block has not written",
+    ),
     "no store": (_STORE, 0, "", "elements never written"),
 }
 
@@ -68,7 +87,7 @@ def mutant(folder, name):
     return path
 
 
-@pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "host_code"], RIGHT))
+@pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "struct_with_members", "result_first"], RIGHT))
 def test_a_right_kernel_is_right(capsys, name):
     code, out = ran(HERE / "right" / f"{name}.cu", capsys)
     assert code == 0, out
