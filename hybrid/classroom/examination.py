@@ -22,6 +22,7 @@ from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.sanitizers import stray_access_in
 from hybrid.classroom.student_file import StudentFile, StudentKernel
 from hybrid.classroom.trial import Outcome, Task
+from hybrid.classroom.unsupported import refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
@@ -180,7 +181,7 @@ def _cause(ended: Ended) -> str:
 
 def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, str]:
     """The kernel of this name, or the only one, and the instance that is launched; numbers among a template's arguments are
-    constants of the file."""
+    constants of the file. UsageError where the file has what is not supported."""
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
     if not names:
         raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void")
@@ -195,6 +196,8 @@ def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, 
         raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}")
     if len(arguments) != len(kernel.template):
         raise UsageError(f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them")
+    refuse_unsupported(file.compiled, file.path.name)
+    refuse_without_host(file, kernel)
     values = dict(zip(kernel.template, arguments, strict=True))
     constants = {key: int(value) for key, value in values.items() if value.isdecimal()}
     return replace(file, constants={**file.constants, **constants}), kernel.instance(arguments), wanted or kernel.name

@@ -379,3 +379,5 @@ __attribute__((noinline, no_sanitize_thread)) T atomicCAS(T* to, cuda_on_cpu::Th
 static inline void __threadfence() { cuda_on_cpu::fence(); }
 static inline void __threadfence_block() {}
 static inline void __threadfence_system() { cuda_on_cpu::fence(); }
+
+#include "intrinsics.h"
