@@ -344,7 +344,10 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 #ifdef WHOLE_PROGRAM
 #define ATOMIC_ACCESS(to) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0))
 #else
-#define ATOMIC_ACCESS(to)
+extern "C" void count_atomic(void* to, int bytes, void* instruction)
+    __attribute__((weak));  // of requests.cpp, where that is linked
+#define ATOMIC_ACCESS(to) \
+    if (count_atomic) count_atomic(to, sizeof(*to), __builtin_return_address(0))
 #endif
 #define ATOMIC(name, result)                                                                   \
     template <typename T>                                                                      \

@@ -138,6 +138,35 @@ def test_lines_are_told_how_they_use_memory(tmp_path, capsys):
     assert "line 12 stores to shared memory: no bank conflicts, for a warp's request" in out
 
 
+@pytest.mark.needs("addr2line")
+def test_vectors_are_one_request_and_atomic_updates_are_counted(tmp_path, capsys):
+    """32 lanes store 512 bytes in 16 sectors. The 8 threads of a row add to its first element, one after the other."""
+    path = tmp_path / "four.cu"
+    path.write_text(
+        "// lab: grid(1, n / 4) block(8, 4)\n"
+        "__global__ void four(float* A, float* B, float* C, int n, int l, int m)\n"
+        "{\n"
+        "    int i = blockIdx.y * 4 + threadIdx.y, j = threadIdx.x * 4;\n"
+        "    float4 sum = make_float4(0, 0, 0, 0);\n"
+        "    for (int k = 0; k < l; ++k) {\n"
+        "        float4 b = *reinterpret_cast<float4*>(B + k * m + j);\n"
+        "        sum.x += A[i * l + k] * b.x, sum.y += A[i * l + k] * b.y;\n"
+        "        sum.z += A[i * l + k] * b.z, sum.w += A[i * l + k] * b.w;\n"
+        "    }\n"
+        "    reinterpret_cast<float4*>(C + i * m)[threadIdx.x] = sum;\n"
+        "    __syncthreads();\n"
+        "    atomicAdd(C + i * m, 0.0f);\n"
+        "}\n"
+    )
+    code, out = ran(path, capsys, "--sizes", "8", "4", "32")
+    assert code == 0, out
+    assert "line 7 loads from B: 4 sectors of 32 bytes for a warp's request: broadcast, 4 lanes want the same" in out
+    assert "line 11 stores to C: 16 sectors of 32 bytes for a warp's request: coalesced" in out
+    assert (
+        "line 13 updates C atomically: 4 sectors of 32 bytes for a warp's request: 8 lanes at the same element, one after" in out
+    )
+
+
 def test_branches_at_which_lanes_part_are_counted(tmp_path, capsys):
     """A warp has 2 rows of 16 threads. C's 33rd row parts 3 of 51 warps, and its 33rd column 17."""
     path = tmp_path / "branch.cu"
