@@ -51,7 +51,7 @@ class Trials:
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """EmulationError if it does not compile."""
-        tasks = [self._task(self.meaning.on(sizes)) for sizes in shapes]
+        tasks = [self.task(sizes) for sizes in shapes]
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             source = self._source(folder)
             with ThreadPoolExecutor(1 + len(_CHECKS)) as compiling:
@@ -67,7 +67,7 @@ class Trials:
         """A launch on this shape, and all of its accesses in their order. EmulationError if it does not compile or is stopped."""
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             libraries = {"trace": _built(self._source(folder), "trace")}
-            task = self._task(sizes)
+            task = self.task(sizes)
             ((ended, found),) = self._launched(libraries, [task], "trace", ORDERS[:1])
         outcomes = [Outcome(**_tuples(each)) for each in found]
         if not outcomes or outcomes[0].stopped:
@@ -81,7 +81,9 @@ class Trials:
         source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
         return source
 
-    def _task(self, sizes: Sizes) -> Task:
+    def task(self, sizes: Sizes) -> Task:
+        """A launch on this shape, or on the nearest that the kernel can take."""
+        sizes = self.meaning.on(sizes)
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
         return Task(
@@ -179,7 +181,7 @@ def _cause(ended: Ended) -> str:
     return lines[-1].strip() if lines else f"exit code {ended.status}"
 
 
-def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, str]:
+def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:
     """The kernel of this name, or the only one, and the instance that is launched; numbers among a template's arguments are
     constants of the file. UsageError where the file has what is not supported."""
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
@@ -196,7 +198,8 @@ def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, 
         raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}")
     if len(arguments) != len(kernel.template):
         raise UsageError(f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them")
-    refuse_unsupported(file.compiled, file.path.name)
+    if for_cpu:
+        refuse_unsupported(file.compiled, file.path.name)
     refuse_without_host(file, kernel)
     values = dict(zip(kernel.template, arguments, strict=True))
     constants = {key: int(value) for key, value in values.items() if value.isdecimal()}

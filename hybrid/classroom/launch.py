@@ -59,7 +59,7 @@ def launch_of(file: StudentFile, kernel: StudentKernel, flags: Mapping[str, str]
     grid, block = (_two(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
     if said["block"] and not said["grid"]:
         grid = _covering(kernel, block)
-    if "dynamic_shared_memory" in file.compiled and not said["shared"]:
+    if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
         raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
     return Launch(grid, block, said["shared"] or "0", where, is_guess=not is_told)
 

@@ -35,6 +35,19 @@ _ALIAS = re.compile(
 )
 _HEADER = re.compile(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>")
 _MOST_BYTES = 1 << 20
+_OF_DEVICE = frozenset({"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"})  # as NVRTC has them
+# Lines outside of functions: with types of host code, and declarations of its functions.
+_OF_HOST = re.compile(
+    r"^[^\n{}#]*\b(?:std\b|cuda(?:Error|Event|Stream)_t|cudaDeviceProp|FILE)[^\n{}#]*;[ \t]*$"
+    r"|^(?!.*\b__(?:device|global)__)[ \t]*\w[\w:<>,&* \t]*\([^{};()=\n]*\);[ \t]*$",
+    re.MULTILINE,
+)
+_FOR_NVRTC = {  # in place of headers of C
+    r"c?stdint(?:\.h)?": (
+        "typedef int int32_t; typedef unsigned uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
+    ),
+    r"c?assert(?:\.h)?": "#ifndef assert\n#define assert(...) ((__VA_ARGS__) ? (void)0 : __trap())\n#endif\n",
+}
 # Of the C++ library: headers that host code may need, whose declarations stay.
 _STANDARD = frozenset({
     "algorithm", "array", "assert.h",
@@ -102,11 +115,12 @@ class StudentKernel:
 
 @dataclass(frozen=True)
 class StudentFile:
-    """`compiled`: the text with the same lines, but without what only a host compiler of CUDA takes."""
+    """`compiled`: the text with the same lines, but without what only a host compiler of CUDA takes; `for_gpu`: for NVRTC."""
 
     path: Path
     text: str
     compiled: str
+    for_gpu: str
     kernels: tuple[StudentKernel, ...]
     constants: dict[str, int] = field(default_factory=dict)
     structs: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the types of the fields
@@ -135,6 +149,7 @@ def parsed(file: Path, text: str) -> StudentFile:
         path=file,
         text=text,
         compiled=_for_cpu(text, file),
+        for_gpu=_for_gpu(text, file),
         kernels=kernels_of(text),
         constants=constants,
         structs=structs,
@@ -198,7 +213,28 @@ def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
 
 
 def _for_cpu(text: str, file: Path) -> str:
-    """Without host functions, whose launches <<<…>>> no C++ compiler takes; headers of CUDA and C are there already."""
+    """Headers of CUDA and C are there already."""
+    kept = with_dynamic_shared(with_device_variables(_without_host(text)))
+    return INCLUDE.sub(lambda found: _included(found, file), kept)
+
+
+def _for_gpu(text: str, file: Path) -> str:
+    """CUDA's own headers stay. NVRTC has none of C, but what they declare for kernels."""
+
+    def included(found: re.Match[str]) -> str:
+        return found[0] if found[2][1:-1] in _OF_DEVICE else _included(found, file)
+
+    headers = "".join(instead for header, instead in _FOR_NVRTC.items() if re.search(rf"#[ \t]*include[ \t]*<{header}>", text))
+    kept = _without_host(text)
+    plain = blanked(kept)
+    for line in _OF_HOST.finditer(plain):
+        if plain.count("{", 0, line.start()) == plain.count("}", 0, line.start()):
+            kept = kept[: line.start()] + spaces(line[0]) + kept[line.end() :]
+    return f'{headers}#line 1 "{file.name}"\n{INCLUDE.sub(included, kept)}'
+
+
+def _without_host(text: str) -> str:
+    """Without host functions, whose launches <<<…>>> no C++ compiler takes. Every line stays where it is."""
     plain, kept, place = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), list(text), 0
     while (opening := plain.find("{", place)) >= 0:
         end = end_of_block(plain, opening)
@@ -212,7 +248,7 @@ def _for_cpu(text: str, file: Path) -> str:
         if "(" in head and not re.search(r"__global__|__device__|\bconstexpr\b", head):
             kept[begin:end] = spaces(text[begin:end])
         place = end
-    return INCLUDE.sub(lambda found: _included(found, file), with_dynamic_shared(with_device_variables("".join(kept))))
+    return "".join(kept)
 
 
 def _included(found: re.Match[str], file: Path) -> str:

@@ -79,18 +79,29 @@ class Outcome:
         return not (self.stopped or self.wrong or self.outside)
 
 
-def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcome:
-    """`tell` is told where the matrices are, before the kernel runs."""
+def operands(task: Task) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A, B, C before the launch, and C after it, in float64. C begins as NaN, unless it is added to. All sums are exact."""
     n, l, m = task.sizes
     random = np.random.default_rng([task.seed, n, l, m])
     (alpha, beta), terms = task.scales, l + (task.scales != (1, 0))
     most = min(_LARGEST[task.dtype], math.isqrt(_EXACT[task.dtype] // max(1, terms)))
+    a, b = ((random.integers(1, most, shape, endpoint=True) / _FRACTION).astype(task.dtype) for shape in ((n, l), (l, m)))
+    c = np.full((n, m), np.nan, task.dtype)
+    right = alpha * (a.astype(np.float64) @ b.astype(np.float64))
+    if beta:
+        c[:] = random.integers(1, _FRACTION, c.shape, endpoint=True)
+        right += beta * c
+    return a, b, c, right
+
+
+def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcome:
+    """`tell` is told where the matrices are, before the kernel runs."""
+    n, l, m = task.sizes
+    *values, right = operands(task)
     a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
     c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
-    for operand in (a, b):
-        operand.inner[:] = random.integers(1, most, operand.inner.shape, endpoint=True) / _FRACTION
-    c.inner[:] = random.integers(1, _FRACTION, c.inner.shape, endpoint=True) if beta else np.nan
-    before = a.inner.copy(), b.inner.copy(), c.inner.copy()
+    for matrix, value in zip((a, b, c), values, strict=True):
+        matrix.inner[:] = value
     kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
     places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
@@ -113,12 +124,9 @@ def carried_out(task: Task, tell: Callable[[Mapping[str, Any]], None]) -> Outcom
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
     outside += [
         (key, int(np.argmax(each.inner != was)))
-        for (key, each), was in zip(matrices.items(), before[:2], strict=False)
+        for (key, each), was in zip(matrices.items(), values[:2], strict=False)
         if (each.inner != was).any()
     ]
-    right = alpha * (before[0].astype(np.float64) @ before[1].astype(np.float64))
-    if beta:
-        right += beta * before[2]
     return _judged(task, kernel, c.inner, right, outside)
 
 

@@ -103,12 +103,18 @@ def _arguments(file: StudentFile, kernel: StudentKernel, meaning: Meaning) -> tu
 def _filled(file: StudentFile, parameter: Parameter, of: str, element: str) -> list[str]:
     lines = [f"{parameter.type} lab_struct_{of};"]
     for name, kind in file.structs[parameter.type].items():
-        if kind.endswith("*"):
+        what = field_of(parameter, name, kind)
+        if what == "elements":
             lines.append(f"lab_struct_{of}.{name} = const_cast<{element}*>(lab_{of}.data);")
-        elif name.lower() in _FIELDS:
-            lines.append(f"lab_struct_{of}.{name} = static_cast<{kind}>(lab_{of}.lab_{_FIELDS[name.lower()]});")
         else:
-            raise UsageError(
-                f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known"
-            )
+            lines.append(f"lab_struct_{of}.{name} = static_cast<{kind}>(lab_{of}.lab_{what});")
     return lines
+
+
+def field_of(parameter: Parameter, name: str, kind: str) -> str:
+    """What a field of a struct stands for: elements, rows or columns. UsageError where that cannot be told."""
+    if kind.endswith("*"):
+        return "elements"
+    if name.lower() in _FIELDS:
+        return _FIELDS[name.lower()]
+    raise UsageError(f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known")

@@ -26,8 +26,8 @@ class _Site(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Site:
-    """Loads, stores or atomic updates of a line, by all warps. `sectors`: of 32 bytes that were moved; `bytes`: wanted of them, and
-    their `addresses`, each once a request. `steps`: in which the banks of shared memory served all requests; `least_steps`:
+    """Loads, stores or atomic updates of a line, by all warps. `sectors`: of 32 bytes that were moved; `bytes`: wanted of them;
+    `addresses`: each once a request. `steps`: in which the banks of shared memory served all requests; `least_steps`:
     without conflicts."""
 
     line: int
