@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.resources import Resources, resources_in
 
 # Since here a thread has up to 255 registers and addresses of 64 bits, so that GPUs of other capabilities need about as many.
@@ -31,7 +32,7 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
     """By this instance of the kernel on GPUs of this compute capability, times ten."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        return Taken(None, "not known without nvcc")
+        return _by_nvrtc(file, kernel, instance, capability)
     architecture = _nearest(nvcc, capability)
     if architecture != capability and capability < _COMPARABLE_FROM:
         return Taken(None, f"not known: this nvcc compiles for no GPU older than sm_{architecture}")
@@ -49,6 +50,23 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
         return Taken(None, f"not known: nvcc does not compile it for sm_{architecture}")
     closest = "" if architecture == capability else ", the nearest that it compiles for"
     return Taken(found[0], f"by nvcc for sm_{architecture}{closest}")
+
+
+def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capability: int) -> Taken:
+    """By the compiler that comes with CuPy's extra cuda12 or cuda13."""
+    from hybrid.devices.own_kernel import assembler_log
+
+    if capability < _COMPARABLE_FROM:
+        return Taken(None, "not known: NVRTC compiles for no GPU as old as this")
+    try:
+        log, architecture = assembler_log(file.for_gpu, instance, capability)
+    except DeviceUnavailable as why:
+        return Taken(None, "not known without nvcc or NVRTC" if "cannot be loaded" in str(why) else f"not known: {why}")
+    found = _of_instance(log, kernel.name, instance)
+    if len(found) != 1:
+        return Taken(None, f"not known: NVRTC says nothing of {instance}")
+    closest = "" if architecture == capability else ", the nearest that it compiles for"
+    return Taken(found[0], f"by NVRTC for sm_{architecture}{closest}")
 
 
 def _nearest(nvcc: str, capability: int) -> int:

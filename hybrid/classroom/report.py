@@ -19,6 +19,7 @@ from hybrid.core.text import counted
 # Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
 _CAUSES = ("^data race", "^out of bounds|^illegal address", "^uninitialised|has no value yet")
 _MOST = 4  # findings of a shape that are shown
+_MOST_PRINTED = 8  # lines
 _NO_VALUE = -1e37  # and below: bytes of 0xFE, with which variables begin; no right sum is there
 
 
@@ -77,6 +78,12 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
         shown.map = True
         yield from (f"    {line}" for line in drawn((n, m), case.wrong, case.never, case.uncertain))
     yield from (f"  note: {note}" for note in case.notes)
+    if case.printed and not shown.printed:
+        shown.printed = True
+        yield "  the kernel prints:"
+        yield from (f"      {line}" for line in case.printed[:_MOST_PRINTED])
+        if len(case.printed) > _MOST_PRINTED:
+            yield f"      and {counted(len(case.printed) - _MOST_PRINTED, 'line')} more; --json FILE keeps all"
     if case.is_right:
         divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
         yield f"  {traffic(case, names)}"
@@ -90,6 +97,7 @@ class _Shown:
     kinds: set[str] = field(default_factory=set)  # of findings
     lines: set[int] = field(default_factory=set)
     map: bool = False
+    printed: bool = False
 
 
 def _in_short(finding: str) -> str:
@@ -178,6 +186,8 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
             "block": list(case.block),
             "right": case.is_right,
             "findings": findings(case, c),
+            "notes": list(case.notes),
+            "printed": list(case.printed),
             "wrong": len(case.wrong),
             "requests": [asdict(site) for site in case.sites],
             "branches": [asdict(branch) for branch in case.branches],

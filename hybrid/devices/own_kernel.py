@@ -11,9 +11,10 @@ import numpy as np
 
 from hybrid.devices.kernel_cache import trust_own_cache_only
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, resources
-from hybrid.errors import DeviceUnavailable
+from hybrid.errors import DeviceUnavailable, one_line
 
 _OPTIONS = ("-std=c++17",)
+_ARCHITECTURES = frozenset({35, 50, 60, 70, 75, 80, 86, 89, 90, 100, 120})  # of which each NVRTC knows some
 
 
 class OwnKernel:
@@ -84,3 +85,28 @@ def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
 def _first_error(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if re.search(r"\berror\b", line)]
     return lines[0] if lines else " ".join(log.split())[:200]
+
+
+def assembler_log(text: str, instance: str, capability: int) -> tuple[str, int]:
+    """What NVRTC's assembler says of an instance, and the compute capability, times ten, that it was compiled for: the nearest
+    that it knows. No GPU is needed. DeviceUnavailable where there is no NVRTC, or it does not compile."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise DeviceUnavailable(f"NVRTC cannot be loaded ({one_line(error)})") from None
+    log = ""
+    for architecture in sorted(_ARCHITECTURES | {capability}, key=lambda each: (abs(each - capability), each)):
+        program = nvrtc.createProgram(text, "", (), ())
+        try:
+            nvrtc.addNameExpression(program, instance)
+            nvrtc.compileProgram(program, (*_OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v"))
+            return nvrtc.getProgramLog(program), architecture
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            if "INVALID_OPTION" not in str(error):
+                break
+        finally:
+            nvrtc.destroyProgram(program)
+    raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(log)}")

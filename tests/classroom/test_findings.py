@@ -119,6 +119,17 @@ def test_all_findings_are_in_the_json_line(tmp_path, capsys):
         assert sum(text.startswith("data race") for text in case["findings"]) >= 2
 
 
+def test_what_a_kernel_prints_is_shown(tmp_path, capsys):
+    text = "#include <stdio.h>\n" + ELEMENT
+    store = "C[row * m + column] = sum;"
+    code, out = ran(
+        tmp_path, capsys, text, "--sizes", "4", "4", "4", replaced=[(store, f'{store}\n    printf("%d %d\\n", row, column);')]
+    )
+    assert code == 0
+    assert "  the kernel prints:\n      0 0\n      0 1\n" in out
+    assert "\n      and 8 lines more; --json FILE keeps all\n" in out
+
+
 def test_a_column_of_wrong_elements_is_drawn_as_a_line(tmp_path, capsys):
     _, out = ran(tmp_path, capsys, ELEMENT, "--sizes", "37", "5", "1", replaced=[("= sum;", "= row == 2 ? 0 : sum;")])
     assert "\n    ..x..................................\n" in out

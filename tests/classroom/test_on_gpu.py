@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -120,8 +122,75 @@ def test_shared_memory_is_counted_without_nvcc_as_well(tmp_path, capsys, monkeyp
 
     with_all = shutil.which
     monkeypatch.setattr(registers.shutil, "which", lambda name: None if name == "nvcc" else with_all(name))
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
     assert lab.work(lab.parse(["run", str(TILED), "--sizes", "16", "16", "16", "--gpu", "K40c"])) == 0
-    assert "registers (not known without nvcc), 2048 bytes of shared memory" in capsys.readouterr().out
+    assert "registers (not known without nvcc or NVRTC), 2048 bytes of shared memory" in capsys.readouterr().out
+
+
+NVRTC_LOG = """ptxas info    : Compiling entry function '_Z15MatrixMulKernelPfS_S_i' for 'sm_75'
+ptxas info    : Function properties for _Z15MatrixMulKernelPfS_S_i
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 38 registers, used 1 barriers, 2048 bytes smem
+"""
+
+
+class _Nvrtc:
+    """Knows sm_75 and newer, and compiles what has no error."""
+
+    class NVRTCError(Exception):
+        pass
+
+    def getVersion(self):
+        return 13, 0
+
+    def createProgram(self, text, name, headers, names):
+        return text
+
+    def addNameExpression(self, program, expression):
+        assert expression == "MatrixMulKernel"
+
+    def compileProgram(self, program, options):
+        self.architecture = int(next(option for option in options if "sm_" in option).partition("sm_")[2])
+        if self.architecture < 75:
+            raise self.NVRTCError("NVRTC_ERROR_INVALID_OPTION (5)")
+        if "undeclared" in program:
+            raise self.NVRTCError("NVRTC_ERROR_COMPILATION (6)")
+
+    def getProgramLog(self, program):
+        return 'tiled.cu(9): error: identifier "undeclared" is undefined\n' if "undeclared" in program else NVRTC_LOG
+
+    def destroyProgram(self, program):
+        pass
+
+
+def test_registers_by_nvrtc_where_there_is_no_nvcc(tmp_path, monkeypatch):
+    from hybrid.classroom import registers
+
+    monkeypatch.setattr(registers.shutil, "which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "cupy_backends", types.ModuleType("cupy_backends"))
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda", types.ModuleType("cuda"))
+    libraries = types.ModuleType("libs")
+    libraries.nvrtc = _Nvrtc()
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", libraries)
+    chose = chosen(read(TILED), "")
+    assert taken(*chose, 75).how == "by NVRTC for sm_75"
+    older = taken(*chose, 35)
+    assert (older.of.registers, older.of.shared, older.how) == (38, 2048, "by NVRTC for sm_75, the nearest that it compiles for")
+    path = tmp_path / "tiled.cu"
+    path.write_text(TILED.read_text().replace("float sum = 0", "float sum = undeclared"))
+    assert taken(*chosen(read(path), ""), 90).how.startswith("not known: NVRTC does not compile it: tiled.cu(9): error")
+
+
+@pytest.mark.gpu
+def test_nvrtc_and_the_driver_tell_the_same_registers(real_gpus, monkeypatch):
+    from hybrid.classroom import registers
+    from hybrid.devices.own_kernel import OwnKernel
+
+    monkeypatch.setattr(registers.shutil, "which", lambda name: None)
+    file, kernel, instance = chosen(read(TILED), "")
+    found = taken(file, kernel, instance, real_gpus[0].capability)
+    assert found.of is not None, found
+    assert (found.of.registers, found.of.shared) == OwnKernel(file.for_gpu, instance).resources[:2]
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiles with nvcc")
