@@ -30,7 +30,7 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield f"  {meaning.told(kernel)}"
     yield f"  {launch}"
     yield f"  {launch.why}"
-    if launch.is_guess and not any(case.is_right for case in examination.cases):
+    if launch.is_guess and not any(case.is_right or _is_explained(case) for case in examination.cases):
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
@@ -46,6 +46,11 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
         yield from gpu.told()
     yield ""
     yield verdict(examination)
+
+
+def _is_explained(case: Case) -> bool:
+    """By what is wrong with any launch."""
+    return any(re.match("data race|divergent barrier|uninitialised", fault) for fault in case.faults)
 
 
 def verdict(examination: Examination) -> str:

@@ -28,8 +28,8 @@ _MOST_ON_GPU = 8192
 
 _MORE = """\
 The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float or double. It takes three pointers, or three structs with width,
-height and elements, in the order A, B, C, and sizes by any usual name: Width alone for square matrices, n l m, m n k as BLAS has
-them, wA, numBRows and the like.
+height and elements, called A, B, C or M, N, P, else in the order A, B with C the one that is written; and sizes by any usual name:
+Width alone for square matrices, n l m, m n k as BLAS has them, wA, numBRows and the like; and BLAS's alpha and beta.
 
 A file with main() and launches is run as a whole program on the CPU runtime, with the arguments after --, if none of the options
 about a kernel is given. After its output come what is wrong with its kernels and with its use of memory, each with its line, and
@@ -37,6 +37,9 @@ the first CUDA call that failed. With --kernel NAME its host code is left out, a
 
 A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
 with x before y as in dim3, and the file's own constants. Otherwise that is guessed, and said.
+
+With --device cuda the kernel is compiled by NVRTC and launched on this machine's GPU: C is compared, and its launches are timed.
+What only the emulated GPU shows, races and accesses out of bounds, is not looked for then.
 
 examples:
   python -m hybrid.lab run mine.cu
