@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybrid.classroom.c_map import kinds, reduced
+from hybrid.classroom.case import Case, Examination
 from hybrid.classroom.counters import divergence, traffic, use_of_memory
-from hybrid.classroom.examination import Case, Examination
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.report import findings, heading, lines_named, verdict
 from hybrid.classroom.student_file import StudentFile

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.case import Case, Examination
 from hybrid.classroom.gpu_models import GpuModel
 from hybrid.classroom.occupancy import Occupancy, occupancy
 from hybrid.classroom.registers import Taken

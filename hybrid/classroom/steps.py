@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hybrid.classroom.arithmetic import evaluated
-from hybrid.classroom.examination import Case, Trials
+from hybrid.classroom.case import Case
+from hybrid.classroom.examination import Trials
 from hybrid.emulation.trace import Access
 from hybrid.errors import UsageError
 
