@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hybrid.classroom.case import Case
 from hybrid.classroom.gpu_models import WARP
+from hybrid.core.problem import Problem
 from hybrid.core.text import counted
 from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
@@ -32,6 +33,12 @@ def traffic(case: Case, names: Names) -> str:
     stores = outcome.stores / (n * m)
     each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
     return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
+
+
+def intensity(case: Case, dtype: str) -> float | None:
+    """Operations for each byte of global memory that is moved, in whole sectors."""
+    moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
+    return Problem(*case.sizes, dtype).operations / moved if moved else None
 
 
 def divergence(case: Case) -> Iterator[Counter]:

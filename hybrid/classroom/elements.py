@@ -32,8 +32,8 @@ def operands(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A, B and C before the launch, and in float64 the right C after it; the same for the same seed.
 
-    `scales`: alpha and beta in C = alpha·A·B + beta·C. C begins as NaN, unless it is added to. All sums are exact in this type, in
-    whatever order they are summed.
+    `scales`: alpha and beta in C = alpha·A·B + beta·C. C begins as NaN, unless it is added to. All sums are exact in this type,
+    in whatever order they are summed.
     """
     n, l, m = sizes
     random = np.random.default_rng([seed, n, l, m])

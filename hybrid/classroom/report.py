@@ -10,7 +10,7 @@ from typing import Any
 
 from hybrid.classroom.c_map import drawn
 from hybrid.classroom.case import Case, Examination
-from hybrid.classroom.counters import Names, divergence, traffic, use_of_memory
+from hybrid.classroom.counters import Names, divergence, intensity, traffic, use_of_memory
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.trial import Outcome
@@ -41,6 +41,8 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
         if case is examination.cases[0]:  # the other's rows begin anywhere in a sector, and its edges leave lanes without work
             counters = [use_of_memory(site, meaning.names(kernel)) for site in case.sites]
             yield from (f"    line {counter.line} {counter.text}" for counter in counters)
+            if operations := intensity(case, meaning.dtype):
+                yield f"  arithmetic: {operations:.3g} operations for each byte of global memory that is moved"
     if gpu is not None:
         yield ""
         yield from gpu.told()

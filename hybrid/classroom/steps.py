@@ -81,7 +81,8 @@ def with_tile(text: str, tile: int) -> str:
     """A file's text with another tile width. UsageError unless one constant of the file is called a tile's or a block's."""
     changed, count = _TILE.subn(rf"\g<1>{tile}", text)
     if count != 1:
-        raise UsageError(f"--tile changes the constant that is called TILE or BLOCK: the file has {count} of them")
+        has = f"{count} such constants, and which is meant cannot be told" if count else "none"
+        raise UsageError(f"--tile changes the constant of the file that is called TILE… or BLOCK…: it has {has}")
     return changed
 
 

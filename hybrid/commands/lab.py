@@ -28,8 +28,8 @@ _MOST_ON_GPU = 8192
 
 _MORE = """\
 The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float or double. It takes three pointers, or three structs with width,
-height and elements, called A, B, C or M, N, P, else in the order A, B with C the one that is written; and sizes by any usual
-name: Width alone for square matrices, n l m, m n k as BLAS has them, wA, numBRows and the like; and BLAS's alpha and beta.
+height and elements, called A, B, C or M, N, P, else A before B, and C is what is written; and sizes by any usual name:
+Width alone for square matrices, n l m, m n k as BLAS has them, wA, numBRows and the like; and BLAS's alpha and beta.
 
 A file with main() and launches is run as a whole program on the CPU runtime, with the arguments after --, if none of the options
 about a kernel is given. After its output come what is wrong with its kernels and with its use of memory, each with its line, and
