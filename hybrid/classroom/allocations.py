@@ -5,15 +5,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from hybrid.classroom.student_file import blanked
+from hybrid.classroom.c_text import blanked
 from hybrid.core.text import counted
 
 _CALL = re.compile(r"\bcudaMalloc(?:Managed)?\s*\(\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)*?\(?\s*&?\s*([\w.\->\[\]]+)\s*\)?\s*[,)]")
 _ITEM = re.compile(r"sizeof\s*\(?\s*(\w+)")
 _BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}
 _USUAL = 4  # bytes of an element
+
+
+class Arrays(Protocol):
+    """Device arrays, by the number that the runtime gave each."""
+
+    def name(self, number: int) -> str: ...
+
+    def element(self, number: int, offset: int, item: int) -> str:
+        """The element at so many bytes from the first. `item`: the bytes of one; 0 where that is to be told by its cudaMalloc."""
+        ...
+
+    def size(self, number: int, item: int) -> str:
+        """A sentence."""
+        ...
+
+    def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
+        """Names of these, by the line that allocates them."""
+        ...
 
 
 class Allocations:
@@ -55,8 +73,8 @@ class Allocations:
     def size(self, number: int, item: int) -> str:
         event = self._of.get(number)
         if event is None:
-            return "fewer"
-        return f"{counted(event['bytes'] // item, 'element')} (allocated in line {event['line']})"
+            return "it has fewer elements"
+        return f"it has {counted(event['bytes'] // item, 'element')} (allocated in line {event['line']})"
 
     def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
         """Names of these, by the line that allocates them."""

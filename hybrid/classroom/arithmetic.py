@@ -40,3 +40,11 @@ def evaluated(text: str, names: Mapping[str, int]) -> int:
         return value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, ZeroDivisionError):
         raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}") from None
+
+
+def evaluated_or_0(text: str, names: Mapping[str, int]) -> int:
+    """0 where it cannot be told."""
+    try:
+        return evaluated(text, names)
+    except UsageError:
+        return 0

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hybrid.classroom.examination import Case
+from hybrid.classroom.case import Case
 from hybrid.classroom.gpu_models import WARP
+from hybrid.core.problem import Problem
 from hybrid.core.text import counted
 from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
@@ -34,6 +35,12 @@ def traffic(case: Case, names: Names) -> str:
     return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
 
 
+def intensity(case: Case, dtype: str) -> float | None:
+    """Operations for each byte of global memory that is moved, in whole sectors."""
+    moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
+    return Problem(*case.sizes, dtype).operations / moved if moved else None
+
+
 def divergence(case: Case) -> Iterator[Counter]:
     """Lines at whose branches the lanes of a warp go different ways."""
     for branch in case.branches:
@@ -45,7 +52,8 @@ def divergence(case: Case) -> Iterator[Counter]:
 def use_of_memory(site: Site, names: Names) -> Counter:
     """How a line's requests use memory."""
     shared, lanes = site.space == SHARED, site.lanes / site.requests
-    does = f"{'stores to' if site.writes else 'loads from'} {'shared memory' if shared else names[site.space]}"
+    what = "shared memory" if shared else names[site.space]
+    does = {"load": f"loads from {what}", "store": f"stores to {what}", "atomic": f"updates {what} atomically"}[site.kind]
     of_lanes = f"a request of {lanes:.3g} lanes" if lanes < WARP else "a warp's request"
     if shared:
         ways = site.steps / site.least_steps
@@ -53,7 +61,9 @@ def use_of_memory(site: Site, names: Names) -> Counter:
         return Counter(site.line, f"{does}: {how}, for {of_lanes}", dear=ways > 1)
     sectors, used = site.sectors / site.requests, site.bytes / (SECTOR_BYTES * site.sectors)
     is_broadcast = site.addresses * _SHARING <= site.lanes
-    if is_broadcast:
+    if site.kind == "atomic" and site.lanes > site.addresses:
+        how = f"{site.lanes / site.addresses:.3g} lanes at the same element, one after the other"
+    elif is_broadcast:
         how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
     else:
         how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The elements of a trial's matrices: A and B by a seed, C as it is handed over, and which of its elements are wrong."""
+"""The elements of a trial's matrices: by a seed, as C is handed over, and which elements of it are wrong."""
 
 from __future__ import annotations
 
@@ -27,13 +27,25 @@ class Comparison:
     digest: str  # of C
 
 
-def operands(sizes: Sequence[int], dtype: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A and B, the same for the same seed. Their product is exact in this type, in whatever order it is summed."""
+def operands(
+    sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A, B and C before the launch, and in float64 the right C after it; the same for the same seed.
+
+    `scales`: alpha and beta in C = alpha·A·B + beta·C. C begins as NaN, unless it is added to. All sums are exact in this type,
+    in whatever order they are summed.
+    """
     n, l, m = sizes
     random = np.random.default_rng([seed, n, l, m])
-    most = min(_LARGEST[dtype], math.isqrt(_EXACT[dtype] // max(1, l)))
-    a, b = (random.integers(1, most, shape, endpoint=True) / _FRACTION for shape in ((n, l), (l, m)))
-    return a.astype(dtype), b.astype(dtype)
+    (alpha, beta), terms = scales, l + (tuple(scales) != (1, 0))
+    most = min(_LARGEST[dtype], math.isqrt(_EXACT[dtype] // max(1, terms)))
+    a, b = ((random.integers(1, most, shape, endpoint=True) / _FRACTION).astype(dtype) for shape in ((n, l), (l, m)))
+    c = np.full((n, m), np.nan, dtype)
+    right = alpha * (a.astype(np.float64) @ b.astype(np.float64))
+    if beta:
+        c[:] = random.integers(1, _FRACTION, c.shape, endpoint=True)
+        right += beta * c
+    return a, b, c, right
 
 
 def encoded(c: np.ndarray) -> str:
@@ -50,8 +62,7 @@ def decoded(text: str, sizes: Sequence[int], dtype: str) -> np.ndarray:
     return np.frombuffer(content, dtype).reshape(sizes[0], sizes[2])
 
 
-def compared(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> Comparison:
-    right = a.astype(np.float64) @ b.astype(np.float64)
+def compared(c: np.ndarray, right: np.ndarray) -> Comparison:
     wrong = np.flatnonzero(c != right).tolist()
     first = (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if wrong else None
     return Comparison(tuple(wrong), first, int(np.isnan(c).sum()), hashlib.sha256(c.tobytes()).hexdigest())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Is a student's kernel right? It runs in several orders of its threads, with accesses counted, and under sanitizers."""
+"""Is a student's kernel right? It runs with each access looked at, in several orders of its threads, and under sanitizers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hybrid.classroom import kernel_program
+from hybrid.classroom.case import Case, Examination, Sizes
+from hybrid.classroom.kernel_findings import Looked
+from hybrid.classroom.launch import Launch
 from hybrid.classroom.launched import Run, launched
-from hybrid.classroom.meaning import Launch, Meaning, Pair
-from hybrid.classroom.sanitizers import race_in, stray_access_in
+from hybrid.classroom.meaning import Meaning
+from hybrid.classroom.sanitizers import stray_access_in
 from hybrid.classroom.student_file import StudentFile, StudentKernel
 from hybrid.classroom.trial import Outcome, Task
+from hybrid.classroom.unsupported import refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
@@ -29,67 +34,8 @@ from hybrid.emulation.requests import Site, shared_variables
 from hybrid.emulation.trace import Access
 from hybrid.errors import UsageError
 
-Sizes = tuple[int, int, int]  # n, l, m
-
-_LOOKED_FOR = {"address": "accesses out of bounds", "threads": "data races"}
-_CHECKS = ("loads", "address", "threads", "requests")
+_CHECKS = ("loads", "address", "requests")
 _LEAST, _MOST = 8, 64  # of the tile that sizes are multiples of, and not
-
-
-@dataclass(frozen=True)
-class Case:
-    """The kernel on one shape."""
-
-    sizes: Sizes
-    grid: Pair
-    block: Pair
-    outcomes: dict[str, Outcome]  # by order; fewer after one that was stopped
-    sites: tuple[Site, ...] = ()  # how its lines use memory, of a right one
-    branches: tuple[Branch, ...] = ()  # and where lanes of its warps part
-    shared: int = 0  # bytes of dynamic shared memory
-    faults: tuple[str, ...] = ()  # that have nothing to do with values: races, stray accesses, a barrier, an endless loop
-
-    @property
-    def wrong(self) -> set[int]:
-        return {each for outcome in self.outcomes.values() for each in outcome.wrong}
-
-    @property
-    def never(self) -> set[int]:
-        return {each for outcome in self.outcomes.values() for each in outcome.never}
-
-    @property
-    def uncertain(self) -> set[int]:
-        """Elements that several threads write."""
-        return {each for outcome in self.outcomes.values() for each in outcome.several}
-
-    @property
-    def crashed(self) -> bool:
-        return len(self.outcomes) < len(ORDERS)
-
-    @property
-    def depends_on_order(self) -> bool:
-        return len({outcome.digest for outcome in self.outcomes.values()}) > 1
-
-    @property
-    def outside(self) -> tuple[tuple[str, int], ...]:
-        return next((outcome.outside for outcome in self.outcomes.values() if outcome.outside), ())
-
-    @property
-    def is_right(self) -> bool:
-        return not (self.wrong or self.faults or self.outside or self.uncertain)
-
-
-@dataclass(frozen=True)
-class Examination:
-    kernel: StudentKernel
-    meaning: Meaning
-    launch: Launch
-    cases: tuple[Case, ...]
-    static_shared: int | None  # bytes of a block's __shared__ variables
-
-    @property
-    def is_right(self) -> bool:
-        return all(case.is_right for case in self.cases)
 
 
 @dataclass(frozen=True)
@@ -106,12 +52,14 @@ class Trials:
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """EmulationError if it does not compile."""
+        tasks = [self.task(sizes) for sizes in shapes]
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             source = self._source(folder)
-            with ThreadPoolExecutor(len(_CHECKS)) as compiling:
+            with ThreadPoolExecutor(1 + len(_CHECKS)) as compiling:
+                looked = compiling.submit(self._looked_at, Path(folder, "program"), tasks)
                 built = compiling.map(lambda checks: self._built(source, checks), _CHECKS)
                 libraries = dict(zip(_CHECKS, built, strict=True))
-        cases = self._cases(libraries, [self._task(sizes) for sizes in shapes])
+            cases = self._cases(libraries, tasks, looked.result())
         variables = shared_variables(Path(libraries["requests"]))
         static = None if variables is None else sum(size for _, _, size in variables)
         return Examination(self.kernel, self.meaning, self.launch, cases, static)
@@ -120,7 +68,7 @@ class Trials:
         """A launch on this shape, and all of its accesses in their order. EmulationError if it does not compile or is stopped."""
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             libraries = {"trace": self._built(self._source(folder), "trace")}
-            task = self._task(sizes)
+            task = self.task(sizes)
             ((ended, found),) = self._launched(libraries, [task], "trace", ORDERS[:1])
         outcomes = [Outcome(**_tuples(each)) for each in found]
         if not outcomes or outcomes[0].stopped:
@@ -137,32 +85,39 @@ class Trials:
     def _built(self, source: Path, checks: str) -> str:
         return str(build(source, [ENTRY], checks=checks, poison_locals=True, reads=own_headers(self.file.path.resolve().parent)))
 
-    def _task(self, sizes: Sizes) -> Task:
+    def task(self, sizes: Sizes) -> Task:
+        """A launch on this shape, or on the nearest that the kernel can take."""
+        sizes = self.meaning.on(sizes)
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
         return Task(
             *("", "", self.meaning.dtype, sizes, grid, block, shared, ORDERS[0], self.seed, self.seconds),
             names=names,
             file_name=self.file.path.name,
+            scales=self.meaning.scales,
         )
 
-    def _cases(self, libraries: dict[str, str], tasks: Sequence[Task]) -> tuple[Case, ...]:
-        first_runs = self._launched(libraries, tasks, "loads", ORDERS)
-        cases = [self._first_look(task, *run) for task, run in zip(tasks, first_runs, strict=True)]
+    def _looked_at(self, folder: Path, tasks: Sequence[Task]) -> list[Looked]:
+        folder.mkdir()
+        return list(kernel_program.looks(self.file, self.kernel, self.instance, self.meaning, tasks, folder))
+
+    def _cases(self, libraries: dict[str, str], tasks: Sequence[Task], looked: Sequence[Looked]) -> tuple[Case, ...]:
+        cases = [
+            Case(task.sizes, task.grid, task.block, {}, (), (), task.shared, look.findings, look.notes, look.printed)
+            for task, look in zip(tasks, looked, strict=True)
+        ]
+        ending = [number for number, look in enumerate(looked) if not look.is_endless]
+        runs = self._launched(libraries, [tasks[number] for number in ending], "loads", ORDERS)
+        for number, run in zip(ending, runs, strict=True):
+            cases[number] = self._with_outcomes(cases[number], *run)
         unclear = [number for number, case in enumerate(cases) if not case.faults]
-        faults: dict[int, list[str]] = {number: [] for number in unclear}
-        for checks, finding in (("address", stray_access_in), ("threads", race_in)):
-            runs = self._launched(libraries, [tasks[number] for number in unclear], checks, ORDERS[:1])
-            for number, (ended, found) in zip(unclear, runs, strict=True):
-                so_far = faults[number]
-                if ended.status is None:
-                    so_far.append(f"{_LOOKED_FOR[checks]} could not be looked for within {self.seconds:g} s, which --stall sets")
-                elif ended.status and not found and not (cases[number].crashed and so_far):
-                    so_far.append(finding(ended) or f"it crashed: {_cause(ended)}")
-        for number, so_far in faults.items():
-            if cases[number].crashed and not so_far:
-                so_far.append(f"it crashed: {_cause(first_runs[number][0])}")
-            cases[number] = replace(cases[number], faults=tuple(dict.fromkeys(so_far)))
+        runs = self._launched(libraries, [tasks[number] for number in unclear], "address", ORDERS[:1])
+        for number, (ended, found) in zip(unclear, runs, strict=True):
+            if ended.status is None:
+                why = f"accesses out of bounds could not be looked for within {self.seconds:g} s, which --stall sets"
+                cases[number] = replace(cases[number], faults=(why,))
+            elif ended.status and not found:
+                cases[number] = replace(cases[number], faults=(stray_access_in(ended) or f"it crashed: {_cause(ended)}",))
         right = [number for number, case in enumerate(cases) if case.is_right]
         runs = self._launched(libraries, [tasks[number] for number in right], "requests", ORDERS[:1])
         for number, (_, found) in zip(right, runs, strict=True):
@@ -172,11 +127,13 @@ class Trials:
             cases[number] = replace(cases[number], sites=sites, branches=branches)
         return tuple(cases)
 
-    def _first_look(self, task: Task, ended: Ended, found: Sequence[dict[str, Any]]) -> Case:
-        """With faults where a launch was stopped."""
+    def _with_outcomes(self, case: Case, ended: Ended, found: Sequence[dict[str, Any]]) -> Case:
+        """With a fault where a launch was stopped or crashed and none is known."""
         outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
-        faults = tuple(_stopped(outcomes, ended, self.seconds))
-        return Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, faults=faults)
+        faults = case.faults or tuple(_stopped(outcomes, ended, self.seconds))
+        if len(outcomes) < len(ORDERS) and not faults:
+            faults = (f"it crashed: {_cause(ended)}",)
+        return replace(case, outcomes=outcomes, faults=faults)
 
     def _launched(self, libraries: dict[str, str], tasks: Sequence[Task], checks: str, orders: Sequence[str]) -> list[Run]:
         """Of each task, in all of these orders."""
@@ -186,14 +143,14 @@ class Trials:
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:
     """A shape that consists of whole blocks and tiles, and one that does not. UsageError if the launch is none."""
-    small = (_LEAST, _LEAST, _LEAST)
+    small = meaning.on((_LEAST, _LEAST, _LEAST))
     if "blockIdx" not in kernel.body:
-        return [small, (5, 5, 5) if meaning.square else (5, 7, 6)]
+        return [small, meaning.on((5, 5, 5) if meaning.square else (5, 7, 6))]
     _, block, _ = launch.at({**constants, **dict(zip("nlm", small, strict=True))})
     tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
     if meaning.square:
-        return [(2 * tile,) * 3, (2 * tile + 5,) * 3]
-    return [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9)]
+        return [meaning.on((2 * tile,) * 3), meaning.on((2 * tile + 5,) * 3)]
+    return [meaning.on((2 * tile, 3 * tile, tile)), meaning.on((2 * tile + 5, tile + 3, tile + 9))]
 
 
 def _tuples(outcome: dict[str, Any]) -> dict[str, Any]:
@@ -225,9 +182,9 @@ def _cause(ended: Ended) -> str:
     return lines[-1].strip() if lines else f"exit code {ended.status}"
 
 
-def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, str]:
+def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:
     """The kernel of this name, or the only one, and the instance that is launched; numbers among a template's arguments are
-    constants of the file."""
+    constants of the file. UsageError where the file has what is not supported."""
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
     if not names:
         raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void")
@@ -242,6 +199,9 @@ def chosen(file: StudentFile, wanted: str) -> tuple[StudentFile, StudentKernel, 
         raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}")
     if len(arguments) != len(kernel.template):
         raise UsageError(f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them")
+    if for_cpu:
+        refuse_unsupported(file.compiled, file.path.name)
+    refuse_without_host(file, kernel)
     values = dict(zip(kernel.template, arguments, strict=True))
     constants = {key: int(value) for key, value in values.items() if value.isdecimal()}
     return replace(file, constants={**file.constants, **constants}), kernel.instance(arguments), wanted or kernel.name

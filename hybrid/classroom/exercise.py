@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.classroom import shapes
-from hybrid.classroom.examination import Case, Sizes
+from hybrid.classroom.case import Case, Sizes
 from hybrid.emulation.requests import SHARED
 from hybrid.errors import UsageError
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybrid.classroom.c_map import kinds, reduced
-from hybrid.classroom.counters import divergence, traffic, use_of_memory
-from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.case import Case, Examination
+from hybrid.classroom.counters import divergence, intensity, traffic, use_of_memory
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.report import findings, heading, lines_named, verdict
 from hybrid.classroom.student_file import StudentFile
@@ -37,7 +37,7 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
             verdict=verdict(examination),
             right=examination.is_right,
             about=about,
-            cases=[_view(case, names) for case in examination.cases],
+            cases=[_view(case, names, meaning.dtype) for case in examination.cases],
             source=[*file.lines[:-1], *(line for line in file.lines[-1:] if line)],
             notes=notes,
             named=frozenset(line for text in texts for line in lines_named(text)),
@@ -47,11 +47,13 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
     )
 
 
-def _view(case: Case, names: tuple[str, str, str]) -> CaseView:
+def _view(case: Case, names: tuple[str, str, str], dtype: str) -> CaseView:
     n, _, m = case.sizes
     if case.is_right:
         divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
         told = [_sentence(traffic(case, names)), f"Divergent branches: {', '.join(divergent) or 'none'}."]
+        if operations := intensity(case, dtype):
+            told.append(f"{operations:.3g} operations for each byte of global memory that is moved.")
         return CaseView(heading(case, names), True, (), told)
     if not (case.wrong or case.uncertain):
         return CaseView(heading(case, names), False, findings(case, names[2]), ())

@@ -43,9 +43,14 @@ def launched(groups: Sequence[Sequence[Task]], checks: str, seconds: float) -> l
     return runs
 
 
+def with_mark(out: str, mark: str) -> list[str]:
+    """What follows it in the lines that begin with it."""
+    return [text for begins, _, text in (line.partition(" ") for line in out.splitlines()) if begins == mark]
+
+
 def _by_group(ended: Ended, groups: Sequence[Sequence[Task]], mark: str) -> Iterator[Run]:
     """What a child of these groups wrote on each that it has begun; on the first in any case."""
-    lines = [text for marked, _, text in (line.partition(" ") for line in ended.out.splitlines()) if marked == mark]
+    lines = with_mark(ended.out, mark)
     for number, group in enumerate(groups):
         of_group: list[str] = []
         outcomes: list[dict[str, Any]] = []
@@ -70,4 +75,5 @@ def _judged(task: Task, outcome: dict[str, Any]) -> dict[str, Any]:
         c = decoded(outcome["c"], task.sizes, task.dtype)
     except ValueError:
         return asdict(Outcome("report", "its process reported what is no C of this shape"))
-    return {**outcome, "c": "", **asdict(compared(c, *operands(task.sizes, task.dtype, task.seed)))}
+    *_, right = operands(task.sizes, task.dtype, task.seed, task.scales)
+    return {**outcome, "c": "", **asdict(compared(c, right))}

@@ -7,12 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hybrid.classroom.student_file import blanked
+from hybrid.classroom.c_text import blanked, with_device_variables
 from hybrid.errors import UsageError
 
 _OPENING, _CLOSING = "([{", ")]}"
-_VARIABLE = re.compile(r"\b__device__(?=[^(){};=]*[;=\[])")
-_READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst)\s+__constant__\b")
 
 
 @dataclass(frozen=True)
@@ -65,19 +63,7 @@ def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
         else:
             parts.append(f".call({kernel}{comma}{arguments})")
         place = launch.end
-    return _variables("".join([*parts, text[place:]]))
-
-
-def _variables(text: str) -> str:
-    """__device__ before a variable, unlike before a function, puts it where kernels may use it; constants can be anywhere."""
-    plain, parts, place = blanked(text), [], 0
-    found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
-    for each in sorted(found, key=lambda one: one.start()):
-        declaration = plain[each.start() :].split(";", 1)[0].split("=", 1)[0]
-        is_constant = each.re is _READ_ONLY or re.search(r"\bconst(expr)?\b", declaration)
-        parts += [text[place : each.start()], " " if is_constant else "__device_variable__"]
-        place = each.end()
-    return "".join([*parts, text[place:]])
+    return with_device_variables("".join([*parts, text[place:]]))
 
 
 def _closing(plain: str, place: int) -> int:

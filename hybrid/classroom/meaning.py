@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a student's kernel is launched with: which parameter is A, B, C or a size, and how many blocks of how many threads."""
+"""What a student's kernel is launched with: which parameter is A, B, C or a size."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hybrid.classroom.arithmetic import evaluated
-from hybrid.classroom.student_file import ELEMENTS, Parameter, StudentFile, StudentKernel
+from hybrid.classroom.student_file import ELEMENTS, SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.errors import UsageError
-
-Pair = tuple[int, int]
 
 _SIZES = "n (rows of A and C), l (columns of A, rows of B) or m (columns of B and C)"
 _ROWS, _COLUMNS = (
@@ -23,47 +20,37 @@ _OF_MATRIX = {  # rows and columns of the matrices that lectures call so
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
     **dict.fromkeys(("c", "p", "pd", "d_c", "dp"), ("n", "m")),
 }
-_TILE, _COUNT = re.compile(r"tile|block", re.IGNORECASE), re.compile(r"num|count|blocks|tiles", re.IGNORECASE)
-_LONGEST = 32  # of a square block's side
-_DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
-_MOST_THREADS, _MOST_SHARED = 1024, 227 << 10  # of a block
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Texts of arithmetic with n, l, m and the file's constants. `why`: where they are from."""
-
-    grid: tuple[str, str]
-    block: tuple[str, str]
-    shared: str  # bytes of dynamic shared memory
-    why: str
-
-    def at(self, sizes: Mapping[str, int]) -> tuple[Pair, Pair, int]:
-        """Blocks, threads of a block and bytes."""
-        grid, block = ((evaluated(x, sizes), evaluated(y, sizes)) for x, y in (self.grid, self.block))
-        shared = evaluated(self.shared, sizes)
-        if min(grid) < 1:
-            raise UsageError(f"a grid of {_pair(grid)} blocks cannot be launched: grid({', '.join(self.grid)})")
-        if shared > _MOST_SHARED:
-            raise UsageError(f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}")
-        if min(block) < 1 or block[0] * block[1] > _MOST_THREADS:
-            raise UsageError(
-                f"a grid of {_pair(grid)} blocks of {_pair(block)} threads cannot be launched: a block has 1 to 1024 threads"
-            )
-        return grid, block, shared
-
-    def __str__(self) -> str:
-        text = f"grid({', '.join(self.grid)}) block({', '.join(self.block)})"
-        return text + (f" shared({self.shared})" if self.shared != "0" else "")
+_VECTOR = re.compile(r"vec", re.IGNORECASE)
+ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """Of each parameter "A", "B", "C", "n", "l" or "m". `square`: one size stands for all three."""
+    """Of each parameter "A", "B", "C", "n", "l", "m", "alpha" or "beta". `square`: one size stands for all three, or for n and l
+    where B is a vector."""
 
     of: tuple[str, ...]
     dtype: str
     square: bool
+    vector: bool = False  # B is called so: m is 1
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """What alpha and beta are in C = alpha·A·B + beta·C."""
+        return (ALPHA if "alpha" in self.of else 1), (BETA if "beta" in self.of else 0)
+
+    def on(self, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+        """The shape that a kernel of one size can take in place of this one."""
+        n, l, m = sizes
+        if self.square:
+            n = l = max(n, l if self.vector else max(l, m))
+        return n, l, (1 if self.vector else n if self.square else m)
+
+    @property
+    def limit(self) -> str:
+        """Why it does not take every shape."""
+        square = "has one size, so its matrices are square" if self.square else ""
+        return " and ".join(filter(None, (square, "multiplies by a vector" if self.vector else "")))
 
     def names(self, kernel: StudentKernel) -> tuple[str, str, str]:
         """What the kernel calls A, B and C."""
@@ -74,18 +61,21 @@ class Meaning:
         """What is called otherwise than here."""
         pairs = [(each.name, of) for each, of in zip(kernel.parameters, self.of, strict=True)]
         if self.square:
-            pairs = [(name, "n = l = m" if of == "n" else of) for name, of in pairs]
-        return "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), self.dtype])
+            pairs = [(name, ("n = l" if self.vector else "n = l = m") if of == "n" else of) for name, of in pairs]
+        values = dict(zip(SCALES, self.scales, strict=True))
+        pairs = [(name, f"{values[of]:g}" if of in values else of) for name, of in pairs]
+        return "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *(["m is 1"] * self.vector), self.dtype])
 
 
 def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str]) -> Meaning:
     """`let`: sizes by the parameter's name, as the user says. UsageError where something cannot be told."""
     for each in kernel.parameters:
-        if not (each.is_number or each.is_pointer or each.type in file.structs):
+        if not (each.is_number or each.is_pointer or each.is_scale or each.type in file.structs):
             raise UsageError(
-                f"{kernel.name}: the parameter {each} is no pointer, no whole number, and no struct of {file.path.name}"
+                f"{kernel.name}: the parameter {each} is no pointer, no whole number, no alpha or beta, and no struct of "
+                f"{file.path.name}"
             )
-    matrices = [each for each in kernel.parameters if not each.is_number]
+    matrices = [each for each in kernel.parameters if not (each.is_number or each.is_scale)]
     if len(matrices) != 3:
         raise UsageError(f"{kernel} takes {len(matrices)} matrices: the lab runs kernels that multiply A by B into C")
     elements = {_element(file, each) for each in matrices}
@@ -95,19 +85,32 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
         )
     numbers = [each for each in kernel.parameters if each.is_number]
     of_numbers = _sizes([each.name for each in numbers], let)
-    letters = iter(_letters([each.name for each in matrices]))
-    of = tuple(of_numbers[each.name] if each.is_number else next(letters) for each in kernel.parameters)
-    square = len(numbers) == 1
-    return Meaning(of, ELEMENTS[elements.pop()], square)
+    names = [each.name for each in matrices]
+    letters = dict(zip(names, _letters(names, kernel.body), strict=True))
+    of = tuple({**of_numbers, **letters}.get(each.name, each.name.lower()) for each in kernel.parameters)
+    vector = any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
+    return Meaning(of, ELEMENTS[elements.pop()], len(numbers) == 1, vector)
 
 
-def _letters(names: Sequence[str]) -> str:
-    """In the order of the parameters: by their names, A, B, C or M, N, P, else A, B and C."""
+def _letters(names: Sequence[str], body: str) -> str:
+    """In the order of the parameters: by their names, A, B, C or M, N, P; else C is what the kernel writes, a vector is B,
+    and the others come in the order A, B."""
     bare = [re.sub(r"^(d|dev|g|h|mat)_|_(d|dev|mat)$|(?<=^.)d$", "", name.lower()) for name in names]
     for usual in ("abc", "mnp"):
         if sorted(bare) == sorted(usual):
             return "".join("ABC"[usual.index(name)] for name in bare)
-    return "ABC"
+    written = [name for name in names if _is_written(name, body)]
+    result = written[0] if len(written) == 1 else names[-1]
+    factors = [name for name in names if name != result]
+    if _VECTOR.search(factors[0]) and not _VECTOR.search(factors[1]):
+        factors.reverse()
+    return "".join("C" if name == result else "AB"[factors.index(name)] for name in names)
+
+
+def _is_written(name: str, body: str) -> bool:
+    """Whether the kernel assigns to one of its elements: name[…] = or name.elements[…] +=, or adds to it atomically."""
+    index = r"(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]"
+    return re.search(rf"(?<![\w.]){name}{index}\s*(?:[-+*/]?=(?!=)|\+\+)|\batomic\w+\s*\(\s*&\s*{name}\b", body) is not None
 
 
 def _element(file: StudentFile, parameter: Parameter) -> str:
@@ -150,79 +153,3 @@ def _by_matrix(name: str) -> str:
                 if name in (f"{extent}{matrix}", f"{extent}_{matrix}", f"{matrix}{extent}", f"{matrix}_{extent}"):
                     return sizes[place]
     return ""
-
-
-def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags: Mapping[str, str]) -> Launch:
-    """By flags, by a comment "// lab: grid(…) block(…)", or guessed from what the kernel reads."""
-    said = {name: flags.get(name) or _within(file.launch_comment, name) for name in ("grid", "block", "shared")}
-    guessed = _guess(file, kernel)
-    where = "as asked for" if any(flags.values()) else "from the comment // lab:" if file.launch_comment else guessed.why
-    grid, block = (_two(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
-    if said["block"] and not said["grid"]:
-        grid = _covering(kernel, block)
-    if "dynamic_shared_memory" in file.compiled and not said["shared"]:
-        raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
-    return Launch(grid, block, said["shared"] or "0", where)
-
-
-def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
-    text = kernel.body
-    if "blockIdx" not in text:
-        block = ("m", "n") if ".y" in text else ("m", "1")
-        return Launch(("1", "1"), block, "0", "guessed: the kernel reads no blockIdx, so there is one block")
-    tiles = [
-        name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
-    ]
-    if not re.search(r"(threadIdx|blockIdx)\.y", text):
-        block = (tiles[0] if tiles else str(_DEFAULT_THREADS), "1")
-        return Launch(
-            _covering(kernel, block),
-            block,
-            "0",
-            "guessed: the kernel reads no y, so there is a thread for each element of C, or more than enough",
-        )
-    tile = tiles[0] if tiles else str(_DEFAULT_TILE)
-    why = f"guessed from {tile}" if tiles else "guessed"
-    return Launch(_covering(kernel, (tile, tile)), (tile, tile), "0", f"{why}: a thread for each element of C")
-
-
-def _covering(kernel: StudentKernel, block: tuple[str, str]) -> tuple[str, str]:
-    x, y = block
-    if not re.search(r"(threadIdx|blockIdx)\.y", kernel.body):
-        return (_blocks_of("n * m", x), "1")
-    return (_blocks_of("m", x), _blocks_of("n", y))
-
-
-def _blocks_of(size: str, threads: str) -> str:
-    threads = threads if threads.isalnum() or threads.isidentifier() else f"({threads})"
-    return f"({size} + {threads} - 1) / {threads}"
-
-
-def _within(comment: str, name: str) -> str:
-    """The text between the parentheses after this name."""
-    found = re.search(rf"\b{name}\s*\(", comment)
-    if found is None:
-        return ""
-    depth, begin = 1, found.end()
-    for place in range(begin, len(comment)):
-        depth += {"(": 1, ")": -1}.get(comment[place], 0)
-        if not depth:
-            return comment[begin:place]
-    raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
-
-
-def _two(text: str) -> tuple[str, str]:
-    parts, depth = [""], 0
-    for letter in text:
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    if len(parts) > 2:
-        raise UsageError(f"({text}): x and y are taken")
-    return parts[0].strip(), parts[1].strip() if len(parts) > 1 else "1"
-
-
-def _pair(numbers: Pair) -> str:
-    return "×".join(map(str, numbers))

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.case import Examination
+from hybrid.classroom.counters import intensity
 from hybrid.classroom.gpu_models import GpuModel
 from hybrid.classroom.occupancy import Occupancy, occupancy
 from hybrid.classroom.registers import Taken
-from hybrid.core.problem import Problem
 from hybrid.core.text import counted
-from hybrid.emulation.requests import SECTOR_BYTES, SHARED
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,4 @@ def on_gpu(gpu: GpuModel, taken: Taken, examination: Examination) -> OnGpu:
     static = taken.of.shared if taken.of else examination.static_shared
     shared = (static or 0) + case.shared
     found = occupancy(gpu.multiprocessor, threads, taken.of.registers if taken.of else None, shared)
-    return OnGpu(gpu, taken, threads, shared, found, examination.meaning.dtype, _intensity(case, examination.meaning.dtype))
-
-
-def _intensity(case: Case, dtype: str) -> float | None:
-    moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
-    return Problem(*case.sizes, dtype).operations / moved if moved else None
+    return OnGpu(gpu, taken, threads, shared, found, examination.meaning.dtype, intensity(case, examination.meaning.dtype))

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.allocations import Allocations
+from hybrid.classroom.allocations import Allocations, Arrays
 from hybrid.classroom.compiler_warnings import dropped_results, used_without_value
-from hybrid.classroom.sanitizers import race_told
-from hybrid.classroom.symbols import symbols_of
+from hybrid.classroom.symbols import Variables
+from hybrid.classroom.wording import index_text, index_told, product_text, race_told, thread_of_block, thread_text
 from hybrid.core.text import counted
 from hybrid.emulation.requests import places_of
 from hybrid.emulation.whole_program import Ran
@@ -57,7 +57,7 @@ class Account:
 
 def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
     """`program`: the executable, which still exists; `warnings`: the compiler's."""
-    telling = _Telling(ran, program, sources, seconds)
+    telling = Telling(ran, program, sources, seconds)
     found = [
         Finding(f"line {line} uses {name}, which has no value yet", ((file, line),))
         for file, line, name in used_without_value(warnings)
@@ -68,14 +68,19 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
     return Account(ran.status, launches, tuple(found), tuple(telling.notes()), failed, sources)
 
 
-class _Telling:
+class Telling:
     """Sentences about what was found."""
 
-    def __init__(self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int) -> None:
+    _never = "which no copy, cudaMemset or kernel has written"
+
+    def __init__(
+        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int, arrays: Arrays | None = None
+    ) -> None:
+        """`arrays`: what they are called, where the program's text does not tell it."""
         self._events, self._seconds = ran.findings, seconds
         self._sources, self._own = sources, next(iter(sources))
-        self._allocations = Allocations(ran.findings, sources)
-        self._symbols = symbols_of(program)
+        self._allocations: Arrays = arrays or Allocations(ran.findings, sources)
+        self._variables = Variables(program, sources)
         offsets = sorted({offset for each in ran.findings for key in _PLACES for offset in _listed(each.get(key, 0)) if offset})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
         self._status = ran.status
@@ -104,7 +109,7 @@ class _Telling:
         if not event["kernel"]:
             return ""
         who = f"{event['kernel']}, launched in line {event['launched']}"
-        return f" ({who}{': ' + _thread(event) if 'thread' in event else ''})"
+        return f" ({who}{': ' + thread_text(event) if 'thread' in event else ''})"
 
     def _does(self, event: dict[str, Any], place: Place) -> str:
         line = self._line(place)
@@ -116,17 +121,12 @@ class _Telling:
     def _what(self, event: dict[str, Any]) -> str:
         """The array, and which element."""
         if event["space"] == _DYNAMIC:
-            return f"dynamic shared memory, byte {event['offset']}"
-        if event["space"] in (_SHARED, _VARIABLES):
-            is_shared = event["space"] == _SHARED
-            return self._symbol("TLS" if is_shared else "OBJECT", event["offset" if is_shared else "variable"], event["bytes"])
+            return self._variables.of_dynamic_shared(event["offset"], event["bytes"])
+        if event["space"] == _SHARED:
+            return self._variables.of_shared(event["offset"], event["bytes"])
+        if event["space"] == _VARIABLES:
+            return self._variables.of_device(event["variable"], event["bytes"])
         return self._allocations.element(event["number"], event["offset"], event["bytes"])
-
-    def _symbol(self, kind: str, offset: int, bytes_: int) -> str:
-        for name, of_kind, begin, size in self._symbols:
-            if of_kind == kind and begin <= offset < begin + size:
-                return name if size <= bytes_ else f"{name} (its element {(offset - begin) // bytes_})"
-        return "shared memory" if kind == "TLS" else "a __device__ variable"
 
     def _bounds(self, event: dict[str, Any], place: Place, _: Place) -> str:
         if event["space"] == _DYNAMIC:
@@ -134,7 +134,7 @@ class _Telling:
                 f"out of bounds: {self._does(event, place)} beyond the launch's dynamic shared memory, at byte {event['offset']}"
             )
         size = self._allocations.size(event["number"], event["bytes"])
-        return f"out of bounds: {self._does(event, place)} {self._what(event)}, and it has {size}"
+        return f"out of bounds: {self._does(event, place)} {self._what(event)}, and {size}"
 
     def _freed(self, event: dict[str, Any], place: Place, _: Place) -> str:
         return f"illegal address: {self._does(event, place)} {self._what(event)} after cudaFree"
@@ -150,18 +150,20 @@ class _Telling:
             return (
                 f"uninitialised: {self._does(event, place)} {self._what(event)} in shared memory, which its block has not written"
             )
-        return f"uninitialised: {self._does(event, place)} {self._what(event)}, which no copy, cudaMemset or kernel has written"
+        return f"uninitialised: {self._does(event, place)} {self._what(event)}, {self._never}"
 
     def _copies_unwritten(self, event: dict[str, Any], place: Place, _: Place) -> str:
         what = self._allocations.element(event["number"], event["offset"], 0)
-        return f"uninitialised: {self._line(place)} copies {what} to the host, which no copy, cudaMemset or kernel has written"
+        return f"uninitialised: {self._line(place)} copies {what} to the host, {self._never}"
 
     def _early(self, event: dict[str, Any], place: Place, _: Place) -> str:
         what = f"{self._does(event, place)} managed memory {self._what(event)} on the host while the kernel may still run"
         return f"data race: {what}: no cudaDeviceSynchronize() stands between them"
 
     def _race(self, event: dict[str, Any], place: Place, other: Place) -> str:
-        return race_told(self._accesses(event, place, other), self._what(event), within_block=True) + self._two(event)
+        return race_told(self._accesses(event, place, other), self._what(event), within_block=True) + self._two(
+            event, place, other
+        )
 
     def _race_of_blocks(self, event: dict[str, Any], place: Place, other: Place) -> str:
         return race_told(self._accesses(event, place, other), self._what(event), within_block=False) + ", of different blocks"
@@ -169,16 +171,19 @@ class _Telling:
     def _accesses(self, event: dict[str, Any], place: Place, other: Place) -> list[tuple[int, bool]]:
         return [(place[1], bool(event["writes"])), (other[1], bool(event["other_writes"]))]
 
-    def _two(self, event: dict[str, Any]) -> str:
+    def _two(self, event: dict[str, Any], place: Place, other_place: Place) -> str:
         if event["other_thread"] < 0:
             return ""
-        x, y, _ = event["block_size"]
-        number = event["other_thread"]
-        other = {**event, "thread": [number % x, number // x % y, number // (x * y)]}
-        return f": {_index(other, 'thread')} and then {_index(event, 'thread')}"
+        other = {**event, "thread": thread_of_block(event["other_thread"], event["block_size"])}
+        lines = place[1], other_place[1]
+        where = [f" in line {line}" if all(lines) and len(set(lines)) > 1 else "" for line in lines]
+        return f": {index_text(other, 'thread')}{where[1]} and then {index_text(event, 'thread')}{where[0]}"
 
     def _index(self, event: dict[str, Any], place: Place, _: Place) -> str:
-        return f"out of bounds: {self._line(place)}: index {event['index']} out of bounds for type {event['type']}"
+        lines = self._sources.get(place[0], ())
+        source = lines[place[1] - 1] if 0 < place[1] <= len(lines) else ""
+        what = index_told(source, event["column"], event["index"], event["type"])
+        return f"out of bounds: {self._line(place)} uses {what}"
 
     def _stopped(self, event: dict[str, Any], _: Place, __: Place) -> str:
         return f"divergent barrier: {event['text']}" if "at the barrier" in event["text"] else str(event["text"])
@@ -229,11 +234,10 @@ class _Telling:
         is_launch = first["call"].startswith("the launch of")
         seen = looked or (not is_launch and (first["file"], first["line"]) not in dropped)
         size = next((each for each in self.of("configuration") if each["line"] == first["line"]), None)
-        why = (
-            f" (blocks of {_product(size['block'])} threads, a grid of {_product(size['grid'])}; a block has 1 to 1024, 64 in z)"
-            if size
-            else ""
-        )
+        why = ""
+        if size:
+            block, grid = product_text(size["block"]), product_text(size["grid"])
+            why = f" (blocks of {block} threads, a grid of {grid}; a block has 1 to 1024, 64 in z)"
         sees = "the program looks at its error" if seen else "the program does not look at its error"
         tells = ", the first call that waits for the kernel" if first["of_kernel"] else ""
         return f"{first['call']} in line {first['line']}{tells}: {first['text']} ({first['name']}){why}; {sees}"
@@ -241,16 +245,3 @@ class _Telling:
 
 def _listed(value: Any) -> list[int]:
     return value if isinstance(value, list) else [value]
-
-
-def _product(size: Sequence[int]) -> str:
-    return "×".join(map(str, size[:2] if size[2] == 1 else size))
-
-
-def _index(event: dict[str, Any], what: str) -> str:
-    index = event[what]
-    return f"{what} ({', '.join(map(str, index if index[2] else index[:2]))})"
-
-
-def _thread(event: dict[str, Any]) -> str:
-    return f"{_index(event, 'block')}, {_index(event, 'thread')}"

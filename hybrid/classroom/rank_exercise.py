@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hybrid.classroom.case import Sizes
 from hybrid.classroom.elements import compared, decoded, operands
-from hybrid.classroom.examination import Sizes
 from hybrid.classroom.exercise import Exercise, Part
 from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.text import counted
@@ -160,17 +160,17 @@ def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
         c = decoded(told["c"], sizes, DTYPE) if shape == right_shape else None
     except (ValueError, TypeError, KeyError):
         return Outcome(sizes, (0,) * ranks, "what came from rank 0 is no result of multiply")
-    return Outcome(sizes, rows, _fault(shape, right_shape, c, *operands(sizes, DTYPE, seed)))
+    return Outcome(sizes, rows, _fault(shape, operands(sizes, DTYPE, seed)[-1], c))
 
 
-def _fault(shape: tuple[int, ...] | None, right: tuple[int, int], c: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> str:
+def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | None) -> str:
     """What is wrong with C at rank 0, if anything."""
     if shape is None:
         return "rank 0 returns None"
     if c is None:
-        return f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right))}"
-    wrong = compared(c, a, b).wrong
-    row, column = divmod(wrong[0], right[1]) if wrong else (0, 0)
+        return f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right.shape))}"
+    wrong = compared(c, right).wrong
+    row, column = divmod(wrong[0], right.shape[1]) if wrong else (0, 0)
     return f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]" if wrong else ""
 
 

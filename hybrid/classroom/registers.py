@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.emulation.child import python_environment
 from hybrid.emulation.compiler_limits import own_headers, run_limited
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import one_line
@@ -34,7 +37,7 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
     """By this instance of the kernel on GPUs of this compute capability, times ten."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        return Taken(None, "not known without nvcc")
+        return _by_nvrtc(file, kernel, instance, capability)
     architecture = _nearest(nvcc, capability)
     if architecture != capability and capability < _COMPARABLE_FROM:
         return Taken(None, f"not known: this nvcc compiles for no GPU older than sm_{architecture}")
@@ -55,6 +58,34 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
         return Taken(None, f"not known: nvcc does not compile it for sm_{architecture}")
     closest = "" if architecture == capability else ", the nearest that it compiles for"
     return Taken(found[0], f"by nvcc for sm_{architecture}{closest}")
+
+
+def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capability: int) -> Taken:
+    """By the compiler that comes with CuPy's extra cuda12 or cuda13."""
+    if capability < _COMPARABLE_FROM:
+        return Taken(None, "not known: NVRTC compiles for no GPU as old as this")
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
+        source = Path(folder, file.path.name)
+        source.write_text(file.for_gpu, encoding="utf-8")
+        command = [sys.executable, "-m", "hybrid.classroom.nvrtc_log", str(source), instance, str(capability)]
+        try:
+            reads = own_headers(file.path.resolve().parent)
+            done = run_limited("the kernel", command, {**python_environment(), "TMPDIR": folder}, reads, Path(folder))
+        except EmulationError as error:
+            return Taken(None, f"not known: {one_line(error)}")
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return Taken(None, f"not known: the process that compiles with NVRTC ended: {said}")
+    told = json.loads(done.stdout)
+    if "unavailable" in told:
+        why = told["unavailable"]
+        return Taken(None, "not known without nvcc or NVRTC" if "cannot be loaded" in why else f"not known: {why}")
+    found = _of_instance(told["log"], kernel.name, instance)
+    if len(found) != 1:
+        return Taken(None, f"not known: NVRTC says nothing of {instance}")
+    architecture = told["architecture"]
+    closest = "" if architecture == capability else ", the nearest that it compiles for"
+    return Taken(found[0], f"by NVRTC for sm_{architecture}{closest}")
 
 
 def _nearest(nvcc: str, capability: int) -> int:

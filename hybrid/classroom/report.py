@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hybrid.classroom.c_map import drawn
-from hybrid.classroom.counters import Names, divergence, traffic, use_of_memory
-from hybrid.classroom.examination import Case, Examination
+from hybrid.classroom.case import Case, Examination
+from hybrid.classroom.counters import Names, divergence, intensity, traffic, use_of_memory
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.trial import Outcome
 from hybrid.core.text import counted
 
+# Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
+_CAUSES = ("^data race", "^out of bounds|^illegal address", "^uninitialised|has no value yet")
+_MOST = 4  # findings of a shape that are shown
+_MOST_PRINTED = 8  # lines
 _NO_VALUE = -1e37  # and below: bytes of 0xFE, with which variables begin; no right sum is there
 
 
@@ -25,19 +30,29 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield f"  {meaning.told(kernel)}"
     yield f"  {launch}"
     yield f"  {launch.why}"
+    if launch.is_guess and not any(case.is_right or _is_explained(case) for case in examination.cases):
+        yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
+    shown = _Shown()
     for case in examination.cases:
         yield ""
-        yield from _of_case(case, meaning.names(kernel), file.lines)
+        yield from _of_case(case, meaning.names(kernel), file.lines, shown)
         if case is examination.cases[0]:  # the other's rows begin anywhere in a sector, and its edges leave lanes without work
             counters = [use_of_memory(site, meaning.names(kernel)) for site in case.sites]
             yield from (f"    line {counter.line} {counter.text}" for counter in counters)
+            if operations := intensity(case, meaning.dtype):
+                yield f"  arithmetic: {operations:.3g} operations for each byte of global memory that is moved"
     if gpu is not None:
         yield ""
         yield from gpu.told()
     yield ""
     yield verdict(examination)
+
+
+def _is_explained(case: Case) -> bool:
+    """By what is wrong with any launch."""
+    return any(re.match("data race|divergent barrier|uninitialised", fault) for fault in case.faults)
 
 
 def verdict(examination: Examination) -> str:
@@ -47,20 +62,57 @@ def verdict(examination: Examination) -> str:
     return "right" if all(right) else "wrong"
 
 
-def _of_case(case: Case, names: Names, source: Sequence[str]) -> Iterator[str]:
+def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:
     (n, _, m), c = case.sizes, names[2]
     yield heading(case, names)
-    for text in findings(case, c):
+    found = findings(case, c)
+    faults = [text for text in found if text in case.faults]
+    new = [text for text in faults if kind_of(text) not in shown.kinds]
+    shown.kinds.update(map(kind_of, new))
+    if len(new) < len(faults):
+        again = "; ".join(_in_short(text) for text in faults if text not in new)
+        yield f"  * {'also' if new else 'again'} what was found above: {again}"
+    for text in [*new[:_MOST], *(text for text in found if text not in faults)]:
         yield f"  * {text}"
-        for line in sorted(lines_named(text)):
+        for line in sorted(lines_named(text) - shown.lines):
             if 0 < line <= len(source):
+                shown.lines.add(line)
                 yield f"      {line:>4}  {source[line - 1].strip()}"
-    if case.wrong or case.uncertain:
+    if len(new) > _MOST:
+        yield f"  and {len(new) - _MOST} more; --json FILE keeps all"
+    differing = case.wrong | case.uncertain
+    if differing and len(case.wrong) < n * m and not shown.map:
+        shown.map = True
         yield from (f"    {line}" for line in drawn((n, m), case.wrong, case.never, case.uncertain))
+    yield from (f"  note: {note}" for note in case.notes)
+    if case.printed and not shown.printed:
+        shown.printed = True
+        yield "  the kernel prints:"
+        yield from (f"      {line}" for line in case.printed[:_MOST_PRINTED])
+        if len(case.printed) > _MOST_PRINTED:
+            yield f"      and {counted(len(case.printed) - _MOST_PRINTED, 'line')} more; --json FILE keeps all"
     if case.is_right:
         divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
         yield f"  {traffic(case, names)}"
         yield f"  divergent branches: {', '.join(divergent) or 'none'}"
+
+
+@dataclass
+class _Shown:
+    """What one screen need not show twice."""
+
+    kinds: set[str] = field(default_factory=set)  # of findings
+    lines: set[int] = field(default_factory=set)
+    map: bool = False
+    printed: bool = False
+
+
+def _in_short(finding: str) -> str:
+    """data race in lines 7 and 9"""
+    lines = sorted(lines_named(finding))
+    where = f" in line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}" if lines else ""
+    what = re.match(r"data race|out of bounds|illegal address|uninitialised|divergent barrier", finding)
+    return f"{what[0] if what else finding.partition(':')[0]}{where}"
 
 
 def heading(case: Case, names: Names) -> str:
@@ -77,29 +129,58 @@ def lines_named(finding: str) -> set[int]:
 
 
 def findings(case: Case, c: str) -> list[str]:
-    """What is wrong, the cause before its consequences. `c`: the kernel's name of C."""
+    """What is wrong, the cause before its consequences, which are left out where they say nothing new. `c`: what C is called."""
     n, _, m = case.sizes
-    found = list(case.faults)
-    for name, number in case.outside:
+    found = without_repetition(case.faults)
+    has_race, is_stray, has_no_value = (any(re.search(what, text) for text in found) for what in _CAUSES)
+    for name, number in () if is_stray else case.outside:
         found.append(f"it writes {name}[{number // m}][{number % m}], where nothing may be written")
-    if case.uncertain:
+    if case.uncertain and not is_stray:
         found.append(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads")
     if case.never:
         found.append(f"{len(case.never)} of {c}'s {n * m} elements never written")
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
-    if worst is not None and worst.nan > len(case.never):
-        cause = "shared memory or a variable that no thread has written is read, or memory beside them"
-        found.append(f"{c} has NaN, and its factors have none: {cause}")
     if worst is not None and worst.first_wrong is not None:
-        row, column = divmod(worst.wrong[0], m)
         is_now, right = worst.first_wrong
-        first = f"the first {c}[{row}][{column}]: {is_now:g} instead of {right:g}"
-        if is_now < _NO_VALUE:
-            found.append("a variable is used that has never been given a value: here it then begins with a huge negative one")
+        if not (has_race or is_stray or has_no_value):
+            if worst.nan > len(case.never):
+                found.append(f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read")
+            if is_now < _NO_VALUE:
+                found.append("a variable is used that has never been given a value: here it then begins with a huge negative one")
+        row, column = divmod(worst.wrong[0], m)
+        first = f"the first {c}[{row}][{column}]: {is_now:g} instead of {right:g}{_written_by(worst)}"
         found.append(f"{len(case.wrong)} of {n * m} elements are wrong, {first}")
-    if case.depends_on_order:
+    if case.depends_on_order and not has_race:
         found.append(f"{c} depends on the order in which blocks, warps and threads run")
     return found
+
+
+def without_repetition(faults: Sequence[str]) -> list[str]:
+    """Of those that differ in elements and threads only the first; and no value that is missing because of a race."""
+    first: dict[str, str] = {}
+    for fault in faults:
+        first.setdefault(kind_of(fault), fault)
+    races = [fault for fault in first.values() if fault.startswith("data race")]
+    racing = {name for race in races for name in re.findall(r"(\w+)\[", race)}
+    return [*races, *(fault for fault in first.values() if not _follows(fault, racing) and fault not in races)]
+
+
+def kind_of(finding: str) -> str:
+    """What it says but for elements, numbers and threads: its lines and arrays."""
+    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*", "", finding)
+    return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
+
+
+def _follows(fault: str, racing: set[str]) -> bool:
+    reads = re.match(r"uninitialised: line \d+ reads (\w+)\[", fault)
+    return reads is not None and reads[1] in racing
+
+
+def _written_by(outcome: Outcome) -> str:
+    if not outcome.first_writer:
+        return ""
+    block, thread = (f"({x}, {y})" for x, y in (outcome.first_writer[:2], outcome.first_writer[2:]))
+    return f", written by block {block}, thread {thread}"
 
 
 def first_finding(examination: Examination) -> str:
@@ -121,6 +202,8 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
             "block": list(case.block),
             "right": case.is_right,
             "findings": findings(case, c),
+            "notes": list(case.notes),
+            "printed": list(case.printed),
             "wrong": len(case.wrong),
             "requests": [asdict(site) for site in case.sites],
             "branches": [asdict(branch) for branch in case.branches],

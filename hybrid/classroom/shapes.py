@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybrid.classroom.examination import Sizes
+from hybrid.classroom.case import Sizes
 
 _WHOLE = range(32, 65)  # of these the multiples of a tile
 _EDGE, _WIDE, _SHORT, _LONG, _TINY = range(33, 48), range(67, 100), range(17, 32), range(150, 250), range(1, 8)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hybrid.classroom.arithmetic import evaluated
-from hybrid.classroom.examination import Case, Trials
+from hybrid.classroom.case import Case
+from hybrid.classroom.examination import Trials
 from hybrid.emulation.trace import Access
 from hybrid.errors import UsageError
 
@@ -80,7 +81,8 @@ def with_tile(text: str, tile: int) -> str:
     """A file's text with another tile width. UsageError unless one constant of the file is called a tile's or a block's."""
     changed, count = _TILE.subn(rf"\g<1>{tile}", text)
     if count != 1:
-        raise UsageError(f"--tile changes the constant that is called TILE or BLOCK: the file has {count} of them")
+        has = f"{count} such constants, and which is meant cannot be told" if count else "none"
+        raise UsageError(f"--tile changes the constant of the file that is called TILE… or BLOCK…: it has {has}")
     return changed
 
 

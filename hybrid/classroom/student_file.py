@@ -8,27 +8,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hybrid.classroom.c_text import (
+    blanked,
+    constants_in,
+    end_of_block,
+    spaces,
+    structs_in,
+    with_device_variables,
+    with_dynamic_shared,
+)
 from hybrid.errors import UsageError
 
-_COMMENT_OR_TEXT = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|\bR\"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)\""
-    r"|(?P<number>\b\d(?:'?\w)*)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
-    re.DOTALL,
-)  # 1'000 is a number
 _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:extern\s+\"C\"\s+)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
 )
 _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")
-_CONSTANT = re.compile(
-    r"^[ \t]*(?:#\s*define\s+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)(\w+)\s*=?\s*(\d+)\b", re.MULTILINE
-)
-_STRUCT = re.compile(r"(?:typedef\s+)?struct\s*(\w*)\s*\{([^}]*)\}\s*(\w*)\s*;")
-_FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(\w+)\s*(?:,|;|$)")
-_DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\s*\([^)]*\)\s*)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
 ELEMENTS = {"float": "float32", "double": "float64"}
+SCALES = ("alpha", "beta")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _ALIAS = re.compile(
     r"\btypedef\s+(float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(float|double)\s*;"
@@ -36,6 +35,19 @@ _ALIAS = re.compile(
 )
 _HEADER = re.compile(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>")
 _MOST_BYTES = 1 << 20
+_OF_DEVICE = frozenset({"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"})  # as NVRTC has them
+# Lines outside of functions: with types of host code, and declarations of its functions.
+_OF_HOST = re.compile(
+    r"^[^\n{}#]*\b(?:std\b|cuda(?:Error|Event|Stream)_t|cudaDeviceProp|FILE)[^\n{}#]*;[ \t]*$"
+    r"|^(?!.*\b__(?:device|global)__)[ \t]*\w[\w:<>,&* \t]*\([^{};()=\n]*\);[ \t]*$",
+    re.MULTILINE,
+)
+_FOR_NVRTC = {  # in place of headers of C
+    r"c?stdint(?:\.h)?": (
+        "typedef int int32_t; typedef unsigned uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
+    ),
+    r"c?assert(?:\.h)?": "#ifndef assert\n#define assert(...) ((__VA_ARGS__) ? (void)0 : __trap())\n#endif\n",
+}
 # Of the C++ library: headers that host code may need, whose declarations stay.
 _STANDARD = frozenset({
     "algorithm", "array", "assert.h",
@@ -74,6 +86,11 @@ class Parameter:
     def is_number(self) -> bool:
         return not self.is_pointer and self.type in _NUMBERS
 
+    @property
+    def is_scale(self) -> bool:
+        """alpha or beta of C = alpha·A·B + beta·C"""
+        return not self.is_pointer and self.type in ELEMENTS and self.name.lower() in SCALES
+
     def __str__(self) -> str:
         return f"{self.type}{'*' if self.is_pointer else ''} {self.name}"
 
@@ -98,11 +115,12 @@ class StudentKernel:
 
 @dataclass(frozen=True)
 class StudentFile:
-    """`compiled`: the text with the same lines, but without what only a host compiler of CUDA takes."""
+    """`compiled`: the text with the same lines, but without what only a host compiler of CUDA takes; `for_gpu`: for NVRTC."""
 
     path: Path
     text: str
     compiled: str
+    for_gpu: str
     kernels: tuple[StudentKernel, ...]
     constants: dict[str, int] = field(default_factory=dict)
     structs: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the types of the fields
@@ -124,13 +142,14 @@ def parsed(file: Path, text: str) -> StudentFile:
     """A file of this name with this text."""
     plain = blanked(text)
     comment = re.search(r"//\s*lab:(.*)", text)
-    constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
-    structs = {(of or name): _fields(fields) for name, fields, of in _STRUCT.findall(plain)}
+    constants = constants_in(plain)
+    structs = structs_in(plain)
     has_main = re.search(r"\bmain\s*\(", plain) is not None
     return StudentFile(
         path=file,
         text=text,
         compiled=_for_cpu(text, file),
+        for_gpu=_for_gpu(text, file),
         kernels=kernels_of(text),
         constants=constants,
         structs=structs,
@@ -168,15 +187,6 @@ def text_of(path: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def blanked(text: str) -> str:
-    """Comments, and what stands in quotes, replaced by spaces: every position stays where it is."""
-    return _COMMENT_OR_TEXT.sub(lambda found: found[0] if found["number"] else _spaces(found[0]), text)
-
-
-def _spaces(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
-
-
 def _aliases(plain: str) -> dict[str, str]:
     """Other names of float and double."""
     found = {}
@@ -205,30 +215,30 @@ def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
     return Parameter(found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]))
 
 
-def _fields(text: str) -> dict[str, str]:
-    """int width, height; float* elements; as {"width": "int", "height": "int", "elements": "float*"}"""
-    fields = {}
-    for declaration in text.split(";"):
-        first = _FIELD.match(declaration.strip())
-        if first is not None:
-            for pointer, name in re.findall(r"(\*?)\s*(\w+)\s*(?:,|$)", declaration.strip()[len(first[1]) :]):
-                fields[name] = first[1].strip() + pointer
-    return fields
-
-
-def end_of_block(plain: str, opening: int) -> int:
-    """The position after the brace that closes the one at `opening`."""
-    depth = 0
-    for place in range(opening, len(plain)):
-        depth += {"{": 1, "}": -1}.get(plain[place], 0)
-        if not depth:
-            return place + 1
-    return len(plain)
-
-
 def _for_cpu(text: str, file: Path) -> str:
-    """Without host functions, whose launches <<<…>>> no C++ compiler takes; headers of CUDA and C are there already."""
-    plain, kept, place = _DIRECTIVE.sub(lambda found: _spaces(found[0]), blanked(text)), list(text), 0
+    """Headers of CUDA and C are there already."""
+    kept = with_dynamic_shared(with_device_variables(_without_host(text)))
+    return INCLUDE.sub(lambda found: _included(found, file), kept)
+
+
+def _for_gpu(text: str, file: Path) -> str:
+    """CUDA's own headers stay. NVRTC has none of C, but what they declare for kernels."""
+
+    def included(found: re.Match[str]) -> str:
+        return found[0] if found[2][1:-1] in _OF_DEVICE else _included(found, file)
+
+    headers = "".join(instead for header, instead in _FOR_NVRTC.items() if re.search(rf"#[ \t]*include[ \t]*<{header}>", text))
+    kept = _without_host(text)
+    plain = blanked(kept)
+    for line in _OF_HOST.finditer(plain):
+        if plain.count("{", 0, line.start()) == plain.count("}", 0, line.start()):
+            kept = kept[: line.start()] + spaces(line[0]) + kept[line.end() :]
+    return f'{headers}#line 1 "{file.name}"\n{INCLUDE.sub(included, kept)}'
+
+
+def _without_host(text: str) -> str:
+    """Without host functions, whose launches <<<…>>> no C++ compiler takes. Every line stays where it is."""
+    plain, kept, place = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), list(text), 0
     while (opening := plain.find("{", place)) >= 0:
         end = end_of_block(plain, opening)
         begin = max(plain.rfind(mark, 0, opening) for mark in ";}") + 1
@@ -239,14 +249,9 @@ def _for_cpu(text: str, file: Path) -> str:
             place = opening + 1
             continue
         if "(" in head and not re.search(r"__global__|__device__|\bconstexpr\b", head):
-            kept[begin:end] = _spaces(text[begin:end])
+            kept[begin:end] = spaces(text[begin:end])
         place = end
-    return INCLUDE.sub(lambda found: _included(found, file), with_dynamic_shared("".join(kept)))
-
-
-def with_dynamic_shared(text: str) -> str:
-    """With extern __shared__ T name[]; as a pointer to that memory."""
-    return _DYNAMIC_SHARED.sub(r"\1* \2 = static_cast<\1*>(cuda_on_cpu::dynamic_shared_memory());", text)
+    return "".join(kept)
 
 
 def _included(found: re.Match[str], file: Path) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ class Task:
     seconds: float  # that it may take
     names: tuple[str, str, str]  # of A, B and C in the kernel
     file_name: str
+    scales: tuple[float, float] = (1, 0)  # alpha and beta in C = alpha·A·B + beta·C
     mark: str = ""  # with which its lines begin: what the kernel writes does not have it
 
 
@@ -57,9 +58,10 @@ class Outcome:
 
     stopped: str = ""  # the kind of what the runtime refused, and
     why: str = ""  # its words
-    c: str = ""  # all elements, encoded; the four that follow are known only to the process that compares them
+    c: str = ""  # all elements, encoded; `wrong`, `first_wrong`, `nan` and `digest` are known to the process that compares them
     wrong: tuple[int, ...] = ()
     first_wrong: tuple[float, float] | None = None  # what it is, and what is right
+    first_writer: tuple[int, ...] = ()  # the block's x and y and the thread's x and y that wrote it last
     nan: int = 0
     never: tuple[int, ...] = ()  # elements that no thread has written
     several: tuple[int, ...] = ()  # that more than one has
@@ -74,20 +76,21 @@ class Outcome:
     accesses: tuple[Access, ...] = ()  # in their order
 
 
-def carried_out(task: Task, tell: Callable[[str, Mapping[str, Any]], None]) -> tuple[Outcome, bool]:
+def carried_out(task: Task, told: Callable[[str, Mapping[str, Any]], None]) -> tuple[Outcome, bool]:
     """The outcome, and whether nothing was found, so that the process is as it was before.
 
-    `tell` is told where the matrices are, before the kernel runs.
+    `told` is given where the matrices are, before the kernel runs.
     """
     n, l, m = task.sizes
-    before = operands(task.sizes, task.dtype, task.seed)
+    *values, right = operands(task.sizes, task.dtype, task.seed, task.scales)
     a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
     c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
-    a.inner[:], b.inner[:], c.inner[:] = *before, np.nan
+    for matrix, value in zip((a, b, c), values, strict=True):
+        matrix.inner[:] = value
     kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
     places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
-    tell("places", places)
+    told("places", places)
     if task.checks == "address":
         for each in matrices.values():
             each.guard()
@@ -104,20 +107,24 @@ def carried_out(task: Task, tell: Callable[[str, Mapping[str, Any]], None]) -> t
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
     outside += [
         (key, int(np.argmax(each.inner != was)))
-        for (key, each), was in zip(matrices.items(), before, strict=False)
+        for (key, each), was in zip(matrices.items(), values[:2], strict=False)
         if (each.inner != was).any()
     ]
-    outcome = Outcome(c=encoded(c.inner), outside=tuple(outside), **_counted(kernel, task))
-    return outcome, not (outside or compared(c.inner, *before).wrong)
+    wrong = compared(c.inner, right).wrong
+    outcome = Outcome(c=encoded(c.inner), outside=tuple(outside), **_counted(kernel, task, wrong[:1]))
+    return outcome, not (outside or wrong)
 
 
-def _counted(kernel: EmulatedKernel, task: Task) -> dict[str, Any]:
+def _counted(kernel: EmulatedKernel, task: Task, wrong: Sequence[int]) -> dict[str, Any]:
+    """`wrong`: the first wrong element, whose writer is told, or none."""
     if task.checks == "requests":
         return {"sites": kernel.sites(task.file_name), "branches": kernel.branches(task.file_name)}
     if kernel.loads is None:
         return {}
     writes = kernel.loads.c_writes
+    writers = [int(kernel.loads.c_last_writer.flat[each]) for each in wrong]
     return {
+        "first_writer": next((_block_and_thread(writer - 1, task) for writer in writers if writer), ()),
         "never": tuple(np.flatnonzero(writes == 0).tolist()),
         "several": tuple(np.flatnonzero(kernel.loads.c_writers > 1).tolist()),
         "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
@@ -125,24 +132,35 @@ def _counted(kernel: EmulatedKernel, task: Task) -> dict[str, Any]:
     }
 
 
-def _tell(results: TextIO, mark: str, what: str, content: Mapping[str, Any]) -> None:
+def _block_and_thread(number: int, task: Task) -> tuple[int, ...]:
+    """x and y of each, of a thread that is counted block by block."""
+    block, thread = divmod(number, task.block[0] * task.block[1])
+    return (*divmod(block, task.grid[0])[::-1], *divmod(thread, task.block[0])[::-1])
+
+
+def own_output() -> TextIO:
+    """Standard output, which is no longer the kernel's: what it prints is no result."""
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return results
+
+
+def tell(results: TextIO, mark: str, what: str, content: Mapping[str, Any]) -> None:
     print(mark, json.dumps({what: content}), file=results, flush=True)
 
 
 def main() -> None:
     """After a launch with faults none on another shape follows: stray accesses may have changed what that would need."""
-    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the kernel prints is no result
+    results = own_output()
     faulty: tuple[int, ...] = ()
     for task in json.load(sys.stdin):
-        given = Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names")}})
+        given = Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names", "scales")}})
         if faulty and faulty != given.sizes:
             return
         signal.setitimer(signal.ITIMER_REAL, given.seconds)  # its signal ends this process
-        tell = partial(_tell, results, given.mark)
-        outcome, is_clean = carried_out(given, tell)
+        outcome, is_clean = carried_out(given, partial(tell, results, given.mark))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        tell("outcome", asdict(outcome))
+        tell(results, given.mark, "outcome", asdict(outcome))
         if not is_clean:
             faulty = given.sizes
 

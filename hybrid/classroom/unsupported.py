@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What a whole CUDA program may have that the CPU runtime does not."""
+"""What a kernel or a whole CUDA program may have that the CPU runtime does not."""
 
 from __future__ import annotations
 
 import re
 
+from hybrid.classroom.c_text import blanked, end_of_block
 from hybrid.classroom.launches import launches_in
-from hybrid.classroom.student_file import blanked, end_of_block
+from hybrid.classroom.student_file import StudentFile, StudentKernel
 from hybrid.emulation.build import HERE
 from hybrid.errors import UsageError
 
@@ -24,7 +25,16 @@ _WORDS = {
     r"\bcublas[A-Z]\w*\s*\(": "cuBLAS",
     r"\bcurand\w*\s*\(": "cuRAND",
     r"\bcudaGraph\w+": "CUDA graphs",
+    r"\bcooperative_groups\b": "cooperative groups",
 }
+_DEVICE_WORDS = {  # of functions that run on the device
+    r"\b(?:malloc|free)\s*\(|\bnew\b|\bdelete\b": "{} within a kernel",
+    r"\b(?:__half2?|half2?|__nv_bfloat162?)\b|\b__(?:float2half|half2float|h(?:add|mul|fma)2?)\w*": "half precision ({})",
+    r"\b(?:nvcuda|wmma)\b": "matrix units (wmma)",
+    r"\b(?:asm|__asm__)\b": "PTX instructions (asm)",
+    r"\bcudaGridDependencySynchronize\b|\bcudaDeviceSynchronize\b": "{} within a kernel",
+}
+_CONSTANT_WITHOUT_VALUE = re.compile(r"\b__constant__\s+[\w\s]+?\b(\w+)\s*(?:\[[^\]]*\]\s*)*;")
 _CALL = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
 _DEVICE_FUNCTION = re.compile(r"\b__(?:global|device)__\b[^;{}=]*\)[^;{}()=]*\{")
 _NOT_A_DEFINITION = {"return", "else", "case"}
@@ -50,8 +60,9 @@ def refuse_unsupported(text: str, name: str) -> None:
         body = plain[function.end() : end]
         if inner := [place for place in launches if function.end() <= place < end]:
             refuse(inner[0], "a kernel that launches a kernel (dynamic parallelism)")
-        if allocation := re.search(r"\b(?:malloc|free)\s*\(|\bnew\b|\bdelete\b", body):
-            refuse(function.end() + allocation.start(), f"{allocation[0].rstrip(' (')} within a kernel")
+        for pattern, what in _DEVICE_WORDS.items():
+            if word := re.search(pattern, body):
+                refuse(function.end() + word.start(), what.format(word[0].rstrip(" (")))
     known = set(re.findall(r"\bcuda[A-Z]\w*", (HERE / "host_api.h").read_text(encoding="utf-8")))
     for call in _CALL.finditer(plain):
         if call[1] not in known and not _is_defined(plain, call[1]):
@@ -64,3 +75,11 @@ def _is_defined(plain: str, name: str) -> bool:
         return True
     declared = re.findall(rf"(\w+)[\s*&]+{name}\s*\([^;{{]*\)\s*[;{{]", plain)
     return any(word not in _NOT_A_DEFINITION for word in declared)
+
+
+def refuse_without_host(file: StudentFile, kernel: StudentKernel) -> None:
+    """What else a kernel cannot have whose host code does not run: constant memory that it would fill. UsageError in a line."""
+    for name in _CONSTANT_WITHOUT_VALUE.findall(blanked(file.compiled)):
+        if re.search(rf"\b{name}\b", kernel.body):
+            how = "run the whole program, without --kernel" if file.has_main else "give it a value where it is declared"
+            raise UsageError(f"{kernel.name} reads the constant memory {name}, which only host code fills: {how}")

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The C++ text that launches a student's kernel as the emulation launches ours: with three matrices."""
+"""The C++ texts that launch a student's kernel: as the emulation launches ours, with three matrices, and as a whole program."""
 
 from __future__ import annotations
 
 from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_file import Parameter, StudentFile, StudentKernel
+from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.errors import UsageError
 
 ENTRY = "lab_entry"
+_ELEMENTS = {"float32": "float", "float64": "double"}
 _SIZES = {"n": "lab_c.lab_rows", "l": "lab_a.lab_columns", "m": "lab_c.lab_columns"}
 # For declarations of host functions and variables, which stay.
 _HOST_TYPES = """typedef int cudaError_t, cudaMemcpyKind;
@@ -22,21 +23,12 @@ _FIELDS = {  # of a struct that is a matrix, by what they are called
 
 def wrapped(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
     """The file's text, and after it the entry. `instance`: the kernel's name, with a template's arguments."""
-    element = {"float32": "float", "float64": "double"}[meaning.dtype]
-    lines, arguments = [], []
-    for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
-        if parameter.is_number:
-            arguments.append(f"static_cast<{parameter.type}>({_SIZES[of]})")
-        elif parameter.is_pointer:
-            arguments.append(f"const_cast<{element}*>(lab_{of.lower()}.data)")
-        else:
-            lines += _filled(file, parameter, of.lower(), element)
-            arguments.append(f"lab_struct_{of.lower()}")
+    element = _ELEMENTS[meaning.dtype]
+    lines, arguments = _arguments(file, kernel, meaning)
     body = "\n    ".join([*lines, f"{instance}({', '.join(arguments)});"])
-    headers = "".join(f"#include <{name}>\n" for name in file.headers)
     # The file is compiled inside an anonymous namespace, in which the library's headers must not stand.
     return f"""}}
-{headers}{_HOST_TYPES}namespace {{
+{_headers(file)}{_HOST_TYPES}namespace {{
 template <typename LabElement> struct LabMatrix {{ LabElement* data; long long lab_rows, lab_columns, lab_stride; }};
 #line 1 "{file.path.name}"
 {file.compiled}
@@ -48,15 +40,81 @@ __global__ void {ENTRY}(LabMatrix<const {element}> lab_a, LabMatrix<const {eleme
 """
 
 
+def as_program(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
+    """The file's text with a main function that launches the kernel once. Its arguments: n, l, m, x and y of the grid and of the
+    block, and the bytes of dynamic shared memory."""
+    lines, arguments = _arguments(file, kernel, meaning)
+    body = "\n    ".join(lines)
+    given = "".join(f", {argument}" for argument in arguments)
+    return f"""{_headers(file)}namespace {{
+#line 1 "{file.path.name}"
+{file.compiled}
+#line 1 "launch"
+struct LabMatrix {{ {_ELEMENTS[meaning.dtype]}* data; long long lab_rows, lab_columns; }};
+LabMatrix lab_matrix(long long lab_rows, long long lab_columns, bool lab_has_values)
+{{
+    LabMatrix lab_one{{nullptr, lab_rows, lab_columns}};
+    size_t lab_bytes = lab_rows * lab_columns * sizeof(*lab_one.data);
+    auto* lab_values = static_cast<decltype(lab_one.data)>(malloc(lab_bytes));
+    for (long long lab_i = 0; lab_i < lab_rows * lab_columns; ++lab_i) lab_values[lab_i] = lab_i % 13 + 1;
+    (void)cudaMalloc(&lab_one.data, lab_bytes);
+    if (lab_has_values) (void)cudaMemcpy(lab_one.data, lab_values, lab_bytes, cudaMemcpyHostToDevice);
+    free(lab_values);
+    return lab_one;
+}}
+}}
+int main(int, char** lab_given)
+{{
+    long long lab_number[8];
+    for (int lab_i = 0; lab_i < 8; ++lab_i) lab_number[lab_i] = atoll(lab_given[lab_i + 1]);
+    LabMatrix lab_a = lab_matrix(lab_number[0], lab_number[1], true), lab_b = lab_matrix(lab_number[1], lab_number[2], true),
+              lab_c = lab_matrix(lab_number[0], lab_number[2], {"true" if "beta" in meaning.of else "false"});
+    {body}
+    cuda_on_cpu::allow_shared(static_cast<int>(lab_number[7]));
+    cuda_on_cpu::Launched("{kernel.name}", dim3(lab_number[3], lab_number[4]), dim3(lab_number[5], lab_number[6]), lab_number[7])
+        .call({instance}{given});
+    return cudaDeviceSynchronize();
+}}
+"""
+
+
+def _headers(file: StudentFile) -> str:
+    return "".join(f"#include <{name}>\n" for name in file.headers)
+
+
+def _arguments(file: StudentFile, kernel: StudentKernel, meaning: Meaning) -> tuple[list[str], list[str]]:
+    """Lines that come before the call, and its arguments."""
+    element = _ELEMENTS[meaning.dtype]
+    lines: list[str] = []
+    arguments = []
+    for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
+        if parameter.is_number:
+            arguments.append(f"static_cast<{parameter.type}>({_SIZES[of]})")
+        elif parameter.is_scale:
+            arguments.append(f"{parameter.type}({dict(zip(SCALES, meaning.scales, strict=True))[of]})")
+        elif parameter.is_pointer:
+            arguments.append(f"const_cast<{element}*>(lab_{of.lower()}.data)")
+        else:
+            lines += _filled(file, parameter, of.lower(), element)
+            arguments.append(f"lab_struct_{of.lower()}")
+    return lines, arguments
+
+
 def _filled(file: StudentFile, parameter: Parameter, of: str, element: str) -> list[str]:
     lines = [f"{parameter.type} lab_struct_{of};"]
     for name, kind in file.structs[parameter.type].items():
-        if kind.endswith("*"):
+        what = field_of(parameter, name, kind)
+        if what == "elements":
             lines.append(f"lab_struct_{of}.{name} = const_cast<{element}*>(lab_{of}.data);")
-        elif name.lower() in _FIELDS:
-            lines.append(f"lab_struct_{of}.{name} = static_cast<{kind}>(lab_{of}.lab_{_FIELDS[name.lower()]});")
         else:
-            raise UsageError(
-                f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known"
-            )
+            lines.append(f"lab_struct_{of}.{name} = static_cast<{kind}>(lab_{of}.lab_{what});")
     return lines
+
+
+def field_of(parameter: Parameter, name: str, kind: str) -> str:
+    """What a field of a struct stands for: elements, rows or columns. UsageError where that cannot be told."""
+    if kind.endswith("*"):
+        return "elements"
+    if name.lower() in _FIELDS:
+        return _FIELDS[name.lower()]
+    raise UsageError(f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known")

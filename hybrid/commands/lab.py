@@ -9,13 +9,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hybrid.commands import lab_gpus, lab_show
+from hybrid.commands import lab_cuda, lab_gpus, lab_show
 from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybrid.classroom.examination import Examination, Trials
+    from hybrid.classroom.case import Examination
+    from hybrid.classroom.examination import Trials
     from hybrid.classroom.gpu_models import GpuModel
     from hybrid.classroom.on_gpu import OnGpu
     from hybrid.classroom.student_file import StudentFile
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 NAME = "hybrid.lab"
 _STALL, _PROGRAM_STALL = 20, 60  # seconds
 _MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
+_MOST_ON_GPU = 8192
 
 _MORE = """\
 The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float or double. It takes three pointers, or three structs with width,
-height and elements, in the order A, B, C, and sizes by any usual name: Width alone for square matrices, n l m, m n k as BLAS has
-them, wA, numBRows and the like.
+height and elements, called A, B, C or M, N, P, else A before B, and C is what is written; and sizes by any usual name:
+Width alone for square matrices, n l m, m n k as BLAS has them, wA, numBRows and the like; and BLAS's alpha and beta.
 
 A file with main() and launches is run as a whole program on the CPU runtime, with the arguments after --, if none of the options
 about a kernel is given. After its output come what is wrong with its kernels and with its use of memory, each with its line, and
@@ -36,11 +38,15 @@ the first CUDA call that failed. With --kernel NAME its host code is left out, a
 A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
 with x before y as in dim3, and the file's own constants. Otherwise that is guessed, and said.
 
+With --device cuda the kernel is compiled by NVRTC and launched on this machine's GPU: C is compared, and its launches are timed.
+What only the emulated GPU shows, races and accesses out of bounds, is not looked for then.
+
 examples:
   python -m hybrid.lab run mine.cu
   python -m hybrid.lab run program.cu -- 10 15 8
   python -m hybrid.lab run mine.cu --kernel MatMulKernel --sizes 40 50 60
   python -m hybrid.lab run mine.cu --gpu K40c
+  python -m hybrid.lab run mine.cu --device cuda --sizes 2048 2048 2048
   python -m hybrid.lab run mine.cu --kernel 'tiled<16>' --block 16,16 --let rowsOfA=n --json -
 
 exit codes: 0 the kernel is right, or the program ends with 0 and no error was found; 1 it is wrong, or a failure; 2 wrong usage
@@ -60,6 +66,12 @@ def build_parser() -> Parser:
     _add_json(run)
     run.add_argument(
         "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
+    )
+    run.add_argument(
+        "--device",
+        choices=("emulate", "cuda"),
+        default="emulate",
+        help="cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)",
     )
     run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
     run.add_argument("--gpu", type=_gpu, metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
@@ -113,8 +125,8 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 def _size(text: str) -> int:
     size = at_least(1)(text)
-    if size > _MOST:
-        raise UsageError(f"{size} is too large for a CPU that runs every thread of the kernel: at most {_MOST}")
+    if size > _MOST_ON_GPU:
+        raise UsageError(f"{size} is too large: at most {_MOST_ON_GPU}")
     return size
 
 
@@ -171,6 +183,10 @@ def _run(options: argparse.Namespace) -> int:
     from hybrid.reporting import html_page
 
     options.file = str(example_or_file(options.file))
+    if options.device == "cuda":
+        return lab_cuda.work(options, lambda path: _trials(path, options, for_cpu=False))
+    if options.sizes and max(options.sizes) > _MOST:
+        raise UsageError(f"{max(options.sizes)} is too large for a CPU that runs every thread of the kernel: at most {_MOST}")
     of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html")
     about_a_kernel = any(getattr(options, name) for name in of_a_kernel)
     if not about_a_kernel and is_program(file := read(options.file)):
@@ -182,8 +198,7 @@ def _run(options: argparse.Namespace) -> int:
     trials = _trials(options.file, options)
     kernel, meaning = trials.kernel, trials.meaning
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
-    if meaning.square and len(set(shapes[0])) > 1:
-        raise UsageError(f"{kernel.name} has one size, so its matrices are square: --sizes takes three equal numbers")
+    lab_cuda.refuse_impossible(trials, shapes[0])
     examination = trials.examined(shapes)
     gpu = _on_gpu(options.gpu, trials, examination) if options.gpu else None
     stream = sys.stderr if options.json == "-" else sys.stdout
@@ -222,15 +237,16 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
     return 0 if account.is_right else 1
 
 
-def _trials(path: str, options: argparse.Namespace) -> Trials:
+def _trials(path: str, options: argparse.Namespace, *, for_cpu: bool = True) -> Trials:
     """Of this file's kernel, as the options say. UsageError where something cannot be told."""
     from hybrid.classroom.examination import Trials, chosen
-    from hybrid.classroom.meaning import launch_of, meaning_of
+    from hybrid.classroom.launch import launch_of
+    from hybrid.classroom.meaning import meaning_of
     from hybrid.classroom.student_file import read
 
-    file, kernel, instance = chosen(read(path), options.kernel)
+    file, kernel, instance = chosen(read(path), options.kernel, for_cpu=for_cpu)
     meaning = meaning_of(file, kernel, dict(options.let))
-    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+    launch = launch_of(file, kernel, {name: getattr(options, name) for name in ("grid", "block", "shared")})
     seed = options.seed if options.seed is not None else secrets.randbits(32)
     return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)
 

@@ -69,7 +69,8 @@ def work(options: argparse.Namespace) -> int:
 
 def _picture(options: argparse.Namespace) -> Picture:
     from hybrid.classroom.examination import Trials, chosen
-    from hybrid.classroom.meaning import launch_of, meaning_of
+    from hybrid.classroom.launch import launch_of
+    from hybrid.classroom.meaning import meaning_of
     from hybrid.classroom.steps import picture, with_tile
     from hybrid.classroom.student_file import parsed, text_of
     from hybrid.commands.lectures import example_or_file
@@ -80,11 +81,11 @@ def _picture(options: argparse.Namespace) -> Picture:
     text = text_of(str(path))
     file, kernel, instance = chosen(parsed(path, with_tile(text, tile) if tile else text), options.kernel)
     meaning = meaning_of(file, kernel, dict(options.let))
-    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+    launch = launch_of(file, kernel, {name: getattr(options, name) for name in ("grid", "block", "shared")})
     seed = options.seed if options.seed is not None else secrets.randbits(32)
-    sizes = tuple(options.sizes) if options.sizes else (options.width,) * 3
-    if meaning.square and len(set(sizes)) > 1:
-        raise UsageError(f"{kernel.name} has one size, so its matrices are square: --width gives it")
+    sizes = tuple(options.sizes) if options.sizes else meaning.on((options.width,) * 3)
+    if (possible := meaning.on(sizes)) != sizes:
+        raise UsageError(f"{kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
     return picture(Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed), sizes)
 
 

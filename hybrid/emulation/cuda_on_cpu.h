@@ -38,6 +38,11 @@
 #define __shared__ static  // one block runs at a time; before each the runtime fills all of .bss with NaN
 #endif
 
+// Not among the __shared__ arrays, which begin anew with each block.
+#define __constant__ __attribute__((section("cuda_variables")))
+#define __device_variable__ __attribute__((section("cuda_variables")))  // of __device__ variables, which are no functions
+#define __managed__ __attribute__((section("cuda_variables")))
+
 // File and line of a call in the kernel: for messages, and to tell barriers apart.
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 // For functions of the runtime whose accesses sanitizers must not attribute to a thread.
@@ -339,7 +344,10 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 #ifdef WHOLE_PROGRAM
 #define ATOMIC_ACCESS(to) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0))
 #else
-#define ATOMIC_ACCESS(to)
+extern "C" void count_atomic(void* to, int bytes, void* instruction)
+    __attribute__((weak));  // of requests.cpp, where that is linked
+#define ATOMIC_ACCESS(to) \
+    if (count_atomic) count_atomic(to, sizeof(*to), __builtin_return_address(0))
 #endif
 #define ATOMIC(name, result)                                                                   \
     template <typename T>                                                                      \
@@ -374,3 +382,5 @@ __attribute__((noinline, no_sanitize_thread)) T atomicCAS(T* to, cuda_on_cpu::Th
 static inline void __threadfence() { cuda_on_cpu::fence(); }
 static inline void __threadfence_block() {}
 static inline void __threadfence_system() { cuda_on_cpu::fence(); }
+
+#include "intrinsics.h"

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ namespace {
 constexpr int FRAMES = 32, LATE = 124;
 constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
+char mark[64];  // and a space
 
 int find_program(dl_phdr_info* info, size_t, void*)
 {
@@ -55,8 +57,10 @@ __attribute__((constructor)) void begin()
 {
     dl_iterate_phdr(find_program, nullptr);
     setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines come in the order of time, and before a crash
-    const char *path = getenv("HYBRID_LAB_FINDINGS"), *seconds = getenv("HYBRID_LAB_SECONDS");
-    if (!path || !seconds) return;
+    const char *path = getenv("HYBRID_LAB_FINDINGS"), *seconds = getenv("HYBRID_LAB_SECONDS"), *given = getenv("HYBRID_LAB_MARK");
+    if (!path || !seconds || !given) return;
+    snprintf(mark, sizeof(mark), "%s ", given);
+    unsetenv("HYBRID_LAB_MARK");
     // Of several ranks each has a file of its own. The launcher says in a variable which rank this is.
     const char *variable = getenv("HYBRID_LAB_RANK"), *rank = variable ? getenv(variable) : nullptr;
     findings_file = open((std::string(path) + "." + (rank ? rank : "0")).c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
@@ -82,7 +86,9 @@ void tell(const char* format, ...)
     char line[4096];
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(line, sizeof(line) - 1, format, arguments);
+    int begun = static_cast<int>(strlen(mark));
+    memcpy(line, mark, begun);
+    int length = begun + vsnprintf(line + begun, sizeof(line) - 1 - begun, format, arguments);
     va_end(arguments);
     if (length >= static_cast<int>(sizeof(line)) - 1) return;  // a line that is not whole is no JSON
     line[length] = '\n';

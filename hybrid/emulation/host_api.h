@@ -7,9 +7,6 @@
 
 #include "cuda_on_cpu.h"
 
-#define __constant__ __attribute__((section("cuda_variables")))
-#define __device_variable__ __attribute__((section("cuda_variables")))  // of __device__ variables, which are no functions
-#define __managed__ __attribute__((section("cuda_variables")))
 #define CUDART_VERSION 12000
 
 #define CUDA_ERRORS(ERROR)                                                          \

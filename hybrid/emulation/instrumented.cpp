@@ -73,9 +73,10 @@ void __ubsan_handle_out_of_bounds(OutOfBounds* what, unsigned long index)
     if (bits < 64) value = what->index->info & 1 ? value << (64 - bits) >> (64 - bits) : value & ((1ll << bits) - 1);
     if (told.size() < MOST_FINDINGS && told.insert(what->line).second)
         cuda_on_cpu::tell(
-            "{\"event\": \"finding\", \"kind\": \"index\", \"file\": %s, \"line\": %u, \"index\": %lld, \"type\": %s, %s}",
-            cuda_on_cpu::quoted(what->file).c_str(), what->line, value, cuda_on_cpu::quoted(what->array->name).c_str(),
-            cuda_on_cpu::where().c_str());
+            "{\"event\": \"finding\", \"kind\": \"index\", \"file\": %s, \"line\": %u, \"column\": %u, \"index\": %lld, "
+            "\"type\": %s, %s}",
+            cuda_on_cpu::quoted(what->file).c_str(), what->line, what->column, value,
+            cuda_on_cpu::quoted(what->array->name).c_str(), cuda_on_cpu::where().c_str());
     if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "index");
 }
 void __ubsan_handle_out_of_bounds_abort(OutOfBounds* what, unsigned long index) { __ubsan_handle_out_of_bounds(what, index); }

@@ -53,6 +53,7 @@ class Loads:
     c_reads: np.ndarray
     c_writes: np.ndarray
     c_writers: np.ndarray  # 0, 1, or 2 where several threads have written
+    c_last_writer: np.ndarray  # the thread's number in the grid, block by block and from 1 on; 0 where none has written
 
 
 class EmulatedKernel:
@@ -120,7 +121,7 @@ class EmulatedKernel:
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {text}")
         if self._counting and len(counts) == 3:
-            (a, _, _), (b, _, _), of_c = counts
+            (a, *_), (b, *_), of_c = counts
             self.loads = Loads(a, b, *of_c)
 
     def sites(self, file_name: str) -> tuple[Site, ...]:
@@ -141,10 +142,10 @@ class EmulatedKernel:
             return None
         return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
 
-    def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """New counters of how often each element is read and written, and by how many; with checks="loads" the kernel's
-        accesses update them."""
-        counters = np.zeros(matrix.shape), np.zeros(matrix.shape), np.zeros(matrix.shape)
+    def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, ...]:
+        """New counters of how often each element is read and written, by how many, and by whom last; with checks="loads" the
+        kernel's accesses update them."""
+        counters = tuple(np.zeros(matrix.shape) for _ in range(4))
         if self._requests:
             self._library.code.watch_requests(number, ctypes.byref(array))
             self._library.code.watch_branches()

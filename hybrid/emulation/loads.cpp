@@ -2,15 +2,13 @@
 // Counts a kernel's accesses to its matrices.
 #include "cuda_on_cpu.h"
 
-#include <vector>
-
 namespace {
 
 struct Watched {
     cuda_on_cpu::Array array;
     double *reads, *writes;  // per element; an access to half of its bytes counts 0.5
     double* writers;         // 1 where one thread has written, 2 where several have
-    std::vector<unsigned long long> last_writer;
+    double* last_writer;     // the thread's number in the grid, from 1 on; 0 where none has
 };
 
 Watched watched[3];
@@ -21,9 +19,9 @@ void note_writer(Watched& one, long long number)
     const auto& size = cuda_on_cpu::block_size;
     unsigned long long block =
         static_cast<unsigned long long>(cuda_on_cpu::block_index.y) * cuda_on_cpu::grid_size.x + cuda_on_cpu::block_index.x;
-    unsigned long long writer = block * size.x * size.y + thread.number + 1;
-    unsigned long long& last = one.last_writer[number];
-    one.writers[number] = last && last != writer ? 2 : max(one.writers[number], 1.0);
+    double writer = static_cast<double>(block * size.x * size.y + thread.number + 1);
+    double& last = one.last_writer[number];
+    one.writers[number] = last != 0 && last != writer ? 2 : max(one.writers[number], 1.0);
     last = writer;
 }
 
@@ -58,12 +56,11 @@ void accessed(void* address, int bytes, bool writes, void*) { count(address, byt
 extern "C" {
 
 __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads, double* writes,
-                                                  double* writers)
+                                                  double* writers, double* last_writer)
 {
     if (!number) watched[1] = watched[2] = {};
     if (number >= 3) return;
-    std::vector<unsigned long long> nobody(static_cast<size_t>(array->rows * array->columns));
-    watched[number] = {*array, reads, writes, writers, std::move(nobody)};
+    watched[number] = {*array, reads, writes, writers, last_writer};
 }
 }
 

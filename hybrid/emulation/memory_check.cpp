@@ -37,7 +37,10 @@ Region variables{Region::VARIABLES, nullptr, 0, nullptr, 0, false}, statics{Regi
     dynamics{Region::DYNAMIC_SHARED, nullptr, 0, nullptr, 0, false};
 size_t cells_of_dynamics;
 const char *parameters, *parameters_end, *constants, *constants_end;
-Region* last_used[SITES];  // by an instruction
+struct Use {
+    Region* region;
+    unsigned instruction;
+} last_used[SITES];  // by an instruction; of those that share a place the last
 std::set<std::tuple<std::string, unsigned, unsigned>> told;
 
 struct Other {  // the earlier access of a race
@@ -73,8 +76,9 @@ bool is_built_in(const char* at)
 // Whether all that writes it is seen: variables begin with 0, and the host writes managed memory by itself.
 bool is_followed(const Region& region) { return region.kind != Region::VARIABLES && region.kind != Region::MANAGED; }
 
-// The region that this access is in; null for registers, parameters and constants, where there is nothing to look at.
-Region* region_of(const Access& access)
+// The region that this access is in; null for registers, parameters and constants, where there is nothing to look at. One that is in
+// none is taken for an index beyond `before`, which the instruction used the last time, or beyond the nearest.
+Region* region_of(const Access& access, Region* before)
 {
     const char* at = access.at;
     if (is_built_in(at) || (at >= current->stack && at < current->stack + STACK)) return nullptr;
@@ -83,7 +87,8 @@ Region* region_of(const Access& access)
     if (at >= parameters && at < parameters_end) return nullptr;
     if (at >= constants && at < constants_end && !access.writes) return nullptr;
     if (Region* around = region_around(at)) {
-        if (!around->has(at, access.bytes)) refuse("bounds", access, around);
+        bool is_beyond = !around->has(at, access.bytes);
+        if (is_beyond) refuse("bounds", access, before && before->kind < Region::VARIABLES && !before->freed ? before : around);
         if (around->freed) refuse("freed", access, around);
         return around;
     }
@@ -171,13 +176,14 @@ bool is_known_read(const Cell& cell, const Access& access, unsigned mask)
 
 void look_at(const Access& access)
 {
-    Region*& last = last_used[access.instruction / 4 % SITES];
-    if (!last || last->freed || !last->has(access.at, access.bytes)) {
-        Region* region = region_of(access);
+    Use& last = last_used[access.instruction / 4 % SITES];
+    if (!last.region || last.region->freed || !last.region->has(access.at, access.bytes)) {
+        Region* region = region_of(access, last.instruction == access.instruction ? last.region : nullptr);
         if (!region) return;
-        last = region;
+        last.region = region;
     }
-    Region& region = *last;
+    last.instruction = access.instruction;
+    Region& region = *last.region;
     if (!access.writes && ++reads > MOST_READS) return;
     size_t first = access.at - region.begin, end = first + access.bytes;
     for (size_t i = first / 4; i <= (end - 1) / 4; ++i) {
@@ -210,7 +216,7 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
 inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
 {
     if (!writes && current && reads > MOST_READS) {
-        const Region* last = last_used[offset_of(instruction) / 4 % SITES];
+        const Region* last = last_used[offset_of(instruction) / 4 % SITES].region;
         if (last && !last->freed && last->has(static_cast<const char*>(at), bytes)) return;
     }
     note_slowly(at, bytes, writes, instruction);

@@ -18,15 +18,17 @@ namespace {
 constexpr int MATRICES = 3, SHARED = MATRICES, NOWHERE = -1;
 constexpr int SECTOR = 32, BANKS = 32, WORD = 4, LANES = 32;
 
+enum Kind { LOAD, STORE, ATOMIC };
+
 struct Request {  // of one warp
     int space, bytes;
-    bool writes;
+    Kind kind;
     std::vector<uintptr_t> addresses;
 };
 
 struct Site {  // an instruction; as Python reads it
     unsigned long long offset;  // of the instruction in the library
-    long long space, writes, requests, lanes, addresses, sectors, bytes, steps, least_steps;
+    long long space, kind, requests, lanes, addresses, sectors, bytes, steps, least_steps;
 };
 
 cuda_on_cpu::Array matrices[MATRICES];
@@ -82,7 +84,7 @@ void end_block()
         uintptr_t instruction = std::get<0>(key);
         Site& site = sites[{instruction, request.space}];
         site.space = request.space;
-        site.writes = request.writes;
+        site.kind = request.kind;
         site.requests += 1;
         site.lanes += static_cast<long long>(request.addresses.size());
         if (request.space == SHARED) {
@@ -100,7 +102,7 @@ void end_block()
     executions.clear();
 }
 
-void accessed(void* address, int bytes, bool writes, void* instruction)
+void count(void* address, int bytes, Kind kind, void* instruction)
 {
     uintptr_t at = reinterpret_cast<uintptr_t>(address), where = reinterpret_cast<uintptr_t>(instruction);
     int space = space_of(at);
@@ -117,13 +119,20 @@ void accessed(void* address, int bytes, bool writes, void* instruction)
     Request& request = requests[{where, number / LANES, of_thread[number]++}];
     request.space = space;
     request.bytes = bytes;
-    request.writes = writes;
+    request.kind = kind;
     request.addresses.push_back(at);
+}
+
+void accessed(void* address, int bytes, bool writes, void* instruction)
+{
+    count(address, bytes, writes ? STORE : LOAD, instruction);
 }
 
 }  // namespace
 
 extern "C" {
+
+void count_atomic(void* to, int bytes, void* instruction) { count(to, bytes, ATOMIC, instruction); }
 
 __attribute__((visibility("default"))) void watch_requests(int number, const cuda_on_cpu::Array* array)
 {

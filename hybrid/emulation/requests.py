@@ -14,24 +14,25 @@ from pathlib import Path
 _NUMBERS = ("requests", "lanes", "addresses", "sectors", "bytes", "steps", "least_steps")
 SHARED = 3  # as the space of a site; else the number of the matrix
 SECTOR_BYTES = 32
+_KINDS = ("load", "store", "atomic")
 
 
 class _Site(ctypes.Structure):
     _fields_ = (
         ("offset", ctypes.c_ulonglong),
-        *((name, ctypes.c_longlong) for name in ("space", "writes", *_NUMBERS)),
+        *((name, ctypes.c_longlong) for name in ("space", "kind", *_NUMBERS)),
     )
 
 
 @dataclass(frozen=True)
 class Site:
-    """Loads, or stores, of a line, by all warps. `sectors`: of 32 bytes that were moved; `bytes`: that were wanted of them, and
-    their `addresses`, each once a request. `steps`: in which the banks of shared memory served all requests; `least_steps`:
+    """Loads, stores or atomic updates of a line, by all warps. `sectors`: of 32 bytes that were moved; `bytes`: wanted of them;
+    `addresses`: each once a request. `steps`: in which the banks of shared memory served all requests; `least_steps`:
     without conflicts."""
 
     line: int
     space: int
-    writes: bool
+    kind: str  # load, store or atomic
     requests: int
     lanes: int
     addresses: int
@@ -46,11 +47,11 @@ def sites_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Site, ..
     first = ctypes.POINTER(_Site)()
     count = code.sites_of_requests(ctypes.byref(first))
     found = [first[number] for number in range(count)]
-    numbers: dict[tuple[int, int, bool], list[int]] = {}
+    numbers: dict[tuple[int, int, str], list[int]] = {}
     places = places_of([each.offset for each in found], library, {file_name})
     for (_, line), each in zip(places, found, strict=True):
         if line:
-            of_line = numbers.setdefault((line, each.space, bool(each.writes)), [0] * len(_NUMBERS))
+            of_line = numbers.setdefault((line, each.space, _KINDS[each.kind]), [0] * len(_NUMBERS))
             of_line[:] = [so_far + getattr(each, name) for so_far, name in zip(of_line, _NUMBERS, strict=True)]
     return tuple(Site(*key, *numbers[key]) for key in sorted(numbers))
 

@@ -56,7 +56,7 @@ namespace {
 
 enum Order { FORWARD, REVERSE, SHUFFLED };
 enum Copies { LATE, EARLY, MIXED };
-enum class State { READY, AT_BLOCK, AT_WARP, AT_CLUSTER, AT_PHASE, AT_WGMMA, LEFT };
+enum class State { READY, AT_BLOCK, AT_WARP, AT_ACTIVE, AT_CLUSTER, AT_PHASE, AT_WGMMA, LEFT };
 
 constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
 constexpr size_t STACK = 256 << 10, GUARD = 4096, MAX_THREADS = 1024;
@@ -112,6 +112,11 @@ struct Warp {
     unsigned running, waiting;  // masks of lanes: that have not left; that wait in a warp operation
     char ordered[2];            // TSan's synchronization objects of its __syncwarps, used alternately
 };
+
+struct BlockVotes {
+    int barrier;  // the barrier's number in the block
+    unsigned yes;
+} block_vote[2];  // used alternately, as barriers are
 
 Fiber* fibers;  // of a block; the launch's next block uses them again
 std::vector<Warp> warps;
@@ -358,6 +363,24 @@ void complete_collectives(Warp& warp, Fiber* lanes)
     }
 }
 
+// Lanes that ask which of them are active get those that ask at the same place, when none of the warp can do anything else.
+bool tell_active(Fiber* lanes, unsigned count)
+{
+    const Fiber* first = std::find_if(lanes, lanes + count, [](const Fiber& lane) { return lane.state == State::AT_ACTIVE; });
+    if (first == lanes + count) return false;
+    Location at = first->at;
+    unsigned active = 0;
+    auto asks = [&](const Fiber& lane) { return lane.state == State::AT_ACTIVE && lane.at == at; };
+    for (unsigned lane = 0; lane < count; ++lane)
+        if (asks(lanes[lane])) active |= 1u << lane;
+    for (unsigned lane = 0; lane < count; ++lane) {
+        if (!(active >> lane & 1)) continue;
+        lanes[lane].mask = active;
+        lanes[lane].state = State::READY;
+    }
+    return true;
+}
+
 // The order in which the warps of a block, or the lanes of a warp, run.
 void make_order(std::vector<unsigned>& turn, size_t count)
 {
@@ -385,6 +408,7 @@ void run_warp(unsigned number, unsigned threads)
             if (lanes[lane].state == State::AT_WARP) warp.waiting |= 1u << lane;
             if (warp.waiting) complete_collectives(warp, lanes);
         }
+        if (!moved) moved = tell_active(lanes, std::min(32u, threads - 32 * number));
     }
 }
 
@@ -412,6 +436,7 @@ bool all_at_barrier(unsigned threads)
 void run_block(unsigned threads)
 {
     static std::vector<unsigned> turn;
+    block_vote[0] = block_vote[1] = {-1, 0};
     for (unsigned i = 0; i < threads; ++i) {
         Fiber& fiber = fibers[i];
         fiber.state = State::READY;
@@ -611,6 +636,25 @@ void block_barrier(const char* file, int line)
     orders_before(event);
     switch_to_main();
     orders_after(event);
+}
+
+Votes block_votes(bool yes, const char* file, int line)
+{
+    int barrier = this_fiber().block_barriers;
+    BlockVotes& votes = block_vote[barrier % 2];
+    if (votes.barrier != barrier) votes = {barrier, 0};
+    votes.yes += yes;
+    block_barrier(file, line);
+    return {votes.yes, block_size.x * block_size.y * block_size.z};
+}
+
+unsigned active_mask(const char* file, int line)
+{
+    Fiber& fiber = this_fiber();
+    fiber.at = {file, line};
+    fiber.state = State::AT_ACTIVE;
+    switch_to_main();
+    return fiber.mask;
 }
 
 void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line)

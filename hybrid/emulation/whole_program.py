@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -51,11 +52,13 @@ class Ranks:
     flags: Sequence[str]
 
 
-def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequence[str] = ()) -> tuple[Path, str]:
+def built(
+    source: Path, text: str, others: Mapping[str, str], more_flags: Sequence[str] = (), reads: Sequence[Path] = ()
+) -> tuple[Path, str]:
     """An executable beside `source`, whose text (already rewritten) is given, and the compiler's warnings.
 
     `others`: own headers by the name by which the text includes them; `more_flags`: the compiler's and the linker's, for OpenMP
-    and MPI. EmulationError of kind "build" if it does not compile.
+    and MPI; `reads`: files that the compiler may read besides. EmulationError of kind "build" if it does not compile.
     """
     program, folder = compiler(), source.parent
     for name, content in {source.name: text, **others}.items():
@@ -67,7 +70,7 @@ def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequen
     with ThreadPoolExecutor(1) as others_compile:
         runtime = others_compile.submit(_runtime, program)
         arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
-        warnings = compile_file(program, source.name, arguments, log, [folder])
+        warnings = compile_file(program, source.name, arguments, log, [folder, *reads])
         objects = [*map(str, runtime.result()), str(compiled)]
     link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
@@ -88,24 +91,34 @@ def _runtime(program: str) -> list[Path]:
 
 
 def run(
-    program: Path, source: Path, arguments: Sequence[str], seconds: int, show: Callable[[str], None], ranks: Ranks | None
+    program: Path,
+    source: Path,
+    arguments: Sequence[str],
+    seconds: int,
+    show: Callable[[str], None],
+    ranks: Ranks | None = None,
+    *,
+    current: Path | None = None,
 ) -> list[Ran]:
-    """Run what was built of `source`, in the caller's folder, and tell of each rank what was found. All have the launcher's
-    status.
+    """Run what was built of `source`, and tell of each rank what was found. All have the launcher's status.
 
-    `show` is given what it writes to standard output and standard error.
+    `show` is given what it writes to standard output and standard error. `current`: the folder in which it runs, and to which it
+    may write; the caller's if it is None.
     """
     folder = program.parent
     told = [folder / f"findings.{rank}" for rank in range(ranks.number if ranks else 1)]
     for each in told:
-        each.touch()
+        each.unlink(missing_ok=True)  # of an earlier run, which may have made it a link to another file
+        each.touch(exist_ok=False)
     environment = {**os.environ, "HYBRID_LAB_FINDINGS": str(folder / "findings"), "HYBRID_LAB_SECONDS": str(seconds)}
-    environment["TMPDIR"] = str(folder)
+    mark = secrets.token_hex(16)
+    environment |= {"HYBRID_LAB_MARK": mark, "TMPDIR": str(folder)}
     if ranks:
         environment["HYBRID_LAB_RANK"] = ranks.variable
-    given = [Path(argument).resolve() for argument in arguments if Path(argument).is_file()]
+    current = current or Path.cwd()
+    given = [(current / argument).resolve() for argument in arguments if (current / argument).is_file()]
     reads = [source.resolve().parent, *given, *(installed_with(ranks.launcher[0]) if ranks else ())]
-    bounds = Bounds(seconds + _LATER, folder, reads, [Path.cwd()], ranks=ranks is not None)
+    bounds = Bounds(seconds + _LATER, folder, reads, [current], ranks=ranks is not None)
     with (
         confined(bounds) as confine,
         subprocess.Popen(  # noqa: S603
@@ -115,6 +128,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
+            cwd=current,
             preexec_fn=confine,
         ) as process,
     ):
@@ -126,13 +140,18 @@ def run(
         finally:
             overdue.cancel()
             process.kill()
-    return [Ran(status, tuple(_findings(each))) for each in told]
+    return [Ran(status, tuple(_findings(each, mark))) for each in told]
 
 
-def _findings(told: Path) -> Iterator[dict[str, Any]]:
+def _findings(told: Path, mark: str) -> Iterator[dict[str, Any]]:
+    """In the lines with the mark: the program could write others, or put something else in the file's place."""
+    if told.is_symlink() or not told.is_file():
+        return
     for line in told.read_text(encoding="utf-8", errors="replace").splitlines():
-        each = json.loads(line)
-        yield {**each, "file": Path(each["file"]).name} if "file" in each else each
+        begins, _, text = line.partition(" ")
+        if begins == mark:
+            each = json.loads(text)
+            yield {**each, "file": Path(each["file"]).name} if "file" in each else each
 
 
 def _is_file(stream: Any) -> bool:

@@ -12,10 +12,13 @@ from hybrid.host.files import atomic_write
 
 # Should a text ever get past the escaping: the browser runs and fetches nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # and a page's own script, by its hash
+# What a picture tells apart has three colours that differ in lightness, too, as in the scripts' figures: for red-green blindness.
 _STYLE = """\
-:root { color-scheme: light dark; --ground: #ffffff; --ink: #22262a; --soft: #5a626a; --line: #dcdfe2; --bad: #b3261e; }
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #22262a; --soft: #5a626a; --line: #dcdfe2; --bad: #b3261e;
+  --first: #004488; --second: #bb5566; --third: #ddaa33; }
 @media (prefers-color-scheme: dark) {
-  :root { --ground: #15181b; --ink: #e4e6e8; --soft: #a2aab2; --line: #383e44; --bad: #ff8a80; }
+  :root { --ground: #15181b; --ink: #e4e6e8; --soft: #a2aab2; --line: #383e44; --bad: #ff8a80;
+    --first: #6699cc; --second: #ee99aa; --third: #eecc66; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }

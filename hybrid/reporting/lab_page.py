@@ -25,7 +25,7 @@ svg .soft { fill: var(--soft); }
 svg .axis { stroke: var(--line); }
 svg .roof { stroke: var(--ink); stroke-width: 2; fill: none; }
 .map { max-width: 24rem; border: 1px solid var(--line); }
-.k1 { fill: var(--bad); } .k2 { fill: #c98a00; } .k3 { fill: #3b7dd8; }
+.k1 { fill: var(--second); } .k2 { fill: var(--third); } .k3 { fill: var(--first); }
 .key { display: inline-block; width: 0.8rem; height: 0.8rem; margin: 0 0.3rem 0 0.8rem; vertical-align: -0.1rem; }
 @media (max-width: 40rem) {
   .source tr { display: block; }
@@ -34,8 +34,8 @@ svg .roof { stroke: var(--ink); stroke-width: 2; fill: none; }
 }
 """
 KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, as a map numbers them
-_COLOURS = ("", "var(--bad)", "#c98a00", "#3b7dd8")
-_POINTS = ("var(--bad)", "#3b7dd8")  # the roofline's
+_COLOURS = ("", "var(--second)", "var(--third)", "var(--first)")
+_POINTS = ("var(--second)", "var(--first)")  # the roofline's
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,9 @@ Loaded loaded;
 
 
 @pytest.mark.needs("landlock")
-def test_a_kernel_changes_no_files(tmp_path, capsys, classmate):
-    """Neither when it runs nor when it is loaded; and what it computes is judged as ever."""
+def test_a_kernel_changes_no_files(tmp_path, monkeypatch, capsys, classmate):
+    """Neither when it runs nor when it is loaded, nor in the current folder; and what it computes is judged as ever."""
+    monkeypatch.chdir(classmate.parent)
     text = (SOLUTIONS / "element.cu").read_text(encoding="utf-8").replace("__global__", MEDDLES + "__global__")
     text = text.replace("float sum = 0;", "if (!row && !column) meddle();\n    float sum = 0;")
     path = tmp_path / "mine.cu"

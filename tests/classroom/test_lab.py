@@ -27,9 +27,13 @@ STALL = "60"  # seconds that only an endless kernel takes, also beside other tes
 _A = "Ms[y][x] = row < Width && k + x < Width ? M[row * Width + k + x] : 0;"
 _STORE = "if (row < Width && column < Width) P[row * Width + column] = sum;"
 # Errors put into the tiled kernel: what is replaced, at which of its places, by what; and what the lab says.
+_RACE = (
+    r"data race: line 1[12] writes and line 14 reads [MN]s\[\d+\]\[\d+\], .*: thread \(\d+, \d+\) in line \d+ and then thread "
+    r"\(\d+, \d+\) in line \d+, block \(\d, \d\)"
+)
 MUTANTS = {
-    "no first barrier": ("__syncthreads();", 0, "", "data race: line 1[12] writes and line 14 reads [MN]s,"),
-    "no second barrier": ("__syncthreads();", 1, "", "data race: line 1[12] writes and line 14 reads [MN]s,"),
+    "no first barrier": ("__syncthreads();", 0, "", _RACE),
+    "no second barrier": ("__syncthreads();", 1, "", _RACE),
     "a barrier in a branch": (
         "__syncthreads();",
         0,
@@ -37,7 +41,12 @@ MUTANTS = {
         "tiled.cu:15, but thread .* waits in tiled.cu:13",
     ),
     "threads that leave early": (_A, 0, f"if (row >= Width || column >= Width) return; {_A}", "barrier"),
-    "no test at the edges": (_A, 0, "Ms[y][x] = M[row * Width + k + x];", "out of bounds: line 11 reads M.*, and M is 37×37"),
+    "no test at the edges": (
+        _A,
+        0,
+        "Ms[y][x] = M[row * Width + k + x];",
+        r"out of bounds: line 11 reads M\[37\]\[\d+\], and M is 37×37 \(block \(\d, \d\), thread \(\d+, \d+\)\)",
+    ),
     "a store without a test": (_STORE, 0, "P[row * Width + column] = sum;", "out of bounds: line 17 writes P"),
     "rows and columns exchanged": (
         _STORE,
@@ -46,8 +55,18 @@ MUTANTS = {
         "elements are wrong",
     ),
     "every second tile": ("k += TILE_WIDTH", 0, "k += 2 * TILE_WIDTH", "elements are wrong"),
-    "a tile that is too small": ("Ms[y][x] = row", 0, "Ms[y][x + 1] = row", "line 11: index 16 out of bounds"),
-    "a sum that is never begun": ("float sum = 0;", 0, "float sum = Ms[y][x];", "NaN, and its factors have none"),
+    "a tile that is too small": (
+        "Ms[y][x] = row",
+        0,
+        "Ms[y][x + 1] = row",
+        r"out of bounds: line 11 uses Ms\[y\]\[x \+ 1\] with x \+ 1 = 16: 0 to 15 are there",
+    ),
+    "a sum that is never begun": (
+        "float sum = 0;",
+        0,
+        "float sum = Ms[y][x];",
+        r"uninitialised: line 9 reads Ms\[0\]\[0\] in shared memory, which its block has not written",
+    ),
     "no store": (_STORE, 0, "", "elements never written"),
 }
 
@@ -69,7 +88,7 @@ def mutant(folder, name):
     return path
 
 
-@pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "host_code"], RIGHT))
+@pytest.mark.parametrize("name", exhaustive(["tiles_with_edges", "struct_with_members", "result_first"], RIGHT))
 def test_a_right_kernel_is_right(capsys, name):
     code, out = ran(HERE / "right" / f"{name}.cu", capsys)
     assert code == 0, out
@@ -118,6 +137,35 @@ def test_lines_are_told_how_they_use_memory(tmp_path, capsys):
     assert "line 11 loads from M: 4 sectors of 32 bytes for a warp's request: coalesced" in out
     assert "line 11 stores to shared memory: 32-way bank conflicts, for a warp's request" in out
     assert "line 12 stores to shared memory: no bank conflicts, for a warp's request" in out
+
+
+@pytest.mark.needs("addr2line")
+def test_vectors_are_one_request_and_atomic_updates_are_counted(tmp_path, capsys):
+    """32 lanes store 512 bytes in 16 sectors. The 8 threads of a row add to its first element, one after the other."""
+    path = tmp_path / "four.cu"
+    path.write_text(
+        "// lab: grid(1, n / 4) block(8, 4)\n"
+        "__global__ void four(float* A, float* B, float* C, int n, int l, int m)\n"
+        "{\n"
+        "    int i = blockIdx.y * 4 + threadIdx.y, j = threadIdx.x * 4;\n"
+        "    float4 sum = make_float4(0, 0, 0, 0);\n"
+        "    for (int k = 0; k < l; ++k) {\n"
+        "        float4 b = *reinterpret_cast<float4*>(B + k * m + j);\n"
+        "        sum.x += A[i * l + k] * b.x, sum.y += A[i * l + k] * b.y;\n"
+        "        sum.z += A[i * l + k] * b.z, sum.w += A[i * l + k] * b.w;\n"
+        "    }\n"
+        "    reinterpret_cast<float4*>(C + i * m)[threadIdx.x] = sum;\n"
+        "    __syncthreads();\n"
+        "    atomicAdd(C + i * m, 0.0f);\n"
+        "}\n"
+    )
+    code, out = ran(path, capsys, "--sizes", "8", "4", "32")
+    assert code == 0, out
+    assert "line 7 loads from B: 4 sectors of 32 bytes for a warp's request: broadcast, 4 lanes want the same" in out
+    assert "line 11 stores to C: 16 sectors of 32 bytes for a warp's request: coalesced" in out
+    assert (
+        "line 13 updates C atomically: 4 sectors of 32 bytes for a warp's request: 8 lanes at the same element, one after" in out
+    )
 
 
 def test_branches_at_which_lanes_part_are_counted(tmp_path, capsys):

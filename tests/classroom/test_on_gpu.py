@@ -114,14 +114,116 @@ def test_the_lab_tells_occupancy_and_roofline(tmp_path, capsys):
     assert text.index("roofline: ") < text.index("\nright")
 
 
-@pytest.mark.needs("compiler")
-def test_shared_memory_is_counted_without_nvcc_as_well(tmp_path, capsys, monkeypatch):
+NVRTC_LOG = """ptxas info    : Compiling entry function '_Z15MatrixMulKernelPfS_S_i' for 'sm_75'
+ptxas info    : Function properties for _Z15MatrixMulKernelPfS_S_i
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 38 registers, used 1 barriers, 2048 bytes smem
+"""
+
+
+# Stands for CuPy's module: knows sm_75 and newer, and compiles what has no error.
+NVRTC = """import re
+
+
+class NVRTCError(Exception):
+    pass
+
+
+def getVersion():
+    return 13, 0
+
+
+def createProgram(text, name, headers, names):
+    return text
+
+
+def addNameExpression(program, expression):
+    assert expression == "MatrixMulKernel"
+
+
+def compileProgram(program, options):
+    if int(re.search(r"sm_([0-9]+)", " ".join(options))[1]) < 75:
+        raise NVRTCError("NVRTC_ERROR_INVALID_OPTION (5)")
+    if "undeclared" in program:
+        raise NVRTCError("NVRTC_ERROR_COMPILATION (6)")
+    while "endless" in program:
+        pass
+
+
+def getProgramLog(program):
+    return 'tiled.cu(9): error: identifier "undeclared" is undefined' if "undeclared" in program else LOG
+
+
+def destroyProgram(program):
+    pass
+
+
+"""
+
+
+@pytest.fixture
+def nvrtc(tmp_path, monkeypatch):
+    """The compiler's child process, too, imports this one, or fails to where its text is empty."""
     from hybrid.classroom import registers
+
+    def says(text):
+        package = tmp_path / "modules" / "cupy_backends"
+        (package / "cuda" / "libs").mkdir(parents=True)
+        for folder in (package, package / "cuda", package / "cuda" / "libs"):
+            (folder / "__init__.py").touch()
+        (package / "cuda" / "libs" / "nvrtc.py").write_text(text or "raise ImportError('no NVRTC')")
+        monkeypatch.syspath_prepend(tmp_path / "modules")
 
     with_all = shutil.which
     monkeypatch.setattr(registers.shutil, "which", lambda name: None if name == "nvcc" else with_all(name))
+    return says
+
+
+@pytest.mark.needs("compiler")
+def test_shared_memory_is_counted_without_nvcc_as_well(capsys, nvrtc):
+    nvrtc("")
     assert lab.work(lab.parse(["run", str(TILED), "--sizes", "16", "16", "16", "--gpu", "K40c"])) == 0
-    assert "registers (not known without nvcc), 2048 bytes of shared memory" in capsys.readouterr().out
+    assert "registers (not known without nvcc or NVRTC), 2048 bytes of shared memory" in capsys.readouterr().out
+
+
+def edited(tmp_path, new):
+    """The kernel's sum begins otherwise."""
+    path = tmp_path / "tiled.cu"
+    path.write_text(TILED.read_text().replace("float sum = 0", f"float sum = {new}"))
+    return chosen(read(path), "")
+
+
+def test_registers_by_nvrtc_where_there_is_no_nvcc(tmp_path, nvrtc):
+    nvrtc(f"{NVRTC}LOG = {NVRTC_LOG!r}\n")
+    chose = chosen(read(TILED), "")
+    assert taken(*chose, 75).how == "by NVRTC for sm_75"
+    older = taken(*chose, 35)
+    assert (older.of.registers, older.of.shared, older.how) == (38, 2048, "by NVRTC for sm_75, the nearest that it compiles for")
+    assert taken(*edited(tmp_path, "undeclared"), 90).how.startswith(
+        "not known: NVRTC does not compile it: tiled.cu(9): error: identifier"
+    )
+
+
+def test_nvrtc_has_a_compilers_limits(tmp_path, monkeypatch, nvrtc):
+    from hybrid.emulation import compiler_limits
+
+    nvrtc(f"{NVRTC}LOG = {NVRTC_LOG!r}\n")
+    monkeypatch.setattr(compiler_limits, "_SECONDS", 2)
+    assert taken(*edited(tmp_path, "endless"), 90).how.startswith(
+        "not known: the kernel does not compile within 2 s of processor time"
+    )
+
+
+@pytest.mark.gpu
+def test_nvrtc_and_the_driver_tell_the_same_registers(real_gpus, monkeypatch):
+    from hybrid.classroom import registers
+    from hybrid.devices.own_kernel import OwnKernel
+
+    monkeypatch.setattr(registers.shutil, "which", lambda name: None)
+    file, kernel, instance = chosen(read(TILED), "")
+    found = taken(file, kernel, instance, real_gpus[0].capability)
+    assert found.of is not None, found
+    assert (found.of.registers, found.of.shared) == OwnKernel(file.for_gpu, instance).resources[:2]
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiles with nvcc")

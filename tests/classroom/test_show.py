@@ -104,7 +104,7 @@ def test_dynamic_shared_memory_and_a_template(tmp_path, capsys):
         (["tiled", "--of", "2"], UsageError, "'2' is no X,Y"),
         (["element", "--sizes", "1", "2", "3"], UsageError, "MatrixMulKernel has one size"),
         (["far.cu"], EmulationError, "cannot be shown: SIGSEGV ended it; lab run says where"),
-        (["row.cu", "--tile", "2"], UsageError, "--tile changes the constant that is called TILE or BLOCK: the file has 0"),
+        (["row.cu", "--tile", "2"], UsageError, "constant of the file that is called TILE… or BLOCK…: it has none"),
         (["none.cu"], UsageError, "none.cu cannot be read"),
         (["tiled", "--json", "-"], UsageError, "unknown option --json: one of --help,"),
         (["endless.cu", "--stall", "3"], EmulationError, "cannot be shown: it had not ended after 3 s"),

@@ -259,6 +259,64 @@ RIGHT = {
         "conflicts",
         {"[TILE + 1]": "[TILE]", "a_turned[x][y] =": "a_turned[x][y ^ x] =", "a_turned[k][y]": "a_turned[k][y ^ k]"},
     ),
+    "four elements a thread": (
+        "coalesce",
+        f"""// lab: block(4, 16) grid((m + 15) / 16, (n + 15) / 16)
+{HEAD}{{
+    int row = blockIdx.y * 16 + threadIdx.y, column = (blockIdx.x * 4 + threadIdx.x) * 4;
+    if (row >= n || column >= m) return;
+    if (m % 4 == 0) {{
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (int k = 0; k < l; ++k) {{
+            float factor = a[row * l + k];
+            float4 of_b = *reinterpret_cast<const float4*>(b + k * m + column);
+            sum.x += factor * of_b.x;
+            sum.y += factor * of_b.y;
+            sum.z += factor * of_b.z;
+            sum.w += factor * of_b.w;
+        }}
+        *reinterpret_cast<float4*>(c + row * m + column) = sum;
+        return;
+    }}
+    for (int j = column; j < min(column + 4, m); ++j) {{
+        float sum = 0;
+        for (int k = 0; k < l; ++k) sum += a[row * l + k] * b[k * m + j];
+        c[row * m + j] = sum;
+    }}
+}}
+""",
+        {},
+    ),
+    "the size of a square": (
+        "row",
+        """// lab: block(64) grid((n + 63) / 64)
+__global__ void square(float* P, float* M, float* N, int Width)
+{
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= Width) return;
+    for (int column = 0; column < Width; ++column) {
+        float sum = 0;
+        for (int k = 0; k < Width; ++k) sum += M[row * Width + k] * N[k * Width + column];
+        P[row * Width + column] = sum;
+    }
+}
+""",
+        {},
+    ),
+    "the result first": (
+        "vector",
+        """// lab: block(64) grid((n + 63) / 64)
+__global__ void multiply(float* out, float* matrix, float* vector, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float sum = 0;
+    for (int j = 0; j < n; ++j) sum += matrix[i * n + j] * vector[j];
+    out[i] = sum;
+}
+""",
+        {},
+    ),
     "sums without loops": (
         "registers",
         "registers",

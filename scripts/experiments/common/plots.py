@@ -111,6 +111,12 @@ def plain(panel: Any, title: str = "") -> None:
     panel.set_axisbelow(True)
 
 
+def from_a_power_of_ten(panel: Any, values: Sequence[float]) -> None:
+    """The vertical axis of these bars, which is logarithmic: all of them begin at the same whole power."""
+    panel.set_yscale("log")
+    panel.set_ylim(10 ** math.floor(math.log10(min(values)) - 0.05), max(values) * 2)
+
+
 def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colors: Sequence[str]) -> None:
     """From top to bottom on a logarithmic axis, each value's text behind its bar."""
     panel.barh(range(len(names)), values, color=colors, height=0.65)

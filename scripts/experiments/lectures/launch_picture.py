@@ -19,14 +19,20 @@ def draw(path: str, rows: int, columns: int, x: int, y: int) -> None:
             raise UsageError(f"a picture of {blocks:,} blocks would be black: {MOST_BLOCKS:,} are the most")
     wide = columns >= rows
     reach = _reach(columns, [x, y]), _reach(rows, [x, y] if x != y else [y])
-    length = 1.3 + 7.6 * max(0.15, min(reach) / max(reach))
-    size = (9.0, 0.5 + length * len(ways)) if wide else (0.5 + max(3.2, length) * len(ways), 9.0)
+    scale = max(reach)
+    shorter = [_reach(rows, [way[1]]) if wide else _reach(columns, [way[0]]) for way in ways]  # each panel's own
+    lengths = [1.3 + 7.6 * max(0.15, each / scale) for each in shorter]
+    lengths = lengths if wide else [max(3.2, each) for each in lengths]
+    size = (9.0, 0.5 + sum(lengths)) if wide else (0.5 + sum(lengths), 9.0)
     with plots.figure(path, size, f"C of {rows}×{columns}, a thread for each element") as figure:
-        panels = figure.subplots(len(ways) if wide else 1, 1 if wide else len(ways), squeeze=False).flat
-        for panel, way in zip(panels, ways, strict=True):
+        shape = (len(ways), 1) if wide else (1, len(ways))
+        ratios = {"height_ratios" if wide else "width_ratios": lengths}
+        panels = figure.subplots(*shape, squeeze=False, gridspec_kw=ratios).flat
+        for panel, way, own in zip(panels, ways, shorter, strict=True):
             _draw(panel, rows, columns, *way)
-            panel.set_xlim(-0.01 * reach[0], 1.01 * reach[0])
-            panel.set_ylim(1.01 * reach[1], -0.01 * reach[1])
+            across, down = (reach[0], own) if wide else (own, reach[1])
+            panel.set_xlim(-0.01 * reach[0], across + 0.01 * reach[0])
+            panel.set_ylim(down + 0.01 * reach[1], -0.01 * reach[1])
 
 
 def _reach(length: int, sides: list[int]) -> int:
@@ -58,6 +64,7 @@ def _draw(panel: Any, rows: int, columns: int, x: int, y: int) -> None:
     panel.set_aspect("equal")
     panel.spines[:].set_visible(False)
     panel.xaxis.tick_top()
+    panel.xaxis.set_label_position("top")
     panel.set_xlabel("column, x", fontsize=9)
     panel.set_ylabel("row, y", fontsize=9)
     panel.set_xticks(_ticks(columns, across * x))

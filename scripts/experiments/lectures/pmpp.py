@@ -154,8 +154,7 @@ class Results(results.Results):
                 plots.grouped_bars(panel, names, [(design, colors[design], of(design)) for design in DESIGNS], _short)
                 panel.set_ylabel(unit)
                 if index:
-                    panel.set_yscale("log")
-                    panel.margins(y=0.15)
+                    plots.from_a_power_of_ten(panel, [value for design in DESIGNS for value in of(design)])
                 else:
                     panel.legend(loc="upper center", frameon=False, fontsize=8)
 

@@ -2,10 +2,10 @@
 """Matrix multiplication in three programs: python scripts/lecture_siegel.py [--picture FILE.svg]
 
 The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
-8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here its time is extrapolated
-from smaller sizes, in both orders of the loops, and so too short where larger matrices leave the caches. Then how often each
-element is read from global memory, counted; and several devices, from one process that sets one after the other, and from as
-many ranks.
+8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here it is timed at smaller
+sizes, in both orders of the loops. Where one is large enough to tell of 8000, the time there is extrapolated, and too short if
+larger matrices leave the caches. Then how often each element is read from global memory, counted; and several devices, from one
+process that sets one after the other, and from as many ranks.
 
 Kernels are timed by CUDA events, with allocation and copies beside them. Without a GPU they run on the CPU's CUDA runtime at
 200×200, and two devices are pretended: products are checked, and nothing is said of their speed. --quick takes smaller sizes.

@@ -1,4 +1,4 @@
-// expect: line 7 uses memory that is no matrix's
+// expect: out of bounds: line 7 reads A\[\d\d+\]\[0\], and A is 32×32 \(block \(0, 0\), thread \(0, 0\)\)
 __global__ void k(float* A, float* B, float* C, int n)
 {
     int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,4 +1,4 @@
-// expect: line 7: store to null pointer
+// expect: line 7 writes through a null pointer
 __global__ void k(float* A, float* B, float* C, int n)
 {
     int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;

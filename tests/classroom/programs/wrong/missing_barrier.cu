@@ -1,4 +1,4 @@
-// expect: data race: line 8 writes and line 9 reads s \(its element \d+\), in different threads of a block, and no __syncthreads\(\) stands between them
+// expect: data race: line 8 writes and line 9 reads s\[\d+\], in different threads of a block, and no __syncthreads\(\) stands between them
 #include <stdio.h>
 
 __global__ void turn(float* x)

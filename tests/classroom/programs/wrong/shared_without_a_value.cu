@@ -1,4 +1,4 @@
-// expect: uninitialised: line 8 reads s \(its element 7\) in shared memory, which its block has not written
+// expect: uninitialised: line 8 reads s\[7\] in shared memory, which its block has not written
 // expect: out of bounds: line 9: index 8 out of bounds for type 'float \[8\]'
 __global__ void sum(float* x, int n)
 {

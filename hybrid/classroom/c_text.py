@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+"""The text of a C or CUDA file: what of it is code, its constants, and its arrays in shared memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hybrid.classroom.arithmetic import evaluated
+from hybrid.errors import UsageError
+
+_COMMENT_OR_TEXT = re.compile(
+    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|\bR\"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)\""
+    r"|(?P<number>\b\d(?:'?\w)*)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)  # 1'000 is a number
+_CONSTANT = re.compile(
+    r"^[ \t]*(?:#[ \t]*define[ \t]+(?P<macro>\w+)[ \t]+(?P<text>[^\n]+)"
+    r"|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?(?:int|unsigned|size_t)\s+(?P<name>\w+)\s*=\s*(?P<value>[^;,]+);)",
+    re.MULTILINE,
+)
+_STRUCT = re.compile(r"\b(?:struct|class)\s*(?:__align__\s*\([^)]*\)\s*)?(\w*)\s*\{")
+_FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*(?:,|$)")
+_SHARED = re.compile(r"(?<!extern )\b__shared__\b([^;{}()]*);")
+_ARRAY = re.compile(r"(\w+)\s*((?:\[[^\]]*\]\s*)+)")
+_DYNAMIC_SHARED = re.compile(
+    r"\bextern\s+(?:volatile\s+)?__shared__\s+(?:__align__\s*\([^)]*\)\s*)?(?:volatile\s+)?([\w: ]+?)\s+(\w+)\s*\[\s*\]\s*;"
+)
+_VARIABLE = re.compile(r"\b__device__(?=[^(){};=]*[;=\[])")
+_READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst)\s+__constant__\b")
+_OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
+
+
+def blanked(text: str) -> str:
+    """Comments, and what stands in quotes, replaced by spaces: every position stays where it is."""
+    return _COMMENT_OR_TEXT.sub(lambda found: found[0] if found["number"] else spaces(found[0]), text)
+
+
+def spaces(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def end_of_block(plain: str, opening: int) -> int:
+    """The position after the brace that closes the one at `opening`."""
+    depth = 0
+    for place in range(opening, len(plain)):
+        depth += {"{": 1, "}": -1}.get(plain[place], 0)
+        if not depth:
+            return place + 1
+    return len(plain)
+
+
+def constants_in(plain: str) -> dict[str, int]:
+    """Macros and constants that are whole numbers, also of other ones: #define BLOCK (2 * TILE)."""
+    found: dict[str, int] = {}
+    texts = {each["macro"] or each["name"]: each["text"] or each["value"] for each in _CONSTANT.finditer(plain)}
+    for _ in texts:  # one more is known each time
+        before = len(found)
+        for name, text in texts.items():
+            if name not in found:
+                try:
+                    found[name] = evaluated(re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text), found)
+                except UsageError:
+                    continue
+        if len(found) == before:
+            break
+    return {name: value for name, value in found.items() if value >= 0}
+
+
+def structs_in(plain: str) -> dict[str, dict[str, str]]:
+    """By the structs' names the types of their fields, without member functions."""
+    structs = {}
+    for found in _STRUCT.finditer(plain):
+        end = end_of_block(plain, found.end() - 1)
+        also = re.match(r"\s*(\w+)\s*;", plain[end:])  # of a typedef
+        inner = plain[found.end() : end - 1]
+        while (opening := inner.find("{")) >= 0:
+            inner = f"{inner[:opening]}();{inner[end_of_block(inner, opening) :]}"
+        for name in {found[1], also[1] if also else ""} - {""}:
+            structs[name] = _fields(re.sub(r"\b(public|private|protected)\s*:", "", inner))
+    return structs
+
+
+def _fields(text: str) -> dict[str, str]:
+    """int width, height; float* elements; as {"width": "int", "height": "int", "elements": "float*"}"""
+    fields = {}
+    for declaration in (each.strip() for each in text.split(";")):
+        first = None if "(" in declaration else _FIELD.match(declaration)
+        if first is not None:
+            for pointer, name in re.findall(r"(\*?)\s*(?:__restrict__\s+)?(\w+)\s*(?:,|$)", declaration[len(first[1]) :]):
+                fields[name] = first[1].strip() + pointer
+    return fields
+
+
+def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
+    """Of each __shared__ array the texts of its extents."""
+    found = {}
+    for declaration in _SHARED.findall(plain):
+        for name, extents in _ARRAY.findall(declaration):
+            texts = tuple(text.strip() for text in re.findall(r"\[([^\]]*)\]", extents))
+            if all(texts):
+                found[name] = texts
+    return found
+
+
+def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Of each __shared__ array its extents, where they are numbers."""
+    found = {}
+    for name, texts in shared_arrays(plain).items():
+        try:
+            found[name] = tuple(evaluated(text, constants) for text in texts)
+        except UsageError:
+            continue
+    return found
+
+
+def element_text(name: str, number: int, extents: tuple[int, ...]) -> str:
+    """Ms[2][3], of elements that are numbered row by row."""
+    indices = []
+    for extent in reversed(extents[1:]):
+        indices.append(number % extent)
+        number //= extent
+    return name + "".join(f"[{index}]" for index in (number, *reversed(indices)))
+
+
+def dynamic_arrays(plain: str) -> list[str]:
+    """The names by which the file calls dynamic shared memory."""
+    return list(dict.fromkeys(name for _, name in _DYNAMIC_SHARED.findall(plain)))
+
+
+def with_dynamic_shared(text: str) -> str:
+    """With extern __shared__ T name[]; as a pointer to that memory. Of the file's own each function that uses it has one."""
+    plain = blanked(text)
+    functions = _device_functions(plain)
+    inserted: list[tuple[int, int, str]] = []  # from here to there stands this instead
+    for declared in _DYNAMIC_SHARED.finditer(plain):
+        kind, name = declared[1], declared[2]
+        pointer = f"{kind}* {name} = static_cast<{kind}*>(cuda_on_cpu::dynamic_shared_memory());"
+        if any(begin < declared.start() < end for _, begin, end in functions):
+            inserted.append((declared.start(), declared.end(), pointer))
+            continue
+        inserted.append((declared.start(), declared.end(), " " + "\n" * declared[0].count("\n")))
+        for head, begin, end in functions:
+            is_used = re.search(rf"\b{name}\b", plain[begin:end]) and declared.end() <= begin
+            if is_used and not re.search(rf"\b{name}\b", head):
+                inserted.append((begin, begin, f" {pointer}"))
+    parts, place = [], 0
+    for begin, end, instead in sorted(inserted):
+        parts += [text[place:begin], instead]
+        place = end
+    return "".join([*parts, text[place:]])
+
+
+def with_device_variables(text: str) -> str:
+    """__device__ before a variable, unlike before a function, puts it where kernels may use it; constants can be anywhere."""
+    plain, parts, place = blanked(text), [], 0
+    found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
+    for each in sorted(found, key=lambda one: one.start()):
+        declaration = plain[each.start() :].split(";", 1)[0].split("=", 1)[0]
+        is_constant = each.re is _READ_ONLY or re.search(r"\bconst(expr)?\b", declaration)
+        parts += [text[place : each.start()], " " if is_constant else "__device_variable__"]
+        place = each.end()
+    return "".join([*parts, text[place:]])
+
+
+def _device_functions(plain: str) -> list[tuple[str, int, int]]:
+    """Of each kernel and device function the text before its brace, and where its body begins and ends."""
+    found, place = [], 0
+    while (opening := plain.find("{", place)) >= 0:
+        head = plain[max(plain.rfind(mark, 0, opening) for mark in ";}{") + 1 : opening]
+        if "(" in head and _OF_DEVICE.search(head):
+            end = end_of_block(plain, opening)
+            found.append((head, opening + 1, end))
+            place = end
+        else:
+            place = opening + 1  # of a namespace or a struct, in which functions may stand
+    return found

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+"""Launches a student's kernel on a GPU: `python -m hybrid.classroom.gpu_trial` is a child process, whose CUDA context may break.
+It reads tasks from standard input and prints a line for each: the task's mark, and JSON.
+
+The student's code runs on the GPU alone, so that C is compared here.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hybrid.classroom.elements import compared, operands
+from hybrid.classroom.trial import Task, own_output, tell
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.devices.own_kernel import OwnKernel, failure_of, milliseconds, on_device
+from hybrid.errors import DeviceUnavailable, one_line
+
+LAUNCHES = 20  # that are timed, after the first
+COMPILES = 60  # seconds that NVRTC may take, after which this process ends
+Argument = tuple[
+    str, Any
+]  # "matrix" and its number; a NumPy type and a value; "struct" and a list of fields, each a pair of these
+
+
+@dataclass(frozen=True)
+class GpuTask:
+    """`text`: of the file, for NVRTC; `task`: on which elements, and how it is launched."""
+
+    text: str
+    instance: str
+    arguments: tuple[Argument, ...]
+    task: Task
+
+
+@dataclass(frozen=True)
+class GpuOutcome:
+    """`failure`: in CUDA's words; `first_wrong`: its number, what it is, and what is right."""
+
+    gpu: str = ""
+    capability: int = 0
+    failure: str = ""
+    wrong: int = 0
+    first_wrong: tuple[int, float, float] | None = None
+    milliseconds: tuple[float, ...] = ()
+    registers: int = 0
+    static_shared: int = 0
+    local: int = 0
+
+
+def carried_out(given: GpuTask) -> GpuOutcome:
+    """DeviceUnavailable where there is no GPU, or the kernel does not compile."""
+    gpu, task = usable_gpus()[0], given.task
+    signal.setitimer(signal.ITIMER_REAL, COMPILES)
+    kernel = OwnKernel(given.text, given.instance)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
+    matrices = [on_device(each) for each in (a, b, c)]
+    arguments = [value_of(each, [matrix.data.ptr for matrix in matrices]) for each in given.arguments]
+    launch = kernel.prepared(task.grid, task.block, task.shared, arguments)
+    about = (gpu.name, gpu.capability)
+    if failure := failure_of(launch):
+        return GpuOutcome(*about, failure)
+    result = matrices[2].get()
+    found = compared(result, right)
+    first = (found.wrong[0], *found.first_wrong) if found.first_wrong else None
+    times = () if found.wrong else tuple(milliseconds(launch, LAUNCHES))
+    return GpuOutcome(*about, "", len(found.wrong), first, times, *kernel.resources)
+
+
+def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:
+    """As a kernel takes it by value. Fields of a struct are aligned as in C."""
+    kind, value = argument
+    if kind == "matrix":
+        return np.array(addresses[value], "u8")
+    if kind == "struct":
+        fields = [value_of(each, addresses) for each in value]
+        layout = np.dtype([(f"f{number}", field.dtype) for number, field in enumerate(fields)], align=True)
+        return np.array(tuple(field[()] for field in fields), layout)
+    return np.array(value, kind)
+
+
+def main() -> None:
+    results = own_output()
+    for each in json.load(sys.stdin):
+        of_task: dict[str, Any] = each.pop("task")
+        of_task.update({key: tuple(value) for key, value in of_task.items() if isinstance(value, list)})
+        task = Task(**of_task)
+        try:
+            tell(results, task.mark, "outcome", asdict(carried_out(GpuTask(**each, task=task))))
+        except DeviceUnavailable as error:
+            tell(results, task.mark, "unavailable", {"why": one_line(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""What the CPU runtime found in one launch of a student's kernel: which thread did what to which element, in which line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybrid.classroom.compiler_warnings import used_without_value
+from hybrid.classroom.program_findings import Place, Telling
+from hybrid.classroom.wording import index_text, thread_text
+from hybrid.emulation.whole_program import Ran
+
+Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns
+_TOO_LONG = "had not ended after"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """At one launch. `is_endless`: it was ended when its time was up."""
+
+    findings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()  # lines
+
+    @property
+    def is_endless(self) -> bool:
+        return any(_TOO_LONG in finding for finding in self.findings)
+
+
+def looked(
+    ran: Ran,
+    program: Path,
+    warnings: str,
+    sources: Mapping[str, Sequence[str]],
+    seconds: int,
+    matrices: Sequence[Matrix],
+    printed: str,
+) -> Looked:
+    """`program`: the executable, which still exists; `warnings`: the compiler's; `matrices`: A, B and C."""
+    telling = _OfKernel(ran, program, sources, seconds, matrices)
+    own = next(iter(sources))
+    without_value = [
+        f"line {line} uses {name}, which has no value yet" for file, line, name in used_without_value(warnings) if file == own
+    ]
+    found = [finding.text for finding in telling.findings()]
+    if not found and ran.status > 0 and not without_value:
+        found = [f"the kernel ended the process with exit status {ran.status}"]
+    return Looked((*without_value, *found), tuple(telling.notes()), tuple(printed.splitlines()))
+
+
+class _OfKernel(Telling):
+    """The same sentences with the matrices' rows and columns, and without the launch."""
+
+    _never = "which no thread has written"
+
+    def __init__(
+        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int, matrices: Sequence[Matrix]
+    ) -> None:
+        without_ends = Ran(ran.status, tuple(each for each in ran.findings if each["event"] not in ("leak", "unseen")))
+        super().__init__(without_ends, program, sources, seconds, _Matrices(matrices))
+
+    def _by(self, event: dict[str, Any]) -> str:
+        if "thread" not in event or "block" not in event:
+            return ""
+        if event.get("kind") == "race" and event["other_thread"] >= 0:  # which are named already
+            return f", {index_text(event, 'block')}"
+        return f" ({thread_text(event)})"
+
+    def _null(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        return f"illegal address: {self._does(event, place)} through a null pointer"
+
+    def _host(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        return f"out of bounds: {self._does(event, place)} memory that is no matrix's"
+
+
+class _Matrices:
+    """In the order in which they were allocated, from 1 on."""
+
+    def __init__(self, matrices: Sequence[Matrix]) -> None:
+        self._of = dict(enumerate(matrices, 1))
+
+    def name(self, number: int) -> str:
+        return self._of[number][0]
+
+    def element(self, number: int, offset: int, item: int) -> str:
+        name, _, columns = self._of[number]
+        row, column = divmod(offset // item, columns)
+        return f"{name}[{row}][{column}]"
+
+    def size(self, number: int, item: int) -> str:
+        name, rows, columns = self._of[number]
+        return f"{name} is {rows}×{columns}"
+
+    def by_line(self, numbers: object) -> dict[int, list[str]]:
+        return {}

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+"""A student's kernel launched by a whole program, in which each access to memory is looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hybrid.classroom.kernel_findings import Looked, looked
+from hybrid.classroom.meaning import Meaning
+from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.trial import Task
+from hybrid.classroom.wrapper import as_program
+from hybrid.emulation import whole_program
+from hybrid.emulation.compiler_limits import own_headers
+
+
+def looks(
+    file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning, tasks: Sequence[Task], folder: Path
+) -> Iterator[Looked]:
+    """Of each launch what was found; `folder` is all that the kernel may write to. EmulationError if it does not compile."""
+    source = folder / file.path.name
+    headers = own_headers(file.path.resolve().parent)
+    program, warnings = whole_program.built(source, as_program(file, kernel, instance, meaning), {}, reads=headers)
+    sources = {file.path.name: file.lines}
+    for task in tasks:
+        n, l, m = task.sizes
+        numbers = (*task.sizes, *task.grid, *task.block, task.shared)
+        printed: list[str] = []
+        seconds = math.ceil(task.seconds)
+        (ran,) = whole_program.run(program, source, list(map(str, numbers)), seconds, printed.append, current=folder)
+        matrices = [(name, *shape) for name, shape in zip(task.names, ((n, l), (l, m), (n, m)), strict=True)]
+        yield looked(ran, program, warnings, sources, seconds, matrices, "".join(printed))

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""How a student's kernel is launched: how many blocks of how many threads, as it is said or as can be guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hybrid.classroom.arithmetic import evaluated, evaluated_or_0
+from hybrid.classroom.c_text import shared_arrays
+from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.errors import UsageError
+
+Pair = tuple[int, int]
+
+_TILE = re.compile(r"tile|block", re.IGNORECASE)
+_LONGEST = 32  # of a square block's side
+_DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
+_MOST_THREADS, _MOST_SHARED = 1024, 227 << 10  # of a block
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Texts of arithmetic with n, l, m and the file's constants. `why`: where they are from."""
+
+    grid: tuple[str, str]
+    block: tuple[str, str]
+    shared: str  # bytes of dynamic shared memory
+    why: str
+    is_guess: bool = False
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[Pair, Pair, int]:
+        """Blocks, threads of a block and bytes."""
+        grid, block = ((evaluated(x, sizes), evaluated(y, sizes)) for x, y in (self.grid, self.block))
+        shared = evaluated(self.shared, sizes)
+        if min(grid) < 1:
+            raise UsageError(f"a grid of {_pair(grid)} blocks cannot be launched: grid({', '.join(self.grid)})")
+        if shared > _MOST_SHARED:
+            raise UsageError(f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}")
+        if min(block) < 1 or block[0] * block[1] > _MOST_THREADS:
+            raise UsageError(
+                f"a grid of {_pair(grid)} blocks of {_pair(block)} threads cannot be launched: a block has 1 to 1024 threads"
+            )
+        return grid, block, shared
+
+    def __str__(self) -> str:
+        text = f"grid({', '.join(self.grid)}) block({', '.join(self.block)})"
+        return text + (f" shared({self.shared})" if self.shared != "0" else "")
+
+
+def launch_of(file: StudentFile, kernel: StudentKernel, flags: Mapping[str, str]) -> Launch:
+    """By flags, by a comment "// lab: grid(…) block(…)", or guessed from what the kernel reads."""
+    said = {name: flags.get(name) or _within(file.launch_comment, name) for name in ("grid", "block", "shared")}
+    guessed = _guess(file, kernel)
+    is_asked = any(flags.get(name) for name in ("grid", "block"))
+    is_told = any(said[name] for name in ("grid", "block"))
+    where = "as asked for" if is_asked else "from the comment // lab:" if is_told else guessed.why
+    grid, block = (_two(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
+    if said["block"] and not said["grid"]:
+        grid = _covering(kernel, block)
+    if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
+        raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
+    return Launch(grid, block, said["shared"] or "0", where, is_guess=not is_told)
+
+
+def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
+    text = kernel.body
+    if "blockIdx" not in text:
+        block = ("m", "n") if ".y" in text else ("m", "1")
+        return Launch(("1", "1"), block, "0", "guessed: the kernel reads no blockIdx, so there is one block")
+    tile = _tile(file, kernel)
+    if not re.search(r"(threadIdx|blockIdx)\.y", text):
+        block = (tile or str(_DEFAULT_THREADS), "1")
+        return Launch(
+            _covering(kernel, block),
+            block,
+            "0",
+            "guessed: the kernel reads no y, so there is a thread for each element of C, or more than enough",
+        )
+    why = f"guessed from {tile}" if tile else "guessed"
+    tile = tile or str(_DEFAULT_TILE)
+    return Launch(_covering(kernel, (tile, tile)), (tile, tile), "0", f"{why}: a thread for each element of C")
+
+
+def _tile(file: StudentFile, kernel: StudentKernel) -> str:
+    """The constant that a tile's width or a block's is called by, or the extent that all square arrays in shared memory have; ""
+    where there is neither."""
+    named = [
+        name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
+    ]
+    extents = {name: evaluated_or_0(name, file.constants) for name in named}
+    arrays = [texts for texts in shared_arrays(kernel.body).values() if len(texts) == 2]
+    widths = {columns for rows, columns in map(_without_padding, arrays) if rows == columns}
+    squares = {text: evaluated_or_0(text, file.constants) for text in widths}
+    fitting = {text for text, value in squares.items() if 0 < value <= _LONGEST}
+    if len(fitting) == 1 and len(squares) == 1 and not set(squares.values()) & set(extents.values()):
+        return fitting.pop()
+    return named[0] if named else ""
+
+
+def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
+    """[T][T + 1], against bank conflicts, as T and T"""
+    rows, columns = (re.sub(r"\s*\+\s*1$", "", text) for text in extents)
+    return rows, columns
+
+
+def _covering(kernel: StudentKernel, block: tuple[str, str]) -> tuple[str, str]:
+    x, y = block
+    if not re.search(r"(threadIdx|blockIdx)\.y", kernel.body):
+        return (_blocks_of("n * m", x), "1")
+    return (_blocks_of("m", x), _blocks_of("n", y))
+
+
+def _blocks_of(size: str, threads: str) -> str:
+    threads = threads if threads.isalnum() or threads.isidentifier() else f"({threads})"
+    return f"({size} + {threads} - 1) / {threads}"
+
+
+def _within(comment: str, name: str) -> str:
+    """The text between the parentheses after this name."""
+    found = re.search(rf"\b{name}\s*\(", comment)
+    if found is None:
+        return ""
+    depth, begin = 1, found.end()
+    for place in range(begin, len(comment)):
+        depth += {"(": 1, ")": -1}.get(comment[place], 0)
+        if not depth:
+            return comment[begin:place]
+    raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
+
+
+def _two(text: str) -> tuple[str, str]:
+    parts, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if len(parts) > 2:
+        raise UsageError(f"({text}): x and y are taken")
+    return parts[0].strip(), parts[1].strip() if len(parts) > 1 else "1"
+
+
+def _pair(numbers: Pair) -> str:
+    return "×".join(map(str, numbers))

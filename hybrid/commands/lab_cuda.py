@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""python -m hybrid.lab run --device cuda: a kernel on this machine's GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hybrid.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybrid.classroom.examination import Trials
+
+
+def work(options: argparse.Namespace, trials_of: Callable[[str], Trials]) -> int:
+    """The exit code."""
+    from hybrid.classroom.cuda_run import as_record, ran, told, usual_gpu_shapes
+    from hybrid.classroom.program import is_program
+    from hybrid.classroom.student_file import read
+
+    if options.gpu or options.html or options.ranks or options.arguments:
+        raise UsageError("--device cuda times one kernel: --gpu, --html, --ranks and arguments after -- are for the emulated GPU")
+    if not options.kernel and is_program(read(options.file)):
+        raise UsageError(
+            f"{options.file} is a whole program, which nvcc compiles for a GPU; --kernel NAME runs one of its kernels there"
+        )
+    trials = trials_of(options.file)
+    shapes = [tuple(options.sizes)] if options.sizes else usual_gpu_shapes(trials)
+    refuse_impossible(trials, shapes[0])
+    run = ran(trials, shapes)
+    print("\n".join(told(trials, run)), file=sys.stderr if options.json == "-" else sys.stdout)
+    if options.json:
+        from hybrid.reporting import jsonl
+
+        jsonl.write({"command": "lab run", "seed": trials.seed, **as_record(trials, run)}, options.json)
+    return 0 if run.is_right else 1
+
+
+def refuse_impossible(trials: Trials, sizes: tuple[int, int, int]) -> None:
+    """UsageError for a shape that the kernel cannot take."""
+    if (possible := trials.meaning.on(sizes)) != sizes:
+        raise UsageError(f"{trials.kernel.name} {trials.meaning.limit}: --sizes {' '.join(map(str, possible))}")

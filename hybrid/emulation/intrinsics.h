@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+// CUDA's votes and reductions of a warp or a block, and its intrinsics for numbers. Included by cuda_on_cpu.h.
+#pragma once
+#include <time.h>
+
+namespace cuda_on_cpu {
+
+struct Votes {
+    unsigned yes, all;  // masks of lanes of a warp, or numbers of threads of a block
+};
+
+Votes block_votes(bool yes, const char* file, int line);
+unsigned active_mask(const char* file, int line);
+
+NOT_INSTRUMENTED inline void vote(const Lanes& lanes)
+{
+    Votes votes{0, lanes.mask};
+    for (int lane = 0; lane < 32; ++lane)
+        if (lanes.mask >> lane & 1 && *static_cast<const bool*>(lanes.input[lane])) votes.yes |= 1u << lane;
+    for (int lane = 0; lane < 32; ++lane)
+        if (lanes.mask >> lane & 1) *static_cast<Votes*>(lanes.output[lane]) = votes;
+}
+
+inline Votes warp_votes(unsigned mask, bool yes, const char* file, int line)
+{
+    Votes votes;
+    warp_sync(mask, vote, &yes, &votes, false, file, line);
+    return votes;
+}
+
+template <typename T, typename Combined>
+NOT_INSTRUMENTED void reduce(const Lanes& lanes)
+{
+    int first = __builtin_ctz(lanes.mask);
+    T result = *static_cast<const T*>(lanes.input[first]);
+    for (int lane = first + 1; lane < 32; ++lane)
+        if (lanes.mask >> lane & 1) result = Combined::of(result, *static_cast<const T*>(lanes.input[lane]));
+    for (int lane = 0; lane < 32; ++lane)
+        if (lanes.mask >> lane & 1) *static_cast<T*>(lanes.output[lane]) = result;
+}
+
+template <typename T>
+NOT_INSTRUMENTED void match(const Lanes& lanes)
+{
+    for (int lane = 0; lane < 32; ++lane) {
+        if (!(lanes.mask >> lane & 1)) continue;
+        unsigned same = 0;
+        for (int other = 0; other < 32; ++other)
+            if (lanes.mask >> other & 1 && *static_cast<const T*>(lanes.input[other]) == *static_cast<const T*>(lanes.input[lane]))
+                same |= 1u << other;
+        *static_cast<Votes*>(lanes.output[lane]) = {same, lanes.mask};
+    }
+}
+
+}  // namespace cuda_on_cpu
+
+// Of lanes that take the same way; which of them arrive together a program must not rely on.
+static inline unsigned __activemask(CALLED_FROM) { return cuda_on_cpu::active_mask(file, line); }
+
+static inline unsigned __ballot_sync(unsigned mask, int predicate, CALLED_FROM)
+{
+    return cuda_on_cpu::warp_votes(mask, predicate, file, line).yes;
+}
+static inline int __any_sync(unsigned mask, int predicate, CALLED_FROM)
+{
+    return cuda_on_cpu::warp_votes(mask, predicate, file, line).yes != 0;
+}
+static inline int __all_sync(unsigned mask, int predicate, CALLED_FROM)
+{
+    cuda_on_cpu::Votes votes = cuda_on_cpu::warp_votes(mask, predicate, file, line);
+    return votes.yes == votes.all;
+}
+
+template <typename T>
+unsigned __match_any_sync(unsigned mask, T value, CALLED_FROM)
+{
+    cuda_on_cpu::Votes same;
+    cuda_on_cpu::warp_sync(mask, cuda_on_cpu::match<T>, &value, &same, false, file, line);
+    return same.yes;
+}
+
+template <typename T>
+unsigned __match_all_sync(unsigned mask, T value, int* all, CALLED_FROM)
+{
+    cuda_on_cpu::Votes same;
+    cuda_on_cpu::warp_sync(mask, cuda_on_cpu::match<T>, &value, &same, false, file, line);
+    *all = same.yes == same.all;
+    return *all ? same.all : 0;
+}
+
+#define REDUCTION(name, Type, result)                                                                                             \
+    namespace cuda_on_cpu {                                                                                                       \
+    struct name##_##Type {                                                                                                        \
+        static NOT_INSTRUMENTED Type of(Type x, Type y) { return result; }                                                        \
+    };                                                                                                                            \
+    }                                                                                                                             \
+    static inline Type __reduce_##name##_sync(unsigned mask, Type value, CALLED_FROM)                                             \
+    {                                                                                                                             \
+        Type reduced;                                                                                                             \
+        cuda_on_cpu::warp_sync(mask, cuda_on_cpu::reduce<Type, cuda_on_cpu::name##_##Type>, &value, &reduced, false, file, line); \
+        return reduced;                                                                                                           \
+    }
+REDUCTION(add, int, static_cast<int>(static_cast<unsigned>(x) + static_cast<unsigned>(y)))
+REDUCTION(add, unsigned, x + y)
+REDUCTION(min, int, x < y ? x : y)
+REDUCTION(min, unsigned, x < y ? x : y)
+REDUCTION(max, int, x > y ? x : y)
+REDUCTION(max, unsigned, x > y ? x : y)
+REDUCTION(and, unsigned, x& y)
+REDUCTION(or, unsigned, x | y)
+REDUCTION(xor, unsigned, x ^ y)
+#undef REDUCTION
+
+static inline int __syncthreads_count(int predicate, CALLED_FROM)
+{
+    return static_cast<int>(cuda_on_cpu::block_votes(predicate, file, line).yes);
+}
+static inline int __syncthreads_and(int predicate, CALLED_FROM)
+{
+    cuda_on_cpu::Votes votes = cuda_on_cpu::block_votes(predicate, file, line);
+    return votes.yes == votes.all;
+}
+static inline int __syncthreads_or(int predicate, CALLED_FROM) { return cuda_on_cpu::block_votes(predicate, file, line).yes != 0; }
+
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+static inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
+static inline int __clzll(long long x) { return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64; }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+static inline unsigned __brev(unsigned x)
+{
+    unsigned turned = 0;
+    for (int bit = 0; bit < 32; ++bit) turned |= (x >> bit & 1) << (31 - bit);
+    return turned;
+}
+static inline int __mul24(int x, int y) { return (x << 8 >> 8) * (y << 8 >> 8); }
+static inline unsigned __umul24(unsigned x, unsigned y) { return (x & 0xffffff) * (y & 0xffffff); }
+
+// Rounded to the nearest, as all arithmetic here.
+static inline float __fadd_rn(float x, float y) { return x + y; }
+static inline float __fsub_rn(float x, float y) { return x - y; }
+static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline float __fdiv_rn(float x, float y) { return x / y; }
+static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+static inline float __frcp_rn(float x) { return 1 / x; }
+static inline float __fsqrt_rn(float x) { return sqrtf(x); }
+static inline double __dadd_rn(double x, double y) { return x + y; }
+static inline double __dsub_rn(double x, double y) { return x - y; }
+static inline double __dmul_rn(double x, double y) { return x * y; }
+static inline double __ddiv_rn(double x, double y) { return x / y; }
+static inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
+static inline float __int2float_rn(int x) { return static_cast<float>(x); }
+static inline float __double2float_rn(double x) { return static_cast<float>(x); }
+static inline int __float2int_rn(float x) { return static_cast<int>(lrintf(x)); }
+static inline int __float2int_rz(float x) { return static_cast<int>(x); }
+static inline int __float2int_rd(float x) { return static_cast<int>(floorf(x)); }
+static inline int __float2int_ru(float x) { return static_cast<int>(ceilf(x)); }
+
+// A GPU's are less exact. Macros, because C libraries declare functions of these names for themselves.
+static inline float __fdividef(float x, float y) { return x / y; }
+#define __expf expf
+#define __logf logf
+#define __powf powf
+#define __sinf sinf
+#define __cosf cosf
+static inline float __saturatef(float x) { return fminf(fmaxf(x, 0), 1); }
+#if !defined(__GLIBC__) || (__GLIBC__ == 2 && __GLIBC_MINOR__ < 41)  // newer ones have these as C has them
+static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+static inline double rsqrt(double x) { return 1 / sqrt(x); }
+#endif
+
+// A clock of this CPU in nanoseconds, by which nothing can be said of a GPU's time.
+static inline long long clock64()
+{
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
+}
+static inline void __nanosleep(unsigned) {}

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""What is said of a single kernel: the threads, the elements and the lines of each error, once, and on one screen."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from support.selection import exhaustive
+
+from hybrid.classroom.report import kind_of, without_repetition
+from hybrid.classroom.wording import index_told
+from hybrid.commands import lab
+
+pytestmark = pytest.mark.needs("compiler", "addr2line")
+
+TILES = """#define TILE 16
+__global__ void mul(const float* A, const float* B, float* C, int n, int l, int m)
+{
+    __shared__ float As[TILE][TILE], Bs[TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y, row = blockIdx.y * TILE + y, column = blockIdx.x * TILE + x;
+    float sum = 0;
+    for (int k = 0; k < l; k += TILE) {
+        As[y][x] = row < n && k + x < l ? A[row * l + k + x] : 0;
+        Bs[y][x] = k + y < l && column < m ? B[(k + y) * m + column] : 0;
+        __syncthreads();
+        for (int e = 0; e < TILE; ++e) sum += As[y][e] * Bs[e][x];
+        __syncthreads();
+    }
+    if (row < n && column < m) C[row * m + column] = sum;
+}
+"""
+ELEMENT = """__global__ void mul(const float* A, const float* B, float* C, int n, int l, int m)
+{
+    int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= n || column >= m) return;
+    float sum = 0;
+    for (int k = 0; k < l; ++k) sum += A[row * l + k] * B[k * m + column];
+    C[row * m + column] = sum;
+}
+"""
+THREAD = r"\(block \(\d, \d\), thread \(\d+, \d+\)\)"
+
+
+def ran(folder, capsys, text, *options, replaced=()):
+    """The exit code, and what was printed about this text, in which some parts are replaced by others."""
+    for old, new in replaced:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "mine.cu"
+    path.write_text(text)
+    code = lab.work(lab.parse(["run", str(path), "--stall", "60", *options]))
+    return code, capsys.readouterr().out
+
+
+# Errors put into these kernels: what is replaced by what, and what the lab says.
+FINDINGS = {
+    "shared memory without a value": (
+        TILES,
+        ("As[y][x] = row < n && k + x < l ? A[row * l + k + x] : 0;", "if (k + x < l) As[y][x] = A[row * l + k + x];"),
+        rf"uninitialised: line 11 reads As\[\d+\]\[5\] in shared memory, which its block has not written {THREAD}",
+    ),
+    "one term too many": (
+        TILES,
+        ("e < TILE", "e <= TILE"),
+        rf"out of bounds: line 11 uses As\[y\]\[e\] with e = 16: 0 to 15 are there {THREAD}",
+    ),
+    "C is not set to 0": (
+        ELEMENT,
+        ("column] = sum", "column] += sum"),
+        rf"uninitialised: line 7 reads C\[0\]\[0\], which no thread has written {THREAD}",
+    ),
+    "a row before the first": (
+        ELEMENT,
+        ("A[row * l", "A[(row - 1) * l"),
+        rf"out of bounds: line 6 reads A\[-1\]\[0\], and A is 32×5 {THREAD}",
+    ),
+    "a wrong element": (
+        ELEMENT,
+        ("= sum;", "= row == 18 && column == 5 ? 0 : sum;"),
+        r"1 of 512 elements are wrong, the first C\[18\]\[5\]: 0 instead of [\d.]+, written by block \(0, 1\), thread \(5, 2\)",
+    ),
+    "blocks that race": (
+        ELEMENT,
+        ("C[row * m", "C[row % 16 * m"),
+        rf"data race: line 7 writes C\[0\]\[0\] in different threads, of different blocks {THREAD}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", exhaustive(["shared memory without a value", "a wrong element"], FINDINGS))
+def test_the_thread_the_element_and_the_line_are_told(tmp_path, capsys, name):
+    text, replaced, said = FINDINGS[name]
+    code, out = ran(tmp_path, capsys, text, "--sizes", "32", "5", "16", replaced=[replaced])
+    assert code == 1
+    assert re.search(rf"\* .*{said}", out), out
+
+
+def test_a_race_names_both_threads_and_all_is_on_one_screen(tmp_path, capsys):
+    """In both shapes, whose second shows the lines no more."""
+    code, out = ran(tmp_path, capsys, TILES, replaced=[("        __syncthreads();\n        for", "        for")])
+    assert code == 1
+    race = r"data race: line 8 writes and line 10 reads As\[\d+\]\[\d+\], in different threads of a block, .*"
+    assert re.search(
+        rf"{race}: thread \(\d+, \d+\) in line (8|10) and then thread \(\d+, \d+\) in line (8|10), block \(0, 0\)\n", out
+    )
+    assert "also what was found above" in out or "again what was found above" in out
+    assert out.count("for (int e = 0; e < TILE; ++e)") == 1
+    assert "uninitialised" not in out  # which follows from the race
+    assert len(out.splitlines()) < 35
+
+
+def test_all_findings_are_in_the_json_line(tmp_path, capsys):
+    lines = tmp_path / "lines"
+    ran(tmp_path, capsys, TILES, "--json", str(lines), replaced=[("        __syncthreads();\n        for", "        for")])
+    first, second = json.loads(lines.read_text())["cases"]
+    for case in (first, second):
+        assert sum(text.startswith("data race") for text in case["findings"]) >= 2
+
+
+def test_what_a_kernel_prints_is_shown(tmp_path, capsys):
+    text = "#include <stdio.h>\n" + ELEMENT
+    store = "C[row * m + column] = sum;"
+    code, out = ran(
+        tmp_path, capsys, text, "--sizes", "4", "4", "4", replaced=[(store, f'{store}\n    printf("%d %d\\n", row, column);')]
+    )
+    assert code == 0
+    assert "  the kernel prints:\n      0 0\n      0 1\n" in out
+    assert "\n      and 8 lines more; --json FILE keeps all\n" in out
+
+
+def test_a_column_of_wrong_elements_is_drawn_as_a_line(tmp_path, capsys):
+    _, out = ran(tmp_path, capsys, ELEMENT, "--sizes", "37", "5", "1", replaced=[("= sum;", "= row == 2 ? 0 : sum;")])
+    assert "\n    ..x..................................\n" in out
+
+
+def test_only_the_first_of_findings_that_differ_in_elements_and_threads_stays():
+    race = "data race: line 7 writes and line 9 reads As[{}][1], in different threads: thread ({}, 0) in line 9, block (0, 0)"
+    no_value = "uninitialised: line 9 reads {}[0][1] in shared memory (block (0, 0), thread (0, 0))"
+    found = [no_value.format("As"), race.format(0, 1), race.format(2, 3), no_value.format("Bs")]
+    assert without_repetition(found) == [race.format(0, 1), no_value.format("Bs")]
+    assert kind_of("line 7 reads A[37][0], and A is 37×37") != kind_of("line 8 reads A[37][0], and A is 37×37")
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "index", "of_type", "told"),
+    [
+        ("sum += As[y][e + 1] * 2;", "]", 16, "'float [16]'", "As[y][e + 1] with e + 1 = 16: 0 to 15 are there"),
+        ("sum += t.v[4];", "]", 4, "'float [4]'", "t.v[4]: 0 to 3 are there"),
+        ("sum += x[a[i]];", "]]", 9, "'int [8]'", "x[a[i]] with a[i] = 9: 0 to 7 are there"),
+        ("LOAD(i);", ")", 9, "'int [8]'", "index 9: 0 to 7 are there"),
+        ("", "", 9, "'int [8]'", "index 9: 0 to 7 are there"),
+    ],
+)
+def test_an_index_beyond_an_array_is_told_as_the_line_has_it(source, place, index, of_type, told):
+    column = source.rfind(place) + len(place)
+    assert index_told(source, column, index, of_type) == told
