@@ -155,7 +155,12 @@ def test_a_gpu_finds_right_kernels_right(capsys, name):
     ("old", "new", "said"),
     [
         ("k += TILE_WIDTH", "k += 2 * TILE_WIDTH", "elements are wrong, the first P"),
-        ("P[row * Width + column] = sum", "P[row * Width + column + (1ll << 40)] = sum", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        # Where the GPU reaches the host's memory (HMM), a stray store need not be refused, but then C is wrong.
+        (
+            "P[row * Width + column] = sum",
+            "P[row * Width + column + (1ll << 40)] = sum",
+            "CUDA_ERROR_ILLEGAL_ADDRESS|elements are wrong, the first P",
+        ),
         ("float sum = 0;", "float sum = undeclared;", r"NVRTC does not compile it: tiled.cu\(9\): error"),
     ],
 )
