@@ -29,7 +29,9 @@ _WORDS = {
 }
 _DEVICE_WORDS = {  # of functions that run on the device
     r"\b(?:malloc|free)\s*\(|\bnew\b|\bdelete\b": "{} within a kernel",
-    r"\b(?:__half2?|half2?|__nv_bfloat162?)\b|\b__(?:float2half|half2float|h(?:add|mul|fma)2?)\w*": "half precision ({})",
+    r"\b(?:__half2?|__nv_bfloat162?)\b|\bhalf2?\s+[A-Za-z_]\w*|\b__(?:float2half|half2float|h(?:add|mul|fma)2?)\w*": (
+        "half precision ({})"
+    ),
     r"\b(?:nvcuda|wmma)\b": "matrix units (wmma)",
     r"\b(?:asm|__asm__)\b": "PTX instructions (asm)",
     r"\bcudaGridDependencySynchronize\b|\bcudaDeviceSynchronize\b": "{} within a kernel",

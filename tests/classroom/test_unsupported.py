@@ -21,6 +21,7 @@ KERNEL = "__global__ void k(const float* A, const float* B, float* C, int n)\n{\
             "mine.cu, line 2: cooperative groups: the CPU runtime does not have that",
         ),
         ("#include <cuda_fp16.h>\n", "C[0] = __half2float(__float2half(A[0]));", r"line 4: half precision \(__half2float\)"),
+        ("", "half x = A[0];", r"line 3: half precision \(half x\)"),
         ("", 'asm volatile("nop;");', r"line 3: PTX instructions \(asm\)"),
         ("#include <mma.h>\n", "nvcuda::wmma::fill_fragment(f, 0);", r"line 4: matrix units \(wmma\)"),
         ("", "k<<<1, 1>>>(A, B, C, n);", r"line 3: a kernel that launches a kernel"),
@@ -48,5 +49,5 @@ def test_what_only_host_code_uses_is_not(tmp_path):
     host = (
         "#include <cublas_v2.h>\n#include <cuda_fp16.h>\nvoid host() { cublasHandle_t h; cublasCreate(&h); __half x; new int; }\n"
     )
-    path.write_text(host + KERNEL.replace("BODY", "int new_row = n, asm_ = 0; // malloc(1), __half"))
+    path.write_text(host + KERNEL.replace("BODY", "int new_row = n, half = n / 2; C[half] = half; // malloc(1), __half"))
     assert chosen(read(str(path)), "")[2] == "k"
