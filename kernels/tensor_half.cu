@@ -77,7 +77,9 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
         }
     };
     int tile = 0;  // two loops, for the long one must not branch: instructions after a branch are fetched late
-    if constexpr (WIDTH > 1)  // copies of single elements are not asynchronous: spread out they would be waited for more often
+    // Narrow copies are all issued at the beginning of a tile: to spread so many of them out takes too many registers, and those of
+    // single elements are not asynchronous.
+    if constexpr (WIDTH > 2)
         for (; tile + Pipeline::AHEAD < pipeline.full_tiles; ++tile) multiply_tile(true);
     for (; tile < pipeline.tiles; ++tile) {
         pipeline.copy_checked(tile + Pipeline::AHEAD);

@@ -27,6 +27,7 @@ from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.child import Ended
+from hybrid.emulation.compiler_limits import own_headers
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.requests import Site, shared_variables
@@ -56,7 +57,7 @@ class Trials:
             source = self._source(folder)
             with ThreadPoolExecutor(1 + len(_CHECKS)) as compiling:
                 looked = compiling.submit(self._looked_at, Path(folder, "program"), tasks)
-                built = compiling.map(lambda checks: _built(source, checks), _CHECKS)
+                built = compiling.map(lambda checks: self._built(source, checks), _CHECKS)
                 libraries = dict(zip(_CHECKS, built, strict=True))
             cases = self._cases(libraries, tasks, looked.result())
         variables = shared_variables(Path(libraries["requests"]))
@@ -66,7 +67,7 @@ class Trials:
     def traced(self, sizes: Sizes) -> tuple[Case, list[Access]]:
         """A launch on this shape, and all of its accesses in their order. EmulationError if it does not compile or is stopped."""
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-            libraries = {"trace": _built(self._source(folder), "trace")}
+            libraries = {"trace": self._built(self._source(folder), "trace")}
             task = self.task(sizes)
             ((ended, found),) = self._launched(libraries, [task], "trace", ORDERS[:1])
         outcomes = [Outcome(**_tuples(each)) for each in found]
@@ -80,6 +81,9 @@ class Trials:
         source = Path(folder, self.file.path.name)
         source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
         return source
+
+    def _built(self, source: Path, checks: str) -> str:
+        return str(build(source, [ENTRY], checks=checks, poison_locals=True, reads=own_headers(self.file.path.resolve().parent)))
 
     def task(self, sizes: Sizes) -> Task:
         """A launch on this shape, or on the nearest that the kernel can take."""
@@ -135,10 +139,6 @@ class Trials:
         """Of each task, in all of these orders."""
         named = [replace(task, shared_object=libraries[checks], checks=checks) for task in tasks]
         return launched([[replace(task, order=order) for order in orders] for task in named], checks, self.seconds)
-
-
-def _built(source: Path, checks: str) -> str:
-    return str(build(source, [ENTRY], checks=checks, poison_locals=True, limited=True))
 
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hybrid.classroom.student_file import StudentFile, StudentKernel
 from hybrid.emulation.child import python_environment
-from hybrid.emulation.compiler_limits import run_limited
+from hybrid.emulation.compiler_limits import own_headers, run_limited
+from hybrid.emulation.confined import of_python
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import one_line
 from hybrid.kernels.resources import Resources, resources_in
@@ -48,9 +49,9 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
         source.write_bytes(file.path.read_bytes() + refers.encode())
         command = [nvcc, "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v", "-w", "-I", str(file.path.parent)]
         try:
-            done = run_limited(
-                "the kernel", [*command, "-o", str(Path(folder, "cubin")), str(source)], {**os.environ, "TMPDIR": folder}
-            )
+            arguments = [*command, "-o", str(Path(folder, "cubin")), str(source)]
+            reads = own_headers(file.path.resolve().parent)
+            done = run_limited("the kernel", arguments, {**os.environ, "TMPDIR": folder}, reads, Path(folder))
         except EmulationError as error:
             return Taken(None, f"not known: {one_line(error)}")
     found = [] if done.returncode else _of_instance(done.stderr, kernel.name, instance)
@@ -68,8 +69,9 @@ def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capabilit
         source = Path(folder, file.path.name)
         source.write_text(file.for_gpu, encoding="utf-8")
         command = [sys.executable, "-m", "hybrid.classroom.nvrtc_log", str(source), instance, str(capability)]
+        reads, lists = of_python()
         try:
-            done = run_limited("the kernel", command, {**python_environment(), "TMPDIR": folder})
+            done = run_limited("the kernel", command, {**python_environment(), "TMPDIR": folder}, reads, Path(folder), lists)
         except EmulationError as error:
             return Taken(None, f"not known: {one_line(error)}")
     if done.returncode:

@@ -85,13 +85,14 @@ def build(
     capability: int = 90,
     checks: str = "",
     poison_locals: bool = False,
-    limited: bool = False,
+    reads: Sequence[Path] | None = None,
 ) -> Path:
     """A shared library with these instances of the kernels in `source` as functions run_0, run_1, ...
 
     Headers are searched beside `source`, then among the project's kernels. `capability`: the compute capability, times ten,
     that sets __CUDA_ARCH__. `poison_locals`: variables begin with values that no right kernel has, where the compiler
-    can do that. `limited`: the source is somebody's, for which the compiler gets little time and memory.
+    can do that. `reads`: the source is somebody's, for which the compiler gets little time and memory, and reads
+    only these files besides its own.
     EmulationError of kind "build" when they do not compile.
     """
     source, program = source.resolve(), compiler()
@@ -115,7 +116,7 @@ def build(
         short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
         include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
         arguments = [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")]
-        compile_file(program, source.name, arguments, log, limited=limited)
+        compile_file(program, source.name, arguments, log, None if reads is None else [source.parent, KERNELS, *reads])
         return folder / "kernel.o"
 
     def link_in(folder: Path, log: Path) -> Path:
@@ -170,7 +171,7 @@ def _runtime_flags(checks: str) -> tuple[str, ...]:
     return (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
 
 
-def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, *, limited: bool = False) -> str:
+def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, reads: Sequence[Path] | None = None) -> str:
     """Run the compiler: its warnings. The last argument is the file that it makes. OSError where there is no room for that.
 
     If it fails otherwise, all of its output is written to `log`.
@@ -179,8 +180,8 @@ def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, *
     environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}  # C: its words for a full disk are known
     try:
         command = [program, *arguments]
-        if limited:
-            done = run_limited(what, command, environment)
+        if reads is not None:
+            done = run_limited(what, command, environment, [HERE, *reads], Path(folder))
         else:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)  # noqa: S603
     except OSError as error:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A compiler that takes somebody's code may take little time and memory: a few lines of macros or templates can ask for years."""
+"""A compiler that takes somebody's code may take little time and memory, since a few lines of macros or templates can ask for
+years, and reads few files, since #include can take any."""
 
 from __future__ import annotations
 
@@ -8,37 +9,53 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from hybrid.emulation import landlock
+from hybrid.emulation.confined import installed_with, readable
 from hybrid.emulation.errors import EmulationError
 
-_SECONDS = (
-    20  # of processor time: the exercises' solutions take 0.3, the documents' programs 0.5 (a core of a server, 2026-11-24)
-)
+# Of processor time: the exercises' solutions take 0.3, the documents' programs 0.5 (one core of a server, 2026-11-24).
+_SECONDS = 20
 _BY_THE_CLOCK = 60  # seconds, after which a compiler is taken for one that waits for something
 _MEMORY, _FILE = 2 << 30, 256 << 20  # bytes, of each of the compiler's programs, and of a file that one writes
 _ENDED = ("signal terminated program", "CPU time limit exceeded", "Killed")  # by the drivers of GCC and clang, and by a shell
+_HEADERS = {".h", ".hh", ".hpp", ".cuh", ".inc", ".inl"}
 _NO_MEMORY = ("out of memory", "virtual memory exhausted", "Cannot allocate memory", "std::bad_alloc")
 
 
-def run_limited(what: str, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A compiler that compiles `what`, with its output.
+def own_headers(folder: Path) -> list[Path]:
+    """That lie beside a student's file: not the files of others, which could be included as well."""
+    with suppress(OSError):
+        return [path for path in folder.iterdir() if path.suffix in _HEADERS]
+    return []
+
+
+def run_limited(
+    what: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    reads: Sequence[Path],
+    folder: Path,
+    lists: Sequence[Path] = (),
+) -> subprocess.CompletedProcess[str]:
+    """A compiler that compiles `what`, with its output. It writes to the folder, and `reads` these files and folders besides;
+    of those in `lists` it may read the names.
 
     EmulationError of kind "build" where the limits ended it; OSError if it cannot be run.
     """
-    # A shell sets them, since Python code between fork and exec is not safe where other threads compile, too.
-    limits = {"t": _SECONDS, "v": _MEMORY >> 10, "f": _FILE >> 9, "c": 0}
-    script = "".join(f"ulimit -{which} {most} 2> /dev/null; " for which, most in limits.items())
-    with subprocess.Popen(  # noqa: S603
-        ["/bin/sh", "-c", f'{script}exec "$0" "$@"', *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-    ) as process:
+    named = [Path(argument[2:]) for argument in command if argument.startswith(("-I/", "-L/", "-B/"))]
+    rules = landlock.ruleset(
+        [*readable(), *installed_with(command[0]), *named, *reads], [folder, Path(os.devnull)], lists, tcp=False
+    )
+    try:
+        process = _started(command, environment, rules)
+    finally:
+        if rules is not None:
+            os.close(rules)
+    with process:
         overdue = threading.Timer(_BY_THE_CLOCK, _end, [process])
         overdue.start()
         try:
@@ -52,6 +69,29 @@ def run_limited(what: str, command: Sequence[str], environment: Mapping[str, str
     if status and any(text in err for text in _NO_MEMORY):
         raise _refused(what, f"{_MEMORY >> 20} MiB of memory")
     return subprocess.CompletedProcess(command, status, out, err)
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str], rules: int | None) -> subprocess.Popen[str]:
+    """By a thread of its own: Landlock's rules hold for the thread that takes them, and for what it starts."""
+    # A shell sets them, since Python code between fork and exec is not safe where other threads compile, too.
+    limits = {"t": _SECONDS, "v": _MEMORY >> 10, "f": _FILE >> 9, "c": 0}
+    script = "".join(f"ulimit -{which} {most} 2> /dev/null; " for which, most in limits.items())
+
+    def start() -> subprocess.Popen[str]:
+        if rules is not None:
+            landlock.restrict(rules)
+        return subprocess.Popen(  # noqa: S603
+            ["/bin/sh", "-c", f'{script}exec "$0" "$@"', *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**environment, "CCACHE_DISABLE": "1"},  # whose files lie elsewhere
+        )
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(start).result()
 
 
 def _refused(what: str, limit: str) -> EmulationError:

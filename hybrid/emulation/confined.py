@@ -7,6 +7,7 @@ import ctypes
 import math
 import os
 import resource
+import shutil
 import signal
 import site
 import sys
@@ -24,6 +25,18 @@ MEMORY = 4 << 30  # bytes
 LARGEST_FILE = 1 << 20  # ThreadSanitizer begins with one of half a megabyte, which it deletes
 _SHARED_BY_RANKS = 256 << 20  # of the memory that MPI's ranks share, which is a file in /dev/shm
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+_OF_A_PREFIX = (
+    "bin",
+    "etc",
+    "include",
+    "lib",
+    "lib64",
+    "libexec",
+    "nvvm",
+    "share",
+    "targets",
+    f"{os.uname().machine}-conda-linux-gnu",
+)
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -47,9 +60,8 @@ class Bounds:
 @contextmanager
 def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
     """What the child has to call before it becomes another program."""
-    allowed_to_read, to_list = _of_python()
-    named = [Path(folder) for folder in os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep) if folder]
-    read = [*landlock.of_the_system(), *_of_libraries(), *allowed_to_read, *named, *bounds.reads]
+    allowed_to_read, to_list = of_python()
+    read = [*readable(), *_of_libraries(), *allowed_to_read, *bounds.reads]
     write = [bounds.folder, Path(os.devnull), *bounds.writes]
     rules = landlock.ruleset(read, write, to_list, tcp=bounds.ranks)
     try:
@@ -59,10 +71,17 @@ def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
             os.close(rules)
 
 
+def readable() -> list[Path]:
+    """What any program of students' may read."""
+    named = os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep)
+    return [*landlock.of_the_system(), *(Path(folder) for folder in named if folder)]
+
+
 def installed_with(program: str) -> list[Path]:
     """The folders of what was installed together with a program: of prefix/bin/mpirun prefix/bin, prefix/lib and so on."""
-    prefix = Path(program).resolve().parents[1]
-    return [prefix / name for name in ("bin", "etc", "lib", "lib64", "libexec", "share")]
+    found = Path(shutil.which(program) or program)
+    places = {found, found.resolve()}
+    return [*(place.parent for place in places), *(place.parents[1] / name for place in places for name in _OF_A_PREFIX)]
 
 
 def lacking() -> list[str]:
@@ -110,7 +129,7 @@ def _of_libraries() -> list[Path]:
     return [Path(place) for place in sorted({line[line.index("/") :] for line in lines if "/" in line and ".so" in line})]
 
 
-def _of_python() -> tuple[list[Path], list[Path]]:
+def of_python() -> tuple[list[Path], list[Path]]:
     """What Python and its packages are read from; and folders in which it looks for them, whose names alone may be read.
 
     Such is the current folder, where the files of others may lie.

@@ -68,7 +68,7 @@ def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequen
     with ThreadPoolExecutor(1) as others_compile:
         runtime = others_compile.submit(_runtime, program)
         arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
-        warnings = compile_file(program, source.name, arguments, log, limited=True)
+        warnings = compile_file(program, source.name, arguments, log, [folder])
         objects = [*map(str, runtime.result()), str(compiled)]
     link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)

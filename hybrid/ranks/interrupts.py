@@ -76,10 +76,14 @@ def _remove_files() -> None:
         remove_files_of_job([])
 
 
-def wait_for_turn(rank: int) -> None:
-    """Before a rank prints an error that others may have, too: the first to print it usually ends the job."""
-    if rank:
-        time.sleep(_FIRST_TURN + _NEXT_TURN * min(rank - 1, 3))
+def wait_for_turn(rank: int, *, after_causes: bool = False) -> None:
+    """Before a rank prints an error that others may have, too: the first to print it usually ends the job.
+
+    `after_causes`: the error may follow from one of which another rank has yet to speak, in its turn.
+    """
+    last = _FIRST_TURN + 3 * _NEXT_TURN
+    own = _FIRST_TURN + _NEXT_TURN * min(rank - 1, 3) if rank else 0.0
+    time.sleep(own + (last + _NEXT_TURN if after_causes else 0.0))
 
 
 def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:

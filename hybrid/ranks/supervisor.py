@@ -237,5 +237,8 @@ class _Watch:
             return
         if asked:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
-        if asked or self._waits or (self._phase == _START and code > 0):
-            wait_for_turn(rank_by_launcher())
+        # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once.
+        # A worker that exits while MPI starts may do so because another has been killed.
+        exited = self._phase == _START and code > 0
+        if asked or self._waits or code == -signal.SIGBUS or exited:
+            wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or self._waits))

@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,13 +84,13 @@ def start_world(*, patience: float | None = None) -> Team:
         return Team()
     refuse_too_little(launch)
     try:
-        MPI = start_mpi()
+        with _signals_kept():
+            MPI = start_mpi()
     except (ImportError, RuntimeError) as error:
         raise StartError(
             f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
             "for example with pip install mpich"
         ) from error
-    _take_signals_back()
     _refuse_foreign_launcher(MPI.COMM_WORLD)
     team = Team(MPI.COMM_WORLD, patience=patience)
     if team.leads_node:
@@ -96,16 +98,26 @@ def start_world(*, patience: float | None = None) -> Team:
     return team
 
 
-def _take_signals_back() -> None:
-    """Give signals the meaning that they had before MPI started, so that they end a rank under every MPI, or none.
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Signals mean after this context what they did before, so that they end a rank under every MPI, or none; those that come
+    meanwhile are handled then.
 
     MPICH has a handler for SIGUSR1, which its launcher sends only where it leaves a job with a dead rank alone, and UCX, below
     both MPIs, one for SIGHUP, by which it is debugged. Neither lets a user see that the signal came.
     """
-    for signum in (signal.SIGHUP, signal.SIGUSR1):
-        handler = signal.getsignal(signum)  # as Python knows it: these libraries do not ask Python
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signum, handler)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGUSR1)}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            if handler is not None:  # as Python knows it: these libraries do not ask Python
+                signal.signal(signum, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_mpi() -> ModuleType:

@@ -107,6 +107,15 @@ def test_a_job_of_which_all_get_sigusr1_says_so_once():
     assert code == 138
 
 
+def test_ranks_that_are_all_killed_by_sigbus_say_so_once():
+    """As where /dev/shm becomes full."""
+    job, processes = started(3, 10**6)
+    job.send(signal.SIGBUS, [pair[WORKER] for pair in processes.values()])
+    code, _, (line,) = ended(job)
+    assert re.search(r"rank 0 on \S+, .+: was killed by SIGBUS", line), line
+    assert code == 135
+
+
 def test_sigusr1_to_the_launcher_alone_ends_the_job_in_a_line():
     job, _ = started(2, 10**6)
     job.send(signal.SIGUSR1, [job.launcher])
@@ -142,6 +151,15 @@ def starting(ranks: int, processes: int) -> tuple[Job, dict[int, list[int]]]:
     while sum(len(own) >= processes for own in there.values()) < ranks and not job.ended(0.01):
         there = job.rank_processes()
     return job, there
+
+
+@pytest.mark.parametrize(("signum", "whom"), [(signal.SIGUSR1, SUPERVISOR), (signal.SIGUSR1, WORKER), (signal.SIGKILL, WORKER)])
+def test_a_rank_that_is_killed_while_mpi_starts_is_named_and_no_other_that_fails_for_that(signum, whom):
+    job, processes = starting(2, 2)
+    job.send(signum, [processes[1][whom]])
+    code, _, (line,) = ended(job)
+    assert re.search(rf"rank 1 on \S+, \S+: was killed by {signum.name}", line), line
+    assert code == 128 + signum
 
 
 @pytest.mark.parametrize("ranks", exhaustive([2], [2, 3]))

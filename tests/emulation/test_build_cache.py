@@ -119,10 +119,10 @@ def test_checks_with_the_same_flags_share_what_is_compiled(monkeypatch, tmp_path
     compiled = []
     compile_file = building.compile_file
 
-    def watched(program, what, arguments, log):
+    def watched(program, what, arguments, log, reads=None):
         if "-c" in arguments:
             compiled.append(what)
-        return compile_file(program, what, arguments, log)
+        return compile_file(program, what, arguments, log, reads)
 
     monkeypatch.setattr(building, "compile_file", watched)
     source = tmp_path / "shared.cu"

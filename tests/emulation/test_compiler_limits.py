@@ -18,6 +18,8 @@ from hybrid.emulation import compiler_limits
 from hybrid.emulation.build import compiler
 from hybrid.emulation.errors import EmulationError
 
+SOLUTIONS = Path(__file__).resolve().parents[1] / "classroom" / "solutions"
+
 pytestmark = pytest.mark.needs("compiler")
 
 KERNEL = "__global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m) {{ c[0] = {}; }}\n"
@@ -44,11 +46,36 @@ def test_a_compiler_that_waits_is_ended_with_its_children(monkeypatch, tmp_path)
     os.mkfifo(tmp_path / "never")
     command = [compiler(), "-fsyntax-only", "-x", "c++", str(tmp_path / "never")]
     with pytest.raises(EmulationError, match="never does not compile"):
-        compiler_limits.run_limited("never", command, dict(os.environ))
+        compiler_limits.run_limited("never", command, dict(os.environ), [tmp_path], tmp_path)
     until = time.monotonic() + 10
     while str(tmp_path) in _running():
         assert time.monotonic() < until, "a program of the compiler goes on"
         time.sleep(0.1)
+
+
+@pytest.mark.needs("landlock")
+@pytest.mark.parametrize(
+    ("beside", "named", "said"),
+    [
+        ("sizes.h", "sizes.h", "right"),
+        ("classmate.cu", "classmate.cu", "Permission denied"),
+        ("class/classmate.h", "../class/classmate.h", "Permission denied"),
+    ],
+)
+def test_a_compiler_reads_own_headers_and_no_files_of_others(tmp_path, capsys, beside, named, said):
+    """Not what lies beside the file, as in the folder of a class, and not what lies elsewhere."""
+    path, other = tmp_path / "own" / "mine.cu", tmp_path / ("own" if "/" not in beside else "") / beside
+    for each in (path, other):
+        each.parent.mkdir(exist_ok=True)
+    solution = (SOLUTIONS / "element.cu").read_text()
+    other.write_text("// what is compiled with it\n")
+    path.write_text(f'#include "{named}"\n{solution}')
+    try:
+        lab.work(lab.parse(["run", str(path), "--sizes", "4", "4", "4"]))
+        told = capsys.readouterr().out
+    except EmulationError as error:
+        told = str(error)
+    assert said in told
 
 
 def _running() -> str:
@@ -63,8 +90,7 @@ def test_nvcc_has_the_same_limits(monkeypatch, tmp_path):
     )
     (tmp_path / "nvcc").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    path = Path(__file__).resolve().parents[1] / "classroom" / "solutions" / "element.cu"
-    taken = registers.taken(*chosen(read(str(path)), ""), 90)
+    taken = registers.taken(*chosen(read(str(SOLUTIONS / "element.cu")), ""), 90)
     assert (taken.of, taken.how) == (
         None,
         "not known: the kernel does not compile within 2 s of processor time: do its macros or templates expand without end?",
