@@ -71,7 +71,9 @@ def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capabilit
         command = [sys.executable, "-m", "hybrid.classroom.nvrtc_log", str(source), instance, str(capability)]
         reads, lists = of_python()
         try:
-            done = run_limited("the kernel", command, {**python_environment(), "TMPDIR": folder}, reads, Path(folder), lists)
+            headers = own_headers(file.path.resolve().parent)
+            environment = {**python_environment(), "TMPDIR": folder}
+            done = run_limited("the kernel", command, environment, [*reads, *headers], Path(folder), lists)
         except EmulationError as error:
             return Taken(None, f"not known: {one_line(error)}")
     if done.returncode:

@@ -52,11 +52,13 @@ class Ranks:
     flags: Sequence[str]
 
 
-def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequence[str] = ()) -> tuple[Path, str]:
+def built(
+    source: Path, text: str, others: Mapping[str, str], more_flags: Sequence[str] = (), reads: Sequence[Path] = ()
+) -> tuple[Path, str]:
     """An executable beside `source`, whose text (already rewritten) is given, and the compiler's warnings.
 
     `others`: own headers by the name by which the text includes them; `more_flags`: the compiler's and the linker's, for OpenMP
-    and MPI. EmulationError of kind "build" if it does not compile.
+    and MPI; `reads`: files that the compiler may read besides. EmulationError of kind "build" if it does not compile.
     """
     program, folder = compiler(), source.parent
     for name, content in {source.name: text, **others}.items():
@@ -68,7 +70,7 @@ def built(source: Path, text: str, others: Mapping[str, str], more_flags: Sequen
     with ThreadPoolExecutor(1) as others_compile:
         runtime = others_compile.submit(_runtime, program)
         arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
-        warnings = compile_file(program, source.name, arguments, log, [folder])
+        warnings = compile_file(program, source.name, arguments, log, [folder, *reads])
         objects = [*map(str, runtime.result()), str(compiled)]
     link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
