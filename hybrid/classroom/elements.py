@@ -63,6 +63,11 @@ def decoded(text: str, sizes: Sequence[int], dtype: str) -> np.ndarray:
 
 
 def compared(c: np.ndarray, right: np.ndarray) -> Comparison:
-    wrong = np.flatnonzero(c != right).tolist()
-    first = (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if wrong else None
-    return Comparison(tuple(wrong), first, int(np.isnan(c).sum()), hashlib.sha256(c.tobytes()).hexdigest())
+    wrong, first = wrong_in(c, right)
+    return Comparison(tuple(wrong.tolist()), first, int(np.isnan(c).sum()), hashlib.sha256(c.tobytes()).hexdigest())
+
+
+def wrong_in(c: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, tuple[float, float] | None]:
+    """The wrong elements' numbers, and of the first what it is and what is right."""
+    wrong = np.flatnonzero(c != right)
+    return wrong, (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if len(wrong) else None

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.elements import compared, operands
+from hybrid.classroom.elements import operands, wrong_in
 from hybrid.classroom.trial import Task, own_output, tell
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.own_kernel import OwnKernel, failure_of, milliseconds, on_device
@@ -68,10 +68,9 @@ def carried_out(given: GpuTask) -> GpuOutcome:
     if failure := failure_of(launch):
         return GpuOutcome(*about, failure)
     result = matrices[2].get()
-    found = compared(result, right)
-    first = (found.wrong[0], *found.first_wrong) if found.first_wrong else None
-    times = () if found.wrong else tuple(milliseconds(launch, LAUNCHES))
-    return GpuOutcome(*about, "", len(found.wrong), first, times, *kernel.resources)
+    wrong, first = wrong_in(result, right)
+    times = () if first else tuple(milliseconds(launch, LAUNCHES))
+    return GpuOutcome(*about, "", len(wrong), (int(wrong[0]), *first) if first else None, times, *kernel.resources)
 
 
 def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:

@@ -16,6 +16,7 @@ from pathlib import Path
 from hybrid.classroom.student_file import StudentFile, StudentKernel
 from hybrid.emulation.child import python_environment
 from hybrid.emulation.compiler_limits import own_headers, run_limited
+from hybrid.emulation.confined import of_python
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import one_line
 from hybrid.kernels.resources import Resources, resources_in
@@ -68,9 +69,11 @@ def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capabilit
         source = Path(folder, file.path.name)
         source.write_text(file.for_gpu, encoding="utf-8")
         command = [sys.executable, "-m", "hybrid.classroom.nvrtc_log", str(source), instance, str(capability)]
+        reads, lists = of_python()
         try:
-            reads = own_headers(file.path.resolve().parent)
-            done = run_limited("the kernel", command, {**python_environment(), "TMPDIR": folder}, reads, Path(folder))
+            headers = own_headers(file.path.resolve().parent)
+            environment = {**python_environment(), "TMPDIR": folder}
+            done = run_limited("the kernel", command, environment, [*reads, *headers], Path(folder), lists)
         except EmulationError as error:
             return Taken(None, f"not known: {one_line(error)}")
     if done.returncode:

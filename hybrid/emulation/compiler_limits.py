@@ -34,14 +34,22 @@ def own_headers(folder: Path) -> list[Path]:
 
 
 def run_limited(
-    what: str, command: Sequence[str], environment: Mapping[str, str], reads: Sequence[Path], folder: Path
+    what: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    reads: Sequence[Path],
+    folder: Path,
+    lists: Sequence[Path] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """A compiler that compiles `what`, with its output. It writes to the folder, and `reads` these files and folders besides.
+    """A compiler that compiles `what`, with its output. It writes to the folder, and `reads` these files and folders besides;
+    of those in `lists` it may read the names.
 
     EmulationError of kind "build" where the limits ended it; OSError if it cannot be run.
     """
     named = [Path(argument[2:]) for argument in command if argument.startswith(("-I/", "-L/", "-B/"))]
-    rules = landlock.ruleset([*readable(), *installed_with(command[0]), *named, *reads], [folder, Path(os.devnull)], tcp=False)
+    rules = landlock.ruleset(
+        [*readable(), *installed_with(command[0]), *named, *reads], [folder, Path(os.devnull)], lists, tcp=False
+    )
     try:
         process = _started(command, environment, rules)
     finally:

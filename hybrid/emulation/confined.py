@@ -60,7 +60,7 @@ class Bounds:
 @contextmanager
 def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
     """What the child has to call before it becomes another program."""
-    allowed_to_read, to_list = _of_python()
+    allowed_to_read, to_list = of_python()
     read = [*readable(), *_of_libraries(), *allowed_to_read, *bounds.reads]
     write = [bounds.folder, Path(os.devnull), *bounds.writes]
     rules = landlock.ruleset(read, write, to_list, tcp=bounds.ranks)
@@ -129,7 +129,7 @@ def _of_libraries() -> list[Path]:
     return [Path(place) for place in sorted({line[line.index("/") :] for line in lines if "/" in line and ".so" in line})]
 
 
-def _of_python() -> tuple[list[Path], list[Path]]:
+def of_python() -> tuple[list[Path], list[Path]]:
     """What Python and its packages are read from; and folders in which it looks for them, whose names alone may be read.
 
     Such is the current folder, where the files of others may lie.

@@ -35,6 +35,7 @@ def ran(capsys, *arguments):
 
 MEDDLES = """#include <stdio.h>
 #include <stdlib.h>
+extern "C" int symlink(const char *, const char *);
 #define FILE_NAME "PLACE"
 __device__ void meddle()
 {
@@ -42,6 +43,8 @@ __device__ void meddle()
     if (FILE *file = fopen(FILE_NAME ".new", "w")) fclose(file);
     system("cat " FILE_NAME " > " FILE_NAME ".copy; rm " FILE_NAME);
     remove(FILE_NAME);
+    remove("findings.0");  // which the lab makes anew for the next shape
+    if (symlink(FILE_NAME, "findings.0")) return;
 }
 struct Loaded { __device__ Loaded() { meddle(); } };
 Loaded loaded;
