@@ -47,6 +47,8 @@ def test_a_table_has_each_rung_of_its_dtype():
     assert rows["pipelined"] == ["–"] * 9, "a rung without lines"
     assert not {"matvec", "matvec_warp", "blas"} & set(rows)
     assert "tensor" not in rows_of(text, "float32")
+    assert set(rows_of(text, "float16")) == {"rung", "---", "tensor_half", "cublas"}
+    assert rows_of(text, "float16")["tensor_half"][4] == "48.0 (96.0 %)"
     assert "NVIDIA H200, driver 580.1, CuPy 14.2.0, cuBLAS 13.2.0; " in text
     assert "2026-11-21, `python scripts/ladder.py --json lines.jsonl`" in text
 

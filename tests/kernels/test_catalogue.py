@@ -36,6 +36,8 @@ OURS = [kernel for kernel in CATALOGUE if kernel.source]
         ("float32", 100, 70, "register_tiled"),
         ("float32", 1, 90, "matvec_warp"),
         ("float64", 1, 60, "matvec_warp"),
+        ("float16", 100, 90, "tensor_half"),
+        ("bfloat16", 1, 80, "tensor_half"),
     ],
 )
 def test_auto_takes_what_exists_for_the_gpu_and_says_why(dtype, columns, capability, name):

@@ -111,7 +111,16 @@ PATHS = {
 
 ROW_BLOCK = (1000, 8000, 8000)
 SHAPES = [*((n, n, n) for n in (4096, 8000, 8192, 16384)), ROW_BLOCK]
-SPEEDS = {"naive": 3.8, "tiled": 4.6, "tiled32": 4.8, "register_tiled": 30.0, "warp_tiled": 49.5, "tensor": 49.0, "cublas": 50.0}
+SPEEDS = {
+    "naive": 3.8,
+    "tiled": 4.6,
+    "tiled32": 4.8,
+    "register_tiled": 30.0,
+    "warp_tiled": 49.5,
+    "tensor": 49.0,
+    "tensor_half": 48.0,
+    "cublas": 50.0,
+}
 TILES = {"naive": [16, 16], "tiled": [16, 16], "tiled32": [32, 32], "warp_tiled": [128, 256], "column_per_thread": [0, 128]}
 
 
@@ -149,7 +158,7 @@ def ladder_line(kernel, dtype, shape, *, speed=None, ratio=None, **more):
 def ladder_lines():
     return [
         ladder_line(kernel, dtype, shape, speed=None if kernel == "naive" and shape[0] == 16384 else speed)
-        for dtype in ("float32", "float64")
+        for dtype in ("float32", "float64", "float16")
         for shape in SHAPES
         for kernel, speed in SPEEDS.items()
         if dtype in named(kernel).dtypes
