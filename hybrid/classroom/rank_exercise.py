@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -118,14 +119,12 @@ def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int)
             why = f"it had not ended after {seconds} s: does every rank take part in each collective call?"
         finally:
             _end(process)
-        if not why and process.returncode:
-            why = _cause(out)
         is_own = results.is_file() and not results.is_symlink()
         lines = results.read_text(encoding="utf-8", errors="replace").splitlines() if is_own else []
     outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, shapes, strict=False))
-    if not why and len(outcomes) < len(shapes):
-        unanswered = "×".join(map(str, shapes[len(outcomes)]))
-        why = f"{unanswered}: the program ended before multiply had returned on every rank, with exit status 0"
+    missing = shapes[len(outcomes) : len(outcomes) + 1]
+    if not why and (missing or process.returncode):
+        why = _cause(out, "×".join(map(str, missing[0])) if missing else "", process.returncode)
     return Try(ranks, outcomes, why, has_no_end)
 
 
@@ -185,11 +184,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.communicate()
 
 
-def _cause(out: str) -> str:
-    """The last line of Python's traceback, with its line of the file, or else of all that was printed."""
+def _cause(out: str, unanswered: str, status: int) -> str:
+    """The last line of Python's traceback, with its line of the file; or else how it ended, and what was printed last before the
+    launcher's own words, which a line of dashes or the like begins. `unanswered`: the shape without a result, "" for none."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     for number, line in enumerate(lines):
         if line.startswith("Traceback"):
             error = next((each for each in lines[number + 1 :] if each.split(":")[0].isidentifier()), "")
             return error or line
-    return lines[-1] if lines else "it ended without a word"
+    printed = [*takewhile(lambda line: any(map(str.isalnum, line)), lines)][-1:]
+    ended = f"{unanswered}: the program ended before multiply had returned on every rank" if unanswered else "the program ended"
+    return ": ".join([f"{ended}, with exit status {status}", *printed])
