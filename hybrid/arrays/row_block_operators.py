@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
@@ -23,7 +24,7 @@ _OPERATORS = {  # by NumPy's functions
 }
 
 
-class Operators:
+class Operators(ABC):
     """`@` multiplies, by all ranks. With numbers, and between RowBlocks of the same rows, `+ - * / == !=` work by elements, on
     each rank without a word to the others.
     """
@@ -82,9 +83,9 @@ class Operators:
     def __bool__(self) -> NoReturn:
         raise UsageError("a RowBlock has no truth value: .array.all() is that of this rank's elements")
 
+    @abstractmethod
     def _like(self, array: Any, comm: Any) -> Any:
         """Of the same kind, with other elements."""
-        raise NotImplementedError
 
     def _by_elements(self, operation: Callable[[Any, Any], Any], other: Any, *, reflected: bool = False) -> Any:
         if isinstance(other, Operators):

@@ -25,7 +25,7 @@ from hybrid.selection.inventory import free_memory_of
 from hybrid.selection.session import Session
 
 _KIND = "redistribute"
-_KINDS = {RowBlock: "RowBlock", TransposedRowBlock: "transposed"}
+_KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed"}
 
 
 @dataclass(frozen=True)
