@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device
@@ -15,6 +17,13 @@ from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival, Tile
 
 _MOST_CACHED_TILES = 10_000
+
+Place = tuple[int, int]  # address and row stride: all that kernels know of a matrix beside its sizes
+
+
+def place_of(matrix: Any) -> Place:
+    """Of a matrix in device memory, or of NumPy's."""
+    return matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr, matrix.strides[0]
 
 
 class Buffers:
@@ -36,6 +45,7 @@ class Buffers:
         self._a = there["A"] if "A" in there else device.matrix(memory, 0, layout.rows, problem.l, of_operands)
         self._b = matrices("B", layout.b, problem.l, of_operands)
         self._c = matrices("C", layout.c, layout.rows, problem.dtype)
+        self.places = tuple(place_of(each) for each in (self._a, *self._b, *self._c))
         self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # cached: slicing a CuPy array takes microseconds
 
     def destination(self, arrival: Arrival) -> Any:

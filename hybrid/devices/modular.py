@@ -19,6 +19,7 @@ import numpy as np
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Device, Event, KernelCall, KernelQueues
+from hybrid.devices.buffers import Place, place_of
 from hybrid.devices.remainder_memory import OperandMemory
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.kernels.remainders import (
@@ -39,6 +40,7 @@ from hybrid.plan.schedule import Arrival, Tile
 
 _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
 _MOST_PREPARED = 10_000
+_MOST_PLACES = 4  # of a matrix that is used where it lies: results of one loop alternate between two
 _NEARLY_ONE = 0x3F  # in each byte: a float of 0.75, where the search for the least ratio begins
 
 
@@ -80,7 +82,8 @@ class ModularProduct:
         self._panels: dict[tuple[str, int], _Panel] = {}
         self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: where and when the ratio is told
         self._asked, self._asks_ahead = 0, False
-        self._prepared: dict[tuple[object, ...], tuple[object, KernelCall]] = {}  # what products launch again and again
+        # What products launch again and again, by the place of the matrix that may lie elsewhere in the next.
+        self._prepared: dict[tuple[object, ...], dict[Place | None, KernelCall]] = {}
         self._queues.compile_ahead(self._usual_launches())
 
     def _usual_launches(self) -> list[Launch]:
@@ -94,10 +97,14 @@ class ModularProduct:
 
     def begin(self) -> None:
         """Before each product."""
-        self._panels.clear()
-        self._guarded.clear()
+        self.end()  # of one that failed
         self.done = {}
         self._asked = 0
+
+    def end(self) -> None:
+        """All tiles have been told. The panels may be arrays that their owner wants to free."""
+        self._panels.clear()
+        self._guarded.clear()
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
         """A panel is complete after these events. Returns when it has been measured."""
@@ -142,15 +149,17 @@ class ModularProduct:
         return self._queues.enqueue(work, after, _PRODUCTS)
 
     def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]], matrix: Any = None) -> KernelCall:
-        """Prepared at first, and anew where the matrix lies elsewhere than before, which one in a buffer does not: views of
-        device memory take longer to make than kernels to launch."""
-        place = _place(matrix) if matrix is not None else None
-        known = self._prepared.get(key)
-        if known is None or known[0] != place:
-            if len(self._prepared) >= _MOST_PREPARED:
-                self._prepared.clear()
-            known = self._prepared[key] = place, self._queues.together(make())
-        return known[1]
+        """Prepared at first, and anew where the matrix lies elsewhere than in the last products, which one in a buffer does not:
+        views of device memory take longer to make than kernels to launch."""
+        place = place_of(matrix) if matrix is not None else None
+        if key not in self._prepared and len(self._prepared) >= _MOST_PREPARED:
+            self._prepared.clear()
+        by_place = self._prepared.setdefault(key, {})
+        if place not in by_place:
+            if len(by_place) >= _MOST_PLACES:
+                by_place.clear()
+            by_place[place] = self._queues.together(make())
+        return by_place[place]
 
     def _panels_in(self, operand: str, lines: Span) -> list[_Panel]:
         return [panel for (name, _), panel in self._panels.items() if name == operand and panel.lines.lies_in(lines)]
@@ -243,8 +252,3 @@ class ModularProduct:
                 self._queues.kernel(reconstruction(*back), (remainders, *scales, c[:, part.within(columns).slice])),
             ]
         return work
-
-
-def _place(matrix: Any) -> tuple[int, int]:
-    """All that kernels know of a matrix beside its sizes."""
-    return matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr, matrix.strides[0]

@@ -80,10 +80,11 @@ def run_share(
         modular.begin()
     run = _Run(share, buffers, transport, device, entering, check, gather, modular)
     run.load_first()
-    if check is not None:
-        check.begin()  # while the first panel is copied
+    run.begin_check()  # while the first panel is copied
     run.submit()
     run.submit_checks()
+    if modular is not None:
+        modular.end()
     if check is not None:
         check.finish()
     if gather is not None:
@@ -121,6 +122,12 @@ class _Run:
     def load_first(self) -> None:
         if self._arrivals:
             self._load_ahead(0)
+
+    def begin_check(self) -> None:
+        if self._check is not None and self._overwrites:
+            self._check.begin()
+        elif self._check is not None:
+            self._to_check.append(self._check.begin)
 
     def submit(self) -> None:
         for index, arrival in enumerate(self._arrivals):

@@ -11,7 +11,8 @@ the memory it was copied from or to.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import CheckOperations, Event, Operation
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.buffers import Buffers, Place
 from hybrid.devices.cpu_check import summary_of
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
@@ -31,6 +32,7 @@ from hybrid.verification.rounding import Sums, is_exact, of_product, random_x
 from hybrid.verification.wrong_sums import WrongSums, fractions_in
 
 _ROWS_AT_ONCE = 4096  # from which A·(B·x) is subtracted: fewer do not fill a large GPU
+_MOST_PLACES = 4  # of matrices that are used where they lie: results of one loop alternate between two
 
 
 @dataclass
@@ -41,6 +43,14 @@ class _Pending:
     groups: list[Span] = field(default_factory=list)
 
 
+@dataclass
+class _OfBuffers:
+    """Operations on operands and C where they lie."""
+
+    by_arrival: list[tuple[list[Operation], list[list[Operation]]]]
+    subtractions: dict[tuple[Span, Span, Span], Operation] = field(default_factory=dict)
+
+
 class DeviceCheck:
     """Made once for a plan, used for any number of products, each from `begin` to `finish`, after `use`."""
 
@@ -48,20 +58,21 @@ class DeviceCheck:
         self.layout, self._operations, self._problem = layout, operations, problem
         operations.compile_ahead(problem.dtype, problem.operand_dtype, layout.group)
         self._make_matrices(problem)
-        self._buffers: Buffers | None = None
-        self._by_arrival: list[tuple[list[Operation], list[list[Operation]]]] = []
+        # Weakly: they may be arrays that their owner wants to free.
+        self._buffers: Callable[[], Buffers | None] = lambda: None
+        self._prepared: dict[tuple[Place, ...], _OfBuffers] = {}  # views of device memory take longer to make than launches
+        self._now = _OfBuffers([])
         m = self._m
         of_operand = {operand: [piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"}
         self._numbers = {operand: np.array(numbers, np.intp) for operand, numbers in of_operand.items()}
-        self._clear = [operations.clear(m[name]) for name in ("to clear", "-A·(B·x)")]
+        self._clear = operations.clear(m["to clear"])
         self._total = operations.column_totals(m["squares of B"], self._column_squares)
         self._compare = operations.compare(
-            m["differences"], m["-A·(B·x)"], m["squares of C"], self._row_squares, self._column_squares, m["numbers"], m["found"],
-            self._summary,
+            m["differences"], self._subtracted_sums, m["squares of C"], self._row_squares, self._column_squares, m["numbers"],
+            m["found"], self._summary,
         )  # fmt: skip
         self._total_pieces = operations.total_pieces(self._checksums, self._largest, m["checksum table"], self._totals)
         self._told, self._tell = operations.told(self._to_tell)
-        self._subtractions: dict[tuple[Span, Span, Span], Operation] = {}
         self._pending: dict[Span, _Pending] = {}
         order = layout.share.order
         self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
@@ -72,7 +83,7 @@ class DeviceCheck:
         layout, operations = self.layout, self._operations
         rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
         summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
-        ends = np.cumsum([rows, groups, checksums, checksums, summary, totals]).tolist()
+        ends = np.cumsum([rows, groups, checksums, checksums, rows * groups, summary, totals]).tolist()
         self._m = m = operations.make(
             {
                 "x": (1, problem.m),
@@ -82,7 +93,6 @@ class DeviceCheck:
                 "B·x": (problem.l, groups),
                 "squares of B": (problem.l, groups),
                 "differences": (rows, groups),
-                "-A·(B·x)": (rows, groups),
                 "squares of C": (rows, groups),
                 "unused": (rows, 1),
                 "numbers": (1, 4),
@@ -102,16 +112,22 @@ class DeviceCheck:
         self._row_squares, self._column_squares = parts[0].reshape(-1, 1), parts[1]
         # Of all rows of pieces the largest magnitudes and checksums.
         self._largest, self._checksums = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
-        self._summary, self._totals = parts[4].reshape(-1, NUMBERS_TOGETHER), parts[5].reshape(-1, 2).view("uint64")
-        self._to_tell = m["to clear"][:, ends[3] :]
+        self._subtracted_sums = parts[4].reshape(rows, groups)  # -A·(B·x)
+        self._summary, self._totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
+        self._to_tell = m["to clear"][:, ends[4] :]
 
     def use(self, buffers: Buffers) -> None:
         """In these are the operands of the next products."""
-        if buffers is self._buffers:
-            return
-        self._buffers = buffers
-        self._subtractions.clear()
-        self._by_arrival = [
+        self._buffers = weakref.ref(buffers)
+        if buffers.places not in self._prepared:
+            if len(self._prepared) >= _MOST_PLACES:
+                self._prepared.clear()
+            self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers))
+        self._now = self._prepared[buffers.places]
+
+    def _by_arrival(self, buffers: Buffers) -> list[tuple[list[Operation], list[list[Operation]]]]:
+        """For each arrival the operations on its own pieces, and on those of the tiles that it releases."""
+        return [
             (
                 [self._of_operand(buffers, arrival, piece) for piece in own],
                 [
@@ -127,8 +143,7 @@ class DeviceCheck:
         self._pending.clear()
         self._subtracted.clear()
         self._met.clear()
-        for clear in self._clear:
-            clear([])
+        self._clear([])
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
         """Subtract what rows of A are still needed for. Returns what must be complete before they are overwritten."""
@@ -141,8 +156,10 @@ class DeviceCheck:
     def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
         """Arrival `number` of the rank's order is on the device after these events. Returns what must be complete before it is
         overwritten."""
-        events = [operation(after) for operation in self._by_arrival[number][0]]
+        events = [operation(after) for operation in self._now.by_arrival[number][0]]
         if self.layout.share.holds_all:
+            if number == self._all_of_b:
+                self._total([])
             self._subtract_early(number)
         return events[-1:]
 
@@ -159,7 +176,7 @@ class DeviceCheck:
 
     def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
         """Tile `index` that arrival `number` releases is complete after these events. Returns as `arrived` does."""
-        events = [operation(after) for operation in self._by_arrival[number][1][index]]
+        events = [operation(after) for operation in self._now.by_arrival[number][1][index]]
         if self.layout.share.holds_all:
             return events[-1:]
         pending = self._pending.setdefault(tile.rows, _Pending(tile.buffer_rows))
@@ -172,7 +189,8 @@ class DeviceCheck:
     def finish(self) -> None:
         """All arrivals and tiles have been told."""
         self._subtract(list(self._pending))
-        self._total([])
+        if not self.layout.share.holds_all:
+            self._total([])
         self._compare([])
         self._total_pieces([])
         self._tell([])
@@ -227,12 +245,12 @@ class DeviceCheck:
 
     def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> Operation:
         key = (rows, buffer_rows, groups)
-        if key not in self._subtractions:
-            products, into = self._m["B·x"][:, groups.slice], self._m["-A·(B·x)"][rows.slice, groups.slice]
-            assert self._buffers is not None
-            a = self._buffers.rows_of_a(buffer_rows)
-            self._subtractions[key] = self._operations.subtract_product(a, products, into)
-        return self._subtractions[key]
+        prepared, buffers = self._now.subtractions, self._buffers()
+        if key not in prepared:
+            assert buffers is not None, "their product is under way"
+            products, into = self._m["B·x"][:, groups.slice], self._subtracted_sums[rows.slice, groups.slice]
+            prepared[key] = self._operations.subtract_product(buffers.rows_of_a(buffer_rows), products, into)
+        return prepared[key]
 
     def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece) -> Operation:
         matrix, m, rows = buffers.destination(arrival), self._m, piece.rows.slice

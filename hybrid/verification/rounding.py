@@ -110,11 +110,14 @@ def _spreads(summary: np.ndarray, rows: int) -> np.ndarray:
     """
     if not len(summary):
         return np.ones(0)
-    starts = np.arange(0, len(summary), rows_together(summary[:, 1].sum() / rows) // ROWS_TOGETHER)
-    totals, counts = (np.add.reduceat(summary[:, column], starts) for column in (0, 1))
+    totals, counts = summary[:, 0], summary[:, 1]
+    together = rows_together(counts.sum() / rows) // ROWS_TOGETHER
+    if together > 1:
+        starts = np.arange(0, len(summary), together)
+        totals, counts = np.add.reduceat(totals, starts), np.add.reduceat(counts, starts)
     # Of sizes that are each at most 4; the last rows may be few.
     spreads = np.where(counts >= _ENOUGH, totals / np.maximum(counts, 1) / MEAN_OF_NORMAL, 1.0)
-    return np.repeat(np.clip(spreads, LEAST_SPREAD, 1.0), np.diff([*starts, len(summary)]))
+    return np.repeat(np.minimum(np.maximum(spreads, LEAST_SPREAD), 1.0), together)[: len(summary)]
 
 
 def errors_of_rows(found: np.ndarray) -> np.ndarray:
