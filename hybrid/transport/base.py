@@ -28,8 +28,9 @@ class RankMatrices:
 class CopyObserver(Protocol):
     """Told of the copies from and to the memory in which the operands and C lie."""
 
-    def loaded(self, rank: int, arrival: Arrival) -> None:
-        """What a rank's device gets by this arrival is in memory. May be told more than once."""
+    def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
+        """What a rank's device gets by this arrival is in memory, and has been copied when the event is complete. May be told
+        more than once."""
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""

@@ -43,7 +43,7 @@ class HostTransport:
         self._wait_for_panel(arrival)
         event = self._copy_in(arrival, into, after)
         if self._observer is not None:
-            self._observer.loaded(self._rank, arrival)
+            self._observer.loaded(self._rank, arrival, event)
         return event
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:

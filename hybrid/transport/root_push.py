@@ -99,7 +99,7 @@ class RootPushDriver:
             link.record_ipc_event(number, event)
             self._flags.set_flag(_flag_of(self._peers, rank, arrival))
             if self._observer is not None:
-                self._observer.loaded(rank, arrival)
+                self._observer.loaded(rank, arrival, event)
 
     def ready(self, arrival: Arrival) -> bool:
         return True

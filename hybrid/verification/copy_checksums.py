@@ -69,12 +69,13 @@ class CopyChecksums:
         for each in self._summing.values():
             each.abandon()
 
-    def loaded(self, rank: int, arrival: Arrival) -> None:
-        """What arrives on a rank's device by this is in memory."""
+    def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
+        """What arrives on a rank's device by this is in memory, and on the device after the event. It is summed then: a copy of
+        what a core has in its cache takes longer."""
         summed, own = self._summed[rank], self._own[rank]
         for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
             if piece.number in own and piece.number not in summed:
-                self._sum(rank, piece, Span(0, len(piece.rows)), None)
+                self._sum(rank, piece, Span(0, len(piece.rows)), event)
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""
@@ -121,7 +122,7 @@ class CopyChecksums:
                     return rank, piece
         return 0, None
 
-    def _sum(self, rank: int, piece: Piece, part: Span, event: Event | None) -> None:
+    def _sum(self, rank: int, piece: Piece, part: Span, event: Event) -> None:
         self._summed[rank][piece.number] = piece
         matrix, first = self._matrix_of(rank, piece)
         self._summing[isinstance(matrix, np.ndarray)].sum(rank, piece, part, matrix, first, event)

@@ -58,7 +58,9 @@ static void sum_rows(const Piece* piece)
             until_weighted = WEIGHTED_ROWS;
             sum = weighted_sum(row, piece->weights, columns, piece->item_size);
         } else {
-            sum = piece->item_size == 8 ? sum_of_words(row, columns) : sum_of_parts(row, columns, piece->item_size, shift);
+            const char* next_row = row + piece->row_bytes;
+            sum = piece->item_size == 8 ? sum_of_words(row, columns, next_row)
+                                        : sum_of_parts(row, columns, piece->item_size, shift, next_row);
         }
         if (again) total -= mixed(*before, number);
         total += mixed(sum, number);

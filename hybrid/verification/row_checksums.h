@@ -25,21 +25,33 @@ static uint64_t element(const char* at, int64_t item_size)
     return bits;
 }
 
-static uint64_t sum_of_words(const char* row, int64_t columns)
+// A core waits for memory most of the time. It waits for more lines at once, and sums twice as many bytes a second, if each is
+// asked for early: the hardware's own prefetching stops at every page. At the end of a row the next one's begin.
+enum { LINE = 64, AHEAD = 4096 };
+
+static uint64_t sum_of_words(const char* row, int64_t columns, const char* next_row)
 {
+    int64_t j = 0, left = 8 * columns;
     uint64_t sum = 0;
-    for (int64_t j = 0; j < columns; ++j) sum += word(row + 8 * j);
+    for (; left >= LINE; j += LINE / 8, left -= LINE) {
+        const char* line = row + 8 * j;
+        __builtin_prefetch(left > AHEAD ? line + AHEAD : next_row + (AHEAD - left), 0, 1);
+        for (int k = 0; k < LINE; k += 8) sum += word(line + k);
+    }
+    for (; j < columns; ++j) sum += word(row + 8 * j);
     return sum;
 }
 
 // Of elements of 4 or 2 bytes, which are shifted so that neighbours are one word: the first one by `shift` bits.
-static uint64_t sum_of_parts(const char* row, int64_t columns, int64_t item_size, int shift)
+static uint64_t sum_of_parts(const char* row, int64_t columns, int64_t item_size, int shift, const char* next_row)
 {
     int64_t j = 0, per_word = 8 / item_size;
     int bits = (int)(8 * item_size);
     uint64_t sum = 0;
     for (; shift % 64 && j < columns; ++j, shift += bits) sum += element(row + j * item_size, item_size) << shift;
-    for (; j + per_word <= columns; j += per_word) sum += word(row + j * item_size);
+    int64_t words = (columns - j) / per_word;
+    sum += sum_of_words(row + j * item_size, words, next_row);
+    j += words * per_word;
     for (shift = 0; j < columns; ++j, shift += bits) sum += element(row + j * item_size, item_size) << shift;
     return sum;
 }

@@ -32,15 +32,66 @@ class Summing(Protocol):
     def abandon(self) -> None:
         """It has failed: sum nothing more. When this returns, no matrix is read."""
 
-    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event | None) -> None:
-        """The checksums of rows `part` of a piece, which are there after the event. Each row is told once in a product. The
-        piece's first row is row `first` of the matrix."""
+    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
+        """The checksums of rows `part` of a piece, after the event. Each row is told once in a product. The piece's first row is
+        row `first` of the matrix."""
 
     def complete(self) -> None:
         """All copies are complete, and have been told."""
 
     def wait(self) -> Checksums:
         """After `complete`, when all are made."""
+
+
+class _WhenCopied:
+    """Has rows summed when their copies are complete, by a thread that waits for one event after the other."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._sums: RowSums | None = None
+        self._awaited: SimpleQueue[tuple[RowsToSum, Event] | None] = SimpleQueue()
+        self._abandoned = False
+        self.failure: BaseException | None = None  # of the thread
+        self._ended = threading.Event()
+        self._ended.set()
+
+    def begin(self, sums: RowSums) -> None:
+        """When no thread is under way."""
+        self._sums, self._abandoned, self.failure = sums, False, None
+
+    def put(self, rows: RowsToSum, event: Event) -> None:
+        if self._ended.is_set():
+            self._awaited = SimpleQueue()
+            self._ended.clear()
+            try:
+                _thread.start_new_thread(self._wait_for_each, ())  # unlike Thread.start, it does not wait until the thread runs
+            except BaseException:
+                self._ended.set()  # nobody else will: `abandon` would wait for ever
+                raise
+        self._awaited.put((rows, event))
+
+    def end(self) -> None:
+        """When this returns, all rows have been handed on."""
+        self._awaited.put(None)
+        self._ended.wait()
+
+    def abandon(self) -> None:
+        """When this returns, none will be handed on any more."""
+        self._abandoned = True
+        self.end()
+
+    def _wait_for_each(self) -> None:
+        assert self._sums is not None, "a product has begun"
+        try:
+            while (entry := self._awaited.get()) is not None:
+                rows, event = entry
+                if not self._abandoned:
+                    self._device.wait(event)
+                    self._sums.sum(rows)
+        except BaseException as error:  # raised by `wait`
+            self.failure = error
+        finally:
+            self._ended.set()
 
 
 class ByThreads:
@@ -51,87 +102,55 @@ class ByThreads:
     def __init__(
         self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces], threads: int
     ) -> None:
-        self._device, self._weights, self._pieces = device, weights, pieces
+        self._weights, self._pieces = weights, pieces
         self._threads = max(1, threads - _BUSY_THREADS)
         self._made: Checksums = {
             rank: (np.zeros(each.layout.checksums, np.uint64), np.zeros(len(each.places), np.uint64))
             for rank, each in pieces.items()
         }
         self._sums: RowSums | None = None
-        self._awaited: SimpleQueue[tuple[RowsToSum, Event] | None] = SimpleQueue()
-        self._abandoned = False
-        self._failure: BaseException | None = None  # of the thread that waits for events
-        self._no_more_awaited = threading.Event()
-        self._no_more_awaited.set()
+        # Apart, since each waits for one copy after the other, and copies of both kinds run at the same time.
+        self._copied_in, self._copied_out = _WhenCopied(device), _WhenCopied(device)
 
     def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
         self.abandon()
-        self._abandoned, self._failure = False, None
         self._sums = row_sums(self._threads)
+        for each in (self._copied_in, self._copied_out):
+            each.begin(self._sums)
         for rank, (_, of_pieces) in self._made.items():
             kept_totals = of_pieces[kept[rank]]
             of_pieces[:] = 0
             of_pieces[kept[rank]] = kept_totals
 
     def abandon(self) -> None:
-        self._abandoned = True
-        self._end_waiting()
+        for each in (self._copied_in, self._copied_out):
+            each.abandon()
         if self._sums is not None:
             self._sums.abandon()
 
-    def sum(self, rank: int, piece: Piece, part: Span, matrix: np.ndarray, first: int, event: Event | None) -> None:
+    def sum(self, rank: int, piece: Piece, part: Span, matrix: np.ndarray, first: int, event: Event) -> None:
         of_rows, of_pieces = self._made[rank]
         number = self._pieces[rank].layout.first_row(piece) + part.lo
         rows, weights = Span(first + part.lo, first + part.hi), self._weights[piece.operand]
         entry = RowsToSum(
             piece.operand, matrix, rows, piece.columns, weights, of_rows, piece.offset + part.lo, of_pieces, piece.number, number
         )
-        if event is None:
-            self._begin_to_sum(entry)
-            return
-        if self._no_more_awaited.is_set():
-            self._awaited = SimpleQueue()
-            self._no_more_awaited.clear()
-            try:
-                _thread.start_new_thread(self._await_events, ())  # unlike Thread.start, it does not wait until the thread runs
-            except BaseException:
-                self._no_more_awaited.set()  # nobody else will: `abandon` would wait for ever
-                raise
-        self._awaited.put((entry, event))
+        (self._copied_out if piece.operand == "C" else self._copied_in).put(entry, event)
 
     def complete(self) -> None:
-        self._end_waiting()
+        for each in (self._copied_in, self._copied_out):
+            each.end()
         if self._sums is not None:
             self._sums.complete()
 
     def wait(self) -> Checksums:
-        if self._failure is not None:
-            raise self._failure
+        for each in (self._copied_in, self._copied_out):
+            if each.failure is not None:
+                raise each.failure
         if self._sums is not None:
             self._sums.wait()
             self._sums.abandon()
         return {rank: (of_rows, of_pieces.copy()) for rank, (of_rows, of_pieces) in self._made.items()}
-
-    def _begin_to_sum(self, piece: RowsToSum) -> None:
-        assert self._sums is not None, "a product has begun"
-        self._sums.sum(piece)
-
-    def _end_waiting(self) -> None:
-        self._awaited.put(None)
-        self._no_more_awaited.wait()
-
-    def _await_events(self) -> None:
-        """In a thread of its own, which waits for one event after the other."""
-        try:
-            while (entry := self._awaited.get()) is not None:
-                piece, event = entry
-                if not self._abandoned:
-                    self._device.wait(event)
-                    self._begin_to_sum(piece)
-        except BaseException as error:  # raised by `wait`
-            self._failure = error
-        finally:
-            self._no_more_awaited.set()
 
 
 class ByDevice:
@@ -162,7 +181,7 @@ class ByDevice:
     def abandon(self) -> None:
         pass
 
-    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event | None) -> None:
+    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
         self._summed[rank].append(piece.number)
         rows, begin = matrix[first + part.lo : first + part.hi, piece.columns.slice], self._first[rank] + piece.offset
         there = slice(begin + part.lo, begin + part.hi)
@@ -170,7 +189,7 @@ class ByDevice:
         operation = self._operations.row_sums(
             rows, weights, weights, 0, squares, squares, self._largest[there], self._checksums[there]
         )
-        operation([] if event is None else [event])
+        operation([event])
 
     def complete(self) -> None:
         pass

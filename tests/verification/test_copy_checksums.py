@@ -56,9 +56,8 @@ def by_device(device, weights, pieces):
     original = made.sum
 
     def waiting(rank, piece, part, matrix, first, event):
-        if event is not None:
-            device.wait(event)
-        original(rank, piece, part, matrix, first, None)
+        device.wait(event)
+        original(rank, piece, part, matrix, first, event)
 
     made.sum = waiting
     return made
@@ -77,7 +76,7 @@ def made(device, rng, dtype="float64", **pieces):
 
 def tell(sums, share, event):
     for arrival in share.order:
-        sums.loaded(0, arrival)
+        sums.loaded(0, arrival, event)
         for tile in arrival.releases:
             if tile.completes:
                 sums.stored(0, tile, Span(0, len(tile.rows)), event)
@@ -130,15 +129,17 @@ def test_c_is_summed_in_every_product(device, rng, summing):
     assert [place[0] for place, same in zip(layout.places, before == after, strict=True) if not same] == ["C"]
 
 
-def test_a_tile_is_summed_only_after_its_event(device, rng):
-    sums, _, share, (_, _, c) = made(device, rng)
+@pytest.mark.parametrize("operand", "ABC")
+def test_what_is_copied_is_summed_only_after_its_event(device, rng, operand):
+    sums, _, share, matrices = made(device, rng)
     event = threading.Event()
     sums.begin()
     tell(sums, share, event)
     time.sleep(0.02)  # a thread that did not wait would have summed by now
-    c += 1
+    matrices["ABC".index(operand)] += 1
     event.set()
     late = finished(sums)[0][1]
+    sums.abandon()  # so that the operands are summed again, too
     np.testing.assert_array_equal(late, told(sums, share)[1])
 
 
