@@ -32,7 +32,7 @@ class SharedArrays:
         """A new array on the ranks of the root's node, None on other nodes. All ranks call it."""
         here = root in team.node_ranks
         rows = Span(0, shape[0] if here else 0)
-        array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, dtype)["array"].array
+        array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, {"array": dtype})["array"].array
         self._made += 1
         if not here:
             return None

@@ -196,7 +196,7 @@ def _from_gpu(
             gemm = given.gemm
             conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
             first, second = real_operands(first, second, types, device=device, threads=threads, **conjugate)
-        first, second = (as_rows(array, types.computed, device=device) for array in (first, second))
-        c = empty_like(first, plan.problem.n, plan.problem.m) if stay else None
+        first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
+        c = empty_like(first, plan.problem.n, plan.problem.m, plan.problem.dtype) if stay else None
         await_callers_work(first, second)
         return RootMatrix(first.shape, first), RootMatrix(second.shape, second), c

@@ -65,7 +65,7 @@ def multiply_row_blocks(
     beside = [each.copied_bytes + _bytes_beside(each.a[0] * m, types, exact) for each in shapes]
     row_blocks = RowBlocks(tuple(rows_a), tuple(rows_b))
     request = ProductRequest(
-        replace(problem, dtype=types.computed),
+        replace(problem, dtype=types.computed).with_operands(types.short_operands),
         OperandLocation.ROW_BLOCKS,
         row_blocks=row_blocks,
         besides=tuple(beside),

@@ -77,7 +77,7 @@ class _Conversion:
             return RowView(complex_view(c.array), c.rows) if types.complex_b else c
         wall.enter("convert")
         whole = Span(0, n if self._team.node == self._plan.root_node else 0)
-        result = make_shared_matrices(self._team, {"C": whole}, {"C": m}, self._product.result)["C"]
+        result = make_shared_matrices(self._team, {"C": whole}, {"C": m}, {"C": self._product.result})["C"]
         with self._team.phase("gather", timed=False), busy():
             into = result.array[self._rows.slice]
             if self._exact is not None:
