@@ -46,8 +46,9 @@ def host_matrices(
     if plan.at_root:
         return _arrays_of_root(team, plan, a, b, out, threads, by_blas=by_blas)
     types = element_types(problem)
-    there = {key: source.array for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
-    if there and out is not None:
+    shared = {key: source for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
+    there = {key: source.array for key, source in shared.items() if source.at_root}
+    if shared and out is not None:
         there["C"] = out
     views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
     made = {key: span for key, span in rows.items() if key not in views}

@@ -10,7 +10,7 @@ import numpy as np
 from hybrid.arrays.combine import finished
 from hybrid.arrays.complex_matrices import complex_view
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import ExactResult
+from hybrid.arrays.integers import ExactResult, element_of_rows
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -62,7 +62,7 @@ class _Conversion:
         self._exact: ExactResult | None = None
         if product.exact is not None:
             shape = len(self._rows), product.sizes[2]
-            self._exact = ExactResult(product.exact, product.types.result, shape, first_row=self._rows.lo)
+            self._exact = ExactResult(product.exact, product.types.result, shape, named=element_of_rows(self._rows.lo))
 
     def add(self, number: int, c: RowView) -> None:
         """The real product number `number`."""
