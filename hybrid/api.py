@@ -159,15 +159,16 @@ def empty(
     """Make a matrix, its contents undefined, in memory that the ranks of the root's node share.
 
     Every rank of `comm` calls, and may fill rows. Where `multiply` finds all of its matrices in such memory, the ranks work on
-    them where they lie: nothing is copied on a CPU, and each rank uses its own GPU's link. The memory is given back when nothing
-    at the root refers to it any more.
+    them where they lie: nothing is copied on a CPU, and each rank uses its own GPU's link. (Where operands must be converted or
+    expanded first, as integers and a complex A, the product is made as one of other arrays.) The memory is given back when
+    nothing at the root refers to it any more.
 
     Parameters
     ----------
     shape
         Rows and columns.
     dtype
-        float32 or float64.
+        Any type of which a product can be: bool, an integer, floating-point or complex type, float16 or bfloat16.
     comm
         The mpi4py communicator. None: this process alone.
     root
@@ -181,12 +182,8 @@ def empty(
         The same matrix on all ranks of the root's node, None on other nodes.
     """
     session = session_of(team_of(comm, stall))
-    try:
-        name = np.dtype(dtype).name
-    except TypeError:
-        name = str(dtype)  # refused below, on all ranks
     with session.team.together():
-        return empty_shared(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, name, as_int(root), stall)
+        return empty_shared(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, dtype, as_int(root), stall)
 
 
 def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None, stall: float | None = None) -> RowBlock:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from hybrid.arrays.distributed import Distributed
+from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import on_gpu, refuse_masked
 from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.core.problem import Problem
@@ -132,16 +133,16 @@ class Blocks:
     b: Part
     types: ProductType
     copied_bytes: int  # of host memory, for blocks that must be converted
+    largest: tuple[int, ...] = ()  # magnitudes of A's and B's integers, and of no C
 
     @classmethod
-    def of(cls, a: Any, b: Any) -> Blocks:
-        """Of this rank's operands. UsageError if they cannot be multiplied."""
+    def of(cls, a: Any, b: Any, asked: str, threads: Callable[[], int]) -> Blocks:
+        """Of this rank's operands. UsageError if they cannot be multiplied. `asked`: C's type, "" for NumPy's; `threads`: how
+        many look at integers."""
         for name, block in (("a", a), ("b", b)):
             if not isinstance(block, Block2D):
                 raise UsageError(f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank")
-        types = product_type(a.array.dtype, b.array.dtype)
-        if types.converts:
-            raise UsageError(f"a product of Block2Ds cannot be of {types.result}: use RowBlocks, or convert with .astype")
+        types = product_type(a.array.dtype, b.array.dtype, asked)
         copied = [
             block.array.size * (1 + complex_) * (1 + expanded)
             for block, dtype, complex_, expanded in (
@@ -150,7 +151,13 @@ class Blocks:
             )
             if expanded or block.array.dtype != dtype or not block.array.flags.c_contiguous
         ]
-        return cls(tuple(a.shape), tuple(b.shape), a.part, b.part, types, sum(copied) * types.item_size)
+        largest = (*(largest_of(each.array, threads()) for each in (a, b)), 0) if types.exact else ()
+        return cls(tuple(a.shape), tuple(b.shape), a.part, b.part, types, sum(copied) * types.item_size, largest)
+
+    @property
+    def elements_of_c(self) -> int:
+        """Of this rank's part."""
+        return Part(self.a.rows, self.b.columns).elements
 
 
 def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:

@@ -15,6 +15,7 @@ from hybrid.arrays.sources import FileMatrix
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.host.thread_map import on_threads, rows_of_about
+from hybrid.kernels.elements import elements_of, storage
 
 BYTES_AT_ONCE = 32 << 20  # of rows that are converted
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
@@ -27,7 +28,8 @@ class Elements(Protocol):
     dtype: np.dtype
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        """These rows into `into`, which is in row-major order, and of this type or of one that holds it."""
+        """These rows into `into`, which is in row-major order, and of this type, of bfloat16 its bits, or of a type that holds
+        it."""
 
     def most(self) -> int:
         """No element is larger, of integers."""
@@ -52,10 +54,16 @@ class GeneratedElements:
         self._largest = 1 if dtype.kind == "b" else largest or 0
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        if into.dtype.kind != "c":
+        if self.dtype.name in _HALVES and into.itemsize == self.dtype.itemsize:
+            for part in rows_of_about(BYTES_AT_ONCE, rows, 2 * into.shape[1] * into.itemsize):
+                numbers = np.empty((len(part), into.shape[1]), np.float32)
+                self._make(numbers, part, threads, lambda done: None)
+                self._round(numbers, threads, into[part.within(rows).slice])
+                progress(part.hi - rows.lo)
+        elif into.dtype.kind != "c":
             self._make(into, rows, threads, progress)
             if self.dtype.kind == "b" or self.dtype.name in _HALVES:
-                self._round(into, threads)
+                self._round(into, threads, into)
         elif self._fill != "index":
             self._make(real_view(into), rows, threads, progress)
         else:
@@ -68,13 +76,14 @@ class GeneratedElements:
     def _make(self, into: np.ndarray, rows: Span, threads: int, progress: Callable[[int], None]) -> None:
         fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
 
-    def _round(self, into: np.ndarray, threads: int) -> None:
+    def _round(self, numbers: np.ndarray, threads: int, into: np.ndarray) -> None:
         """To what this type holds: of bool, whether a number is not 0."""
 
         def work(part: Span) -> None:
-            into[part.slice] = into[part.slice].astype(self.dtype)
+            _store(numbers[part.slice].astype(self.dtype), into[part.slice])
 
-        for _ in on_threads(threads, work, rows_of_about(BYTES_AT_ONCE, Span(0, len(into)), into.shape[1] * into.itemsize)):
+        parts = rows_of_about(BYTES_AT_ONCE // 8, Span(0, len(numbers)), numbers.shape[1] * numbers.itemsize)
+        for _ in on_threads(threads, work, parts):
             pass
 
     def most(self) -> int:
@@ -101,7 +110,7 @@ class FileElements:
             self._file.rows(rows, into, threads, progress)
             return
         for part in self._parts(rows):
-            into[part.within(rows).slice] = self._converted(self._read(part, threads))
+            _store(self._converted(self._read(part, threads)), into[part.within(rows).slice])
             progress(part.hi - rows.lo)
 
     def _parts(self, rows: Span) -> list[Span]:
@@ -141,6 +150,11 @@ def rows_of(elements: Elements, rows: Span) -> np.ndarray:
     into = np.empty((len(rows), elements.shape[1]), dtype)
     elements.write(rows, into, 1, lambda done: None)
     return into
+
+
+def _store(values: np.ndarray, into: np.ndarray) -> None:
+    """Numbers; where 16 bits are wanted of bfloat16, which NumPy has not, its bits."""
+    into[...] = elements_of(values) if into.dtype == storage(values.dtype.name) else values
 
 
 def _most_of(dtype: np.dtype) -> int:

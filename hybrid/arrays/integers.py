@@ -9,7 +9,7 @@ hold is noticed, and none is wrapped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -92,8 +92,13 @@ def write_remainders(matrix: np.ndarray, prime: int, rows: Span, into: np.ndarra
         pass
 
 
+def element_of_rows(first_row: int) -> Callable[[int, int], str]:
+    """How elements of rows from this one on are named."""
+    return lambda row, column: f"element [{first_row + row}, {column}] of the product"
+
+
 class ExactResult:
-    """One rank's rows of C = alpha·A·B + beta·C, from the products of A and B modulo all primes."""
+    """One rank's part of C = alpha·A·B + beta·C, from the products of A and B modulo all primes."""
 
     def __init__(
         self,
@@ -104,12 +109,11 @@ class ExactResult:
         alpha: int = 1,
         beta: int = 0,
         c: np.ndarray | None = None,
-        first_row: int = 0,
-        height: int = 0,
+        named: Callable[[int, int], str] | None = None,
     ) -> None:
-        """`first_row`: of C, where these rows begin. `height`: where they are those of a stack, rows of each of its products."""
+        """`named(row, column)`: an element of this part of C, for messages; None: the part is all of C."""
         self._exact, self._result, self._shape = exact, np.dtype(result), shape
-        self._first_row, self._height = first_row, height
+        self._named = named or element_of_rows(0)
         self._alpha, self._beta, self._c = alpha, beta if c is not None else 0, c
         self._digits = np.empty((len(exact.primes), *shape), _DIGIT)
         self._plain: np.ndarray | None = None
@@ -185,7 +189,7 @@ class ExactResult:
         value = int(self._of_plain(Span(row, row + 1))[0, column]) if self._plain is not None else 0
         for digits, p in zip(reversed(self._digits), reversed(self._exact.primes), strict=True):
             value = value * p + int(digits[row, column])
-        bound, place = self._exact.bound, self._place(self._first_row + row, column)
+        bound, place = self._exact.bound, self._named(row, column)
         if abs(value) > bound:
             return CheckFailed(f"the product is wrong: {place} is {value}, and no larger one than {bound} is possible")
         limits = np.iinfo(self._result)
@@ -197,11 +201,6 @@ class ExactResult:
             f"{place} is {value}, which {self._result} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to "
             f"{bound}, as these operands can have)"
         )
-
-    def _place(self, row: int, column: int) -> str:
-        if not self._height:
-            return f"element [{row}, {column}] of the product"
-        return f"element [{row % self._height}, {column}] of product {row // self._height} of the stack"
 
 
 def _magnitude(dtype: np.dtype) -> int:

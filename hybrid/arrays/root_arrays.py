@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -38,9 +38,7 @@ class RootMatrices:
         a, b, types, problem = given.a, given.b, given.types, given.problem
         more: dict[str, Any] = {"bytes_beside": given.bytes_beside, "finishes": given.finishes}
         if on_gpu(a):  # B is, too
-            types = replace(types, short_operands="")  # they are converted where they lie
-            there = problem.with_operands("").bytes_of_matrices
-            return cls(a.shape, b.shape, types, [None] * 3, there, on_gpu=True, **more)
+            return cls(a.shape, b.shape, types, [None] * 3, problem.bytes_of_matrices, on_gpu=True, **more)
         primes = given.exact.products if given.exact is not None else (0,)
         sources, c = given.sources(prime=primes[0]), given.real_out
         in_place = [source.in_place(problem.operand_dtype) for source in sources]

@@ -28,11 +28,11 @@ class SharedArrays:
         self.gone: list[int] = []  # numbers of arrays that are gone at this root, which other ranks may not know yet
         self._made = 0  # the last number; the same on all ranks
 
-    def make(self, team: Team, shape: tuple[int, int], dtype: str, root: int) -> np.ndarray | None:
+    def make(self, team: Team, shape: tuple[int, int], dtype: np.dtype, root: int) -> np.ndarray | None:
         """A new array on the ranks of the root's node, None on other nodes. All ranks call it."""
         here = root in team.node_ranks
         rows = Span(0, shape[0] if here else 0)
-        array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, dtype)["array"].array
+        array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, {"array": dtype})["array"].array
         self._made += 1
         if not here:
             return None
@@ -48,14 +48,15 @@ class SharedArrays:
         self.gone.append(number)
 
     def location_of(self, array: np.ndarray | None) -> SharedLocation | None:
-        """At the root: where `array` lies in a shared array; None if it lies in none or is not contiguous."""
+        """At the root: where `array` lies in a shared array; None if it lies in none or is not contiguous. It may be a view of
+        other numbers, as of the parts of complex ones."""
         if array is None or not (array.flags.c_contiguous and array.flags.aligned):
             return None
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
         number = self._numbers.get(id(owner))
-        return None if number is None or array.dtype != owner.dtype else (number, array.ctypes.data - owner.ctypes.data)
+        return None if number is None else (number, array.ctypes.data - owner.ctypes.data)
 
     def drop(self, gone_at_roots: Iterable[Sequence[int]]) -> None:
         """Drop the arrays that are gone at their roots, when all ranks have received every root's `gone`."""
@@ -64,11 +65,11 @@ class SharedArrays:
         for number in numbers:
             self._arrays.pop(number, None)
 
-    def array_at(self, location: SharedLocation, shape: tuple[int, int]) -> np.ndarray:
+    def array_at(self, location: SharedLocation, shape: tuple[int, int], dtype: str) -> np.ndarray:
         """The matrix at a location that the root sent; on every rank of the root's node."""
         number, offset = location
         known = self._arrays[number]
         owner = known() if isinstance(known, weakref.ref) else known
         assert owner is not None
-        start = offset // owner.itemsize
-        return owner.reshape(-1)[start : start + shape[0] * shape[1]].reshape(shape)
+        size = shape[0] * shape[1] * np.dtype(dtype).itemsize
+        return owner.reshape(-1).view(np.uint8)[offset : offset + size].view(dtype).reshape(shape)

@@ -15,7 +15,7 @@ from hybrid.core.spans import Span
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.host.matrix_file import open_matrix
 from hybrid.host.row_copy import copy_rows
-from hybrid.kernels.elements import elements_of, storage
+from hybrid.kernels.elements import elements_of, numbers_of, storage
 from hybrid.ranks.heartbeat import busy
 
 
@@ -93,18 +93,19 @@ class FileMatrix:
 class SharedMatrix:
     """A matrix in memory that all ranks share, on their only node."""
 
-    at_root = True  # it is complete: no rank writes its rows, and none are sent
-
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, dtype: str) -> None:
+        """`dtype`: in which it is multiplied."""
         self.array = array
         self.shape: tuple[int, int] = array.shape
+        # Then it is complete: no rank writes its rows, and none are sent. Else each rank converts some.
+        self.at_root = array.dtype == storage(dtype)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        copy_rows(into, self.array[rows.slice], threads)
+        copy_rows(into, numbers_of(self.array[rows.slice]), threads)
         progress(len(rows))
 
     def in_place(self, dtype: str) -> np.ndarray | None:
-        return self.array
+        return self.array if self.at_root else None
 
 
 class RootMatrix:

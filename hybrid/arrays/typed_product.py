@@ -63,7 +63,7 @@ class TypedProduct:
     @cached_property
     def problem(self) -> Problem:
         """Each real product."""
-        return self.types.problem(*self.sizes)
+        return self.types.problem(*self.sizes).with_operands(self.types.short_operands)
 
     @property
     def result(self) -> np.dtype:

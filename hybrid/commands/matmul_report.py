@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import Asked
+from hybrid.core.problem import Asked, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.wall import wall
@@ -45,7 +45,7 @@ class Speaker:
 
             if hint := hint_at_left_parts(self._options.out):
                 print(f"hybrid: {hint}", file=sys.stderr, flush=True)
-        lines = heading(decision, asked_of(self._product)), how_computed(self._product), more
+        lines = heading(decision, asked_of(self._product)), how_computed(self._product, decision.plan.problem), more
         print(*filter(None, lines), sep="\n", file=self._stream, flush=True)
 
     def progress(
@@ -84,7 +84,8 @@ class Speaker:
 
             asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
             product = self._product
-            of_product = {**vars(asked_of(product)), "computed": product.types.computed, "products": len(product.primes)}
+            of_product = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
+            of_product |= {"computed": product.types.computed, "products": len(product.primes)}
             told = {**of_product, **asked, **extra, **energy_record(price, paid)}
             record = as_record(outcome, told, settings.as_dict(), wall.parts())
             jsonl.write(record, options.json)
@@ -123,12 +124,15 @@ class Speaker:
         self._stream.write(labelled_corner(label, corner[:, : self._options.printed], matrix.shape))
 
 
-def how_computed(product: TypedProduct) -> str:
-    """A line about the real products, where they are not what was asked for."""
+def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
+    """A line about the real products, where they are not what was asked for. `decided`: what each of them is, once that is."""
     if product.is_plain:
         return ""
+    problem = decided or product.problem
+    if problem.short_operands:
+        return f"  computed with sums in {problem.dtype}"
     how = ", exactly" * product.types.exact + f", modulo each of {len(product.primes)} primes" * (len(product.primes) > 1)
-    return f"  computed as {product.problem}{how}"
+    return f"  computed as {problem}{how}"
 
 
 def asked_of(product: TypedProduct) -> Asked:

@@ -53,7 +53,7 @@ class GridRun:
         self._rank_device = session.device(decision.plan, gpus, decision.kernel)
         team, rank, dtype = self._team, self._team.rank, layout.problem.dtype
         needed_of_b = layout.grid.of_b(team.node, layout.problem)
-        self._b = make_shared_matrices(team, {"B": needed_of_b.rows}, {"B": len(needed_of_b.columns)}, dtype)["B"].array
+        self._b = make_shared_matrices(team, {"B": needed_of_b.rows}, {"B": len(needed_of_b.columns)}, {"B": dtype})["B"].array
         self._place_of_b = needed_of_b
         with team.phase("prepare", timed=False), busy():
             self._a = kept["A"] if layout.rows_stay else empty_matrix(*layout.rows_of_a(rank).shape, dtype)

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
+from hybrid.host.numbers_view import NumbersView
 from hybrid.host.page_memory import result_pool
 from hybrid.host.row_view import RowView
 from hybrid.kernels.elements import storage
@@ -43,12 +45,14 @@ def host_matrices(
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
     if plan.at_root:
         return _arrays_of_root(team, plan, a, b, out, threads, by_blas=by_blas)
-    there = {key: source.array for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
-    if there and out is not None:
+    types = element_types(problem)
+    shared = {key: source for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
+    there = {key: source.array for key, source in shared.items() if source.at_root}
+    if shared and out is not None:
         there["C"] = out
     views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
     made = {key: span for key, span in rows.items() if key not in views}
-    return views | (make_shared_matrices(team, made, columns, problem.dtype) if made else {})
+    return views | (make_shared_matrices(team, made, columns, types) if made else {})
 
 
 def _arrays_of_root(
@@ -57,21 +61,31 @@ def _arrays_of_root(
     """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
     problem = plan.problem
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
-    views, of_operands = {}, problem.operand_dtype
+    views, types = {}, element_types(problem)
     with team.phase("scatter", timed=False), busy():
-        in_place = [_in_place(source, of_operands, by_blas) for source in (a, b)]
+        in_place = [_in_place(source, problem.operand_dtype, by_blas) for source in (a, b)]
         for key, array in zip("ABC", (*in_place, out), strict=True):
             height, width = shapes[key]
-            dtype = problem.dtype if key == "C" else storage(of_operands).name
             if team.rank != plan.root:
-                height, array = 0, np.empty((0, width), dtype)
+                height, array = 0, np.empty((0, width), types[key])
             if array is None:
-                array = result_pool.empty(height, width, dtype)
+                array = result_pool.empty(height, width, types[key])
             views[key] = RowView(array, Span(0, height))
         for source, key, array in zip((a, b), "AB", in_place, strict=True):
             if team.rank == plan.root and isinstance(source, RootMatrix) and array is None:
                 source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("scatter"))
     return views
+
+
+def element_types(problem: Problem) -> dict[str, str]:
+    """Of the arrays that hold A, B and C."""
+    of_operands = storage(problem.operand_dtype).name
+    return {"A": of_operands, "B": of_operands, "C": problem.dtype}
+
+
+def in_numbers(views: Iterable[RowView], problem: Problem) -> list[RowView]:
+    """A, B and C in host memory as the host computes with them: those of 16 bits as float32."""
+    return [NumbersView(view) if problem.short_operands and view.array.itemsize == 2 else view for view in views]
 
 
 def _in_place(source: MatrixSource, dtype: str, by_blas: bool) -> np.ndarray | None:

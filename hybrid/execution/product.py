@@ -17,7 +17,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.timeline import Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.grid_run import GridRun
-from hybrid.execution.host_matrices import fill, host_matrices
+from hybrid.execution.host_matrices import fill, host_matrices, in_numbers
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.root_alone import recompute_at_root, verify_at_root
@@ -233,6 +233,7 @@ class _Product:
             for key, source in zip("AB", self._operands, strict=True):
                 if isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self._threads)
+        a, b, c = in_numbers((a, b, c), plan.problem)
         return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
 
     def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
@@ -241,6 +242,7 @@ class _Product:
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
         if plan.at_root:
             return recompute_at_root(team, plan, self._views, self._threads_of_all, wrong)
+        a, b, c = in_numbers((a, b, c), plan.problem)
         return recompute(team, plan, a, b, c, wrong, self._threads)
 
     @property

@@ -17,9 +17,11 @@ from hybrid.arrays.root_operands import RootOperands
 from hybrid.arrays.root_stack import RootStack, operands_at_root
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.arrays.stack_share import StackShape
+from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
+from hybrid.execution.host_matrices import element_types
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import run_product
 from hybrid.execution.stack_call import multiply_stack_by_ranks
@@ -123,7 +125,7 @@ def _product(
     for number, prime in enumerate(matrices.primes):
         c_array = given.real_out if given is not None else None
         if all_shared:
-            first, second, c_array = _shared_operands(session, matrices)
+            first, second, c_array = _shared_operands(session, matrices, decision.plan.problem)
         elif matrices.on_gpu:
             first, second, c_array = _from_gpu(session, decision, matrices, given)
         elif given is not None:
@@ -168,17 +170,19 @@ def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shar
     )
 
 
-def _shared_operands(session: Session, matrices: RootMatrices) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
-    """A, B and, where it is shared as well, C as this rank sees them."""
-    problem = matrices.problem
-    shapes = (problem.n, problem.l), (problem.l, problem.m), (problem.n, problem.m)
+def _shared_operands(
+    session: Session, matrices: RootMatrices, decided: Problem
+) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
+    """A, B and, where it is shared as well, C as this rank sees them. `decided`: in which types they are multiplied."""
+    problem, types = matrices.problem, element_types(matrices.problem)
+    shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     a, b, c = (
-        session.shared_arrays.array_at(location, shape) if location is not None else None
-        for location, shape in zip(matrices.locations, shapes, strict=True)
+        session.shared_arrays.array_at(location, shapes[key], types[key]) if location is not None else None
+        for key, location in zip("ABC", matrices.locations, strict=True)
     )
     assert a is not None
     assert b is not None
-    return SharedMatrix(a), SharedMatrix(b), c
+    return SharedMatrix(a, decided.operand_dtype), SharedMatrix(b, decided.operand_dtype), c
 
 
 def _from_gpu(
@@ -196,7 +200,7 @@ def _from_gpu(
             gemm = given.gemm
             conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
             first, second = real_operands(first, second, types, device=device, threads=threads, **conjugate)
-        first, second = (as_rows(array, types.computed, device=device) for array in (first, second))
-        c = empty_like(first, plan.problem.n, plan.problem.m) if stay else None
+        first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
+        c = empty_like(first, plan.problem.n, plan.problem.m, plan.problem.dtype) if stay else None
         await_callers_work(first, second)
         return RootMatrix(first.shape, first), RootMatrix(second.shape, second), c

@@ -8,28 +8,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from hybrid.arrays.combine import finished
-from hybrid.arrays.complex_matrices import complex_view, real_operands
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import Exact, ExactResult, write_remainders
-from hybrid.arrays.interop import on_host, to_device_of
+from hybrid.arrays.integers import element_of_rows
+from hybrid.arrays.interop import to_device_of
 from hybrid.arrays.operand_checks import refuse_shapes, refuse_wrong_c
-from hybrid.arrays.product_type import ProductType, numpy_type, product_type
+from hybrid.arrays.product_type import product_type
 from hybrid.arrays.root_operands import arrays_of, matrices_of
 from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.execution.calls import asked_for, exactly, settle, threads_until_decided
+from hybrid.execution.part_of_product import WantedPart, bytes_of_result, exact_product, part_of_product
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.row_block_product import run_row_block_product
 from hybrid.plan.request import OperandLocation, RowBlocks
-from hybrid.ranks.heartbeat import busy
 from hybrid.selection.agreement import agree
-from hybrid.selection.decision import Decision, ProductRequest
+from hybrid.selection.decision import ProductRequest
 from hybrid.selection.inventory import same_on_all_ranks, take_inventory
 from hybrid.selection.session import Session
 
@@ -59,13 +54,17 @@ def multiply_row_blocks(
         return multiply_row_blocks(session, operands, root, out, flags, asked_gemm)
     team.pretend_nodes(settings.ranks_per_node)
     shapes: list[BlockShapes] = [said[2] for said in looking.all]
-    types, gemm, exact = _types(shapes, gemm)
+    types = shapes[0].types
+    gemm, exact = gemm.of_type(types), None
+    if types.exact and all(each.types == types for each in shapes):  # others are refused below
+        exact = exact_product(shapes[0].a[1], [each.largest for each in shapes], gemm)
+        types = replace(types, computed=exact.computed)
     problem, rows_a, rows_b = problem_of_blocks(shapes)
     m = shapes[0].b[1]
-    beside = [each.copied_bytes + _bytes_beside(each.a[0] * m, types, exact) for each in shapes]
+    beside = [each.copied_bytes + bytes_of_result(each.a[0] * m, types, exact) for each in shapes]
     row_blocks = RowBlocks(tuple(rows_a), tuple(rows_b))
     request = ProductRequest(
-        replace(problem, dtype=types.computed),
+        replace(problem, dtype=types.computed).with_operands(types.short_operands),
         OperandLocation.ROW_BLOCKS,
         row_blocks=row_blocks,
         besides=tuple(beside),
@@ -73,8 +72,16 @@ def multiply_row_blocks(
     )
     settings = exactly(settings, types)
     decision = agree(session, request, settings, [said[1] for said in looking.all])
-    product = _product(session, decision, settings, operands, (types, gemm, exact))
-    return RowBlock(product, first_row=decision.plan.shares[team.rank].rows.lo)
+    first_row = decision.plan.shares[team.rank].rows.lo
+
+    def multiply(a: Any, b: Any) -> Any:
+        product, check = run_row_block_product(session, decision, a, b, settings)
+        settle(check, warns=team.rank == 0)
+        return product
+
+    wanted = WantedPart(types, gemm, exact, element_of_rows(first_row))
+    arrays = tuple(None if each is None else each.array for each in operands)
+    return RowBlock(part_of_product(session, decision, arrays, wanted, multiply), first_row=first_row)
 
 
 def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
@@ -107,80 +114,10 @@ def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transpos
     return a, b, c
 
 
-def _types(shapes: Sequence[BlockShapes], gemm: Gemm) -> tuple[ProductType, Gemm, Exact | None]:
-    """What is computed, for the largest integers of all ranks."""
-    types = shapes[0].types
-    gemm = gemm.of_type(types)
-    if not types.exact or any(each.types != types for each in shapes):  # which is refused later
-        return types, gemm, None
-    a, b, c = map(max, zip(*(each.largest for each in shapes), strict=True))
-    exact = Exact.of(shapes[0].a[1], (a, b), alpha=gemm.alpha, beta=gemm.beta, largest_c=c)
-    return replace(types, computed=exact.computed), gemm, exact
-
-
 def _on_gpu(shapes: Sequence[BlockShapes]) -> tuple[int, ...]:
     """Of all ranks' GPUs; nothing where none takes anything, as for most products."""
     taken = tuple(each.gpu_bytes for each in shapes)
     return taken if any(taken) else ()
-
-
-def _bytes_beside(elements: int, types: ProductType, exact: Exact | None) -> int:
-    """Of so many elements of C, beside those of the real product's C."""
-    if exact is not None:
-        return exact.bytes_beside(elements, types.result)
-    return elements * numpy_type(types.result).itemsize if types.converts else 0
-
-
-def _product(
-    session: Session,
-    decision: Decision,
-    settings: Settings,
-    operands: tuple[Any, Any, Any],
-    what: tuple[ProductType, Gemm, Exact | None],
-) -> Any:
-    """This rank's rows of C, where its rows of A lie."""
-    team, (types, gemm, exact) = session.team, what
-    threads = decision.placements[team.rank].threads.count
-    a, b = (each.array for each in operands[:2])
-    c = operands[2].array if operands[2] is not None else None
-    result = None
-    if exact is not None:
-        first_row = decision.plan.shares[team.rank].rows.lo
-        numbers = {"alpha": gemm.alpha, "beta": gemm.beta, "c": None if c is None else on_host(c), "first_row": first_row}
-        result = ExactResult(exact, types.result, (len(a), b.shape[1]), **numbers)
-    for number, prime in enumerate(exact.products if exact is not None else (0,)):
-        first, second = real_operands_of_rank(session, decision, a, b, types, gemm, prime)
-        product, check = run_row_block_product(session, decision, first, second, settings)
-        settle(check, warns=team.rank == 0)
-        if result is not None:
-            with busy():
-                result.add(number, product, threads)
-    if not (types.complex_b or types.converts or gemm.combines):
-        return product
-    with team.phase("gather", timed=False), busy():
-        if result is not None:
-            return to_device_of(a, result.result(None, threads))
-        product = complex_view(product) if types.complex_b else product
-        return to_device_of(a, finished(product, types, gemm, c, None, threads))
-
-
-def real_operands_of_rank(
-    session: Session, decision: Decision, a: Any, b: Any, types: ProductType, gemm: Gemm, prime: int = 0
-) -> tuple[Any, Any]:
-    """This rank's parts of A and B of the real product; modulo the prime, where it is not 0."""
-    if not types.complex_b and not types.exact:
-        return a, b
-    with session.team.phase("scatter", timed=False), busy():
-        threads = decision.placements[session.team.rank].threads.count
-        if not types.exact:
-            conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
-            return real_operands(a, b, types, device=decision.plan.device, threads=threads, **conjugate)
-        real = []
-        for each in (a, b):
-            array = on_host(each)
-            real.append(np.empty(array.shape, types.computed))
-            write_remainders(array, prime, Span(0, len(array)), real[-1], threads)
-        return real[0], real[1]
 
 
 def multiply_on_gpu(

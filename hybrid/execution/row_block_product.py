@@ -12,10 +12,12 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.execution.grid_run import GridRun
+from hybrid.execution.host_matrices import element_types, in_numbers
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.scatter_gather import gather_b
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
+from hybrid.kernels.elements import elements_of
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision
@@ -52,8 +54,11 @@ class _RowBlockProduct:
         self._threads = decision.placements[session.team.rank].threads.count
         plan = self._plan
         with self._team.phase("scatter"), busy():
-            self._a, self._b = (as_rows(array, plan.problem.dtype, device=plan.device, threads=self._threads) for array in (a, b))
-            self._c = empty_like(self._a, len(share.rows), plan.problem.m)
+            self._a, self._b = (
+                elements_of(as_rows(array, plan.problem.operand_dtype, device=plan.device, threads=self._threads))
+                for array in (a, b)
+            )
+            self._c = empty_like(self._a, len(share.rows), plan.problem.m, plan.problem.dtype)
             await_callers_work(self._a, self._b, self._c)
         self._all_of_b = RowView(self._b, share.b_rows) if plan.own_rows_suffice else self._gathered_b()
 
@@ -127,12 +132,13 @@ class _RowBlockProduct:
         share = self._share
         with self._team.phase("check", timed=False), busy():
             placed = ((self._a, share.rows), (self._b, share.b_rows), (self._c, share.rows))
-            return [RowView(on_host(array), rows) for array, rows in placed]
+            return in_numbers((RowView(on_host(array), rows) for array, rows in placed), self._plan.problem)
 
     def _gathered_b(self) -> RowView:
         """In memory that the node's ranks share."""
         team, plan = self._team, self._plan
-        b = make_shared_matrices(team, {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}, plan.problem.dtype)["B"]
+        rows, columns = {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}
+        b = make_shared_matrices(team, rows, columns, element_types(plan.problem))["B"]
         with team.phase("scatter"), busy():
             b[self._share.b_rows][...] = on_host(self._b)
         gather_b(team, plan, b, self._settings)

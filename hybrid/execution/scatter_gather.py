@@ -31,7 +31,7 @@ def scatter(
         for operand, key in ((a, "A"), (b, "B")):
             if isinstance(operand, RootMatrix):
                 view = views[key]
-                if team.rank == plan.root and operand.in_place(plan.problem.dtype) is not view.array:
+                if team.rank == plan.root and operand.in_place(plan.problem.operand_dtype) is not view.array:
                     operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
         if rows is not None:
             rows.run()

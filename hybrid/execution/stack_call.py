@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,8 +124,7 @@ class _StackCall:
         exact = None
         if shape.exact is not None:
             numbers: dict[str, Any] = {"alpha": gemm.alpha, "beta": gemm.beta, "c": share.rows_of_c}
-            numbers |= {"first_row": self._span.lo * n, "height": n}
-            exact = ExactResult(shape.exact, types.result, (count * n, m), **numbers)
+            exact = ExactResult(shape.exact, types.result, (count * n, m), named=partial(self._element, n), **numbers)
         finishes = types.converts or gemm.combines
         mine = room[self._span.slice] if room is not None and not finishes and not types.complex_b else None
         for number, prime in enumerate(shape.products):
@@ -138,6 +138,10 @@ class _StackCall:
             rows = product.reshape(count * n, shape.problem.m)
             rows = complex_view(rows) if types.complex_b else rows
             return (finished(rows, types, gemm, share.rows_of_c, None, threads) if finishes else rows).reshape(count, n, m)
+
+    def _element(self, height: int, row: int, column: int) -> str:
+        """Of this rank's products, which have so many rows each."""
+        return f"element [{row % height}, {column}] of product {self._span.lo + row // height} of the stack"
 
     def _product(self, share: StackShare, prime: int, into: np.ndarray | None) -> np.ndarray:
         """Of the real stacks, checked."""

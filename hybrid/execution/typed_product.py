@@ -10,7 +10,7 @@ import numpy as np
 from hybrid.arrays.combine import finished
 from hybrid.arrays.complex_matrices import complex_view
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import ExactResult
+from hybrid.arrays.integers import ExactResult, element_of_rows
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -62,7 +62,7 @@ class _Conversion:
         self._exact: ExactResult | None = None
         if product.exact is not None:
             shape = len(self._rows), product.sizes[2]
-            self._exact = ExactResult(product.exact, product.types.result, shape, first_row=self._rows.lo)
+            self._exact = ExactResult(product.exact, product.types.result, shape, named=element_of_rows(self._rows.lo))
 
     def add(self, number: int, c: RowView) -> None:
         """The real product number `number`."""
@@ -77,7 +77,7 @@ class _Conversion:
             return RowView(complex_view(c.array), c.rows) if types.complex_b else c
         wall.enter("convert")
         whole = Span(0, n if self._team.node == self._plan.root_node else 0)
-        result = make_shared_matrices(self._team, {"C": whole}, {"C": m}, self._product.result)["C"]
+        result = make_shared_matrices(self._team, {"C": whole}, {"C": m}, {"C": self._product.result})["C"]
         with self._team.phase("gather", timed=False), busy():
             into = result.array[self._rows.slice]
             if self._exact is not None:

@@ -19,7 +19,7 @@ from hybrid.errors import DoesNotFit
 LEAST_BYTES = 1 << 20  # smaller arrays are ordinary ones: copying them costs less than pinning, and fresh memory nothing
 
 
-def empty_matrix(rows: int, columns: int, dtype: str) -> np.ndarray:
+def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
     """A matrix of undefined contents that shares no page with another array. DoesNotFit if the system refuses the memory."""
     size = rows * columns * np.dtype(dtype).itemsize
     if size < LEAST_BYTES or not hasattr(mmap, "MAP_ANONYMOUS"):

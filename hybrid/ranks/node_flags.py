@@ -29,7 +29,7 @@ class NodeFlags:
         self.topology = team.topology
         self._team = team
         ranks = Span(0, len(team.node_ranks))
-        self._table = make_shared_matrices(team, {"flags": ranks}, {"flags": flag_count}, "int64")["flags"].array
+        self._table = make_shared_matrices(team, {"flags": ranks}, {"flags": flag_count}, {"flags": "int64"})["flags"].array
         self._own = self._table[team.node_ranks.index(team.rank)]
         self._own[:] = 0  # no round's number; memory that one rank has alone may hold anything
         self._round = 0

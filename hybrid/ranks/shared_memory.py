@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ def shared_memory_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, int], dtype: Any) -> dict[str, RowView]:
+def make_shared_matrices(
+    team: Team, rows: Mapping[str, Span], columns: Mapping[str, int], dtypes: Mapping[str, Any]
+) -> dict[str, RowView]:
     """For each key a matrix of the rows `rows[key]`, shared by the ranks of each node. All ranks of the team call it.
 
     Every rank reserves an equal part of the memory. DoesNotFit on all ranks if there is not enough of it.
@@ -50,8 +53,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
     from hybrid.host.page_memory import empty_matrix
 
     shapes = {key: (len(rows[key]), columns[key]) for key in rows}
-    item = np.dtype(dtype).itemsize
-    sizes = {key: max(mmap.PAGESIZE, height * width * item) for key, (height, width) in shapes.items()}
+    sizes = {key: max(mmap.PAGESIZE, height * width * np.dtype(dtypes[key]).itemsize) for key, (height, width) in shapes.items()}
     shared = len(team.node_ranks) > 1
     opened: dict[str, int] = {}
     # All ranks go through all phases, also one that is alone on its node and shares nothing.
@@ -62,7 +64,7 @@ def make_shared_matrices(team: Team, rows: dict[str, Span], columns: dict[str, i
             own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
             maps = {key: _map(descriptor, sizes[key], own[key], sum(sizes.values())) for key, descriptor in opened.items()}
             arrays = {
-                key: np.ndarray(shape, dtype, buffer=maps[key]) if shared else empty_matrix(*shape, dtype)
+                key: np.ndarray(shape, dtypes[key], buffer=maps[key]) if shared else empty_matrix(*shape, dtypes[key])
                 for key, shape in shapes.items()
             }
     finally:

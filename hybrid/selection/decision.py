@@ -121,8 +121,6 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     plan = plan.with_transport(transport.name)
     if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
         plan = replace(plan, operands=request.operands)
-    elif request.problem.short_operands:  # ranks that share matrices have them in the type that is computed in
-        return decide(machine, request.converted, settings)
     there = request.bytes_there if plan.operands is request.operands else 0
     on_gpu = request.besides_on_gpu
     missing = shortage(plan, machine.memory, already_there=there, besides=request.besides, besides_on_gpu=on_gpu)

@@ -60,7 +60,7 @@ def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> Transp
         return TransportChoice("host", no_peers)
     if plan.device != "cuda":
         return TransportChoice("host", "all memory is a CPU's own")
-    if plan.problem.bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
+    if plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
         return TransportChoice("host", no_peers or "B is small")
     tested: tuple[Test, ...] = ()
     if one_rank_a_node:

@@ -47,7 +47,7 @@ def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, thre
 
 
 def checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
-    bits = {4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
+    bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
     weights = 2 * np.arange(matrix.shape[1], dtype=np.uint64) + 1
     sums = np.empty(len(matrix), np.uint64)
 

@@ -8,7 +8,7 @@ import pytest
 
 import hybrid
 from hybrid.devices import cpu
-from hybrid.errors import CheckFailed, RankFailed, UsageError
+from hybrid.errors import CheckFailed, Overflow, RankFailed, UsageError
 from hybrid.execution.grid_run import GridRun
 
 pytestmark = pytest.mark.mpi
@@ -50,6 +50,32 @@ def test_any_block_cyclic_distribution_gives_numpys_product(comm, rng, monkeypat
             c = hybrid.multiply(first, second, comm=comm)
             assert c.array.dtype == dtype
             assert is_part_of(c, a @ b)
+
+
+@pytest.mark.parametrize("nodes", ["0", "1"])
+@pytest.mark.parametrize(
+    ("dtype", "largest", "asked"),
+    [("int8", 1, None), ("int16", 40, "int64"), ("int64", 2**28, None), ("uint64", 2**28, None), ("bool", 1, None),
+     ("bool", 1, "int32"), ("float16", 3, None), ("float16", 3, "float32"), ("float32", 3, "float64")],
+)  # fmt: skip
+def test_blocks_of_any_type(comm, rng, monkeypatch, nodes, dtype, largest, asked):
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
+    least = 0 if dtype[0] in "ub" else -largest
+    a, b = (rng.integers(least, largest + 1, shape).astype(dtype) for shape in ((50, 30), (30, 40)))
+    for grid in grids(comm.size):
+        c = hybrid.multiply(dealt(comm, a, grid, (7, 6)), dealt(comm, b, grid, (6, 9)), comm=comm, dtype=asked)
+        assert c.array.dtype == (asked or dtype)
+        exact = a.astype(object) @ b.astype(object) if dtype != "float16" else a.astype(float) @ b.astype(float)
+        rows, columns = c.indices
+        np.testing.assert_array_equal(c.array, exact.astype(asked or dtype)[np.ix_(rows, columns)])
+
+
+def test_an_element_that_a_type_does_not_hold_is_named_as_of_the_whole(comm):
+    a, b = np.ones((60, 8), np.int8), np.ones((8, 40), np.int8)
+    a[47], b[:, 23] = 14, 14
+    for grid in grids(comm.size):
+        with pytest.raises(Overflow, match=r"element \[47, 23\] of the product is 1568, which int8"):
+            hybrid.multiply(dealt(comm, a, grid, (7, 6)), dealt(comm, b, grid, (6, 9)), comm=comm)
 
 
 @pytest.mark.mpi(min_size=2)

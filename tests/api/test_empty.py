@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import hybrid
+from hybrid.arrays.product_type import numpy_type
+from hybrid.core.problem import DTYPES
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.ranks.shared_memory import shared_memory_folder
 
@@ -59,6 +61,52 @@ def test_products_of_shared_matrices(comm, monkeypatch, made, environment):
         if comm.rank == 0:
             np.testing.assert_allclose(result, first[5:9] @ second, rtol=1e-12, atol=1e-12)
     assert made == ([] if comm.size == 1 else ["C"] * 3)
+
+
+@pytest.mark.needs("ml_dtypes")
+@pytest.mark.parametrize("name", DTYPES)
+def test_matrices_of_every_type(comm, made, name):
+    """They are multiplied where they lie if they are computed in their type."""
+    dtype, rng = numpy_type(name), np.random.default_rng(8)
+    a, b, c = (hybrid.empty(shape, name, comm=comm) for shape in ((30, 20), (20, 25), (30, 25)))
+    for _ in range(2):
+        first, second = (rng.integers(0, 3, shape) for shape in ((30, 20), (20, 25)))
+        if dtype.kind == "c":
+            first = first + 1j
+        filled(comm, a, first.astype(dtype))
+        filled(comm, b, second.astype(dtype))
+        operands, out = ((a, b), c) if comm.rank == 0 else ((None, None), None)
+        assert hybrid.multiply(*operands, out=out, comm=comm) is out
+        wanted = (a @ b).astype(dtype) if dtype.kind == "b" else (first @ second).astype(dtype)
+        np.testing.assert_array_equal(c, wanted)
+        comm.Barrier()
+    if comm.size > 1 and name in ("float32", "float64"):
+        assert made == []
+
+
+@pytest.mark.needs("compiler", "ml_dtypes")
+@pytest.mark.parametrize("device", ["cpu", "emulate"])
+def test_matrices_of_16_bits_stay_where_they_lie_if_they_are_multiplied_so(comm, made, half, device):
+    rng = np.random.default_rng(9)
+    first, second = (rng.standard_normal(shape).astype(half) for shape in ((30, 20), (20, 25)))
+    a, b = (hybrid.empty(each.shape, half, comm=comm) for each in (first, second))
+    c = hybrid.empty((30, 25), "float32", comm=comm)
+    filled(comm, a, first)
+    filled(comm, b, second)
+    operands, out = ((a, b), c) if comm.rank == 0 else ((None, None), None)
+    hybrid.multiply(*operands, out=out, comm=comm, device=device, dtype="float32")
+    np.testing.assert_allclose(c, first.astype(float) @ second.astype(float), rtol=1e-4, atol=1e-5)
+    assert comm.size == 1 or made == ([] if device == "emulate" else ["A", "B"])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_real_times_complex_is_multiplied_where_it_lies(comm, made):
+    a, b, c = (hybrid.empty((9, 9), each, comm=comm) for each in ("float64", "complex128", "complex128"))
+    filled(comm, a, np.arange(81.0).reshape(9, 9))
+    filled(comm, b, 1 + 2j)
+    hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), out=c if comm.rank == 0 else None, comm=comm)
+    np.testing.assert_array_equal(c, a @ b)
+    assert made == []
 
 
 def test_every_rank_may_fill_rows(comm):
@@ -173,8 +221,8 @@ def test_odd_wishes_are_refused_on_all_ranks(comm):
     for shape in (3, (3,), (3, -1), (2, 2.5), (1, 2, 3), (True, False), (1 << 63, 0)):
         with pytest.raises(UsageError, match="not that of a matrix"):
             hybrid.empty(shape, comm=comm)
-    for dtype in ("int32", "bogus"):
-        with pytest.raises(UsageError, match=f"unknown dtype '{dtype}'"):
+    for dtype in ("longdouble", "datetime64[s]", "bogus", "<U3"):
+        with pytest.raises(UsageError, match=r"dtype .* is no type of a product: one of bool, int8,"):
             hybrid.empty((2, 2), dtype, comm=comm)
     for root in (99, False, None, 0.0):
         with pytest.raises(UsageError, match=f"root {root} is not a rank"):

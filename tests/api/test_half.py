@@ -10,11 +10,9 @@ import pytest
 from support.faults import Planted, columns_exchanged, element, lowest_bit, nothing, rows_exchanged, sign
 
 import hybrid
-import hybrid.execution.product
-from hybrid.arrays.product_type import numpy_type
 from hybrid.core.problem import Problem
 from hybrid.devices.emulated import EmulatedDevice
-from hybrid.errors import CheckFailed, UsageError
+from hybrid.errors import CheckFailed
 from hybrid.verification.rounding import of_product
 
 pytestmark = pytest.mark.needs("compiler")
@@ -33,30 +31,8 @@ def _poison(monkeypatch):
     monkeypatch.setenv("HYBRID_POISON", "1")
 
 
-@pytest.fixture(params=["float16", "bfloat16"])
-def dtype(request):
-    try:
-        return numpy_type(request.param)
-    except UsageError as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture
-def plans(monkeypatch):
-    """Of all products."""
-    seen = []
-    original = hybrid.execution.product.run_product
-
-    def run(session, decision, *others):
-        seen.append(decision)
-        return original(session, decision, *others)
-
-    monkeypatch.setattr("hybrid.execution.root_call.run_product", run)
-    return seen
-
-
-def case(rng, dtype, n=N, l=L, m=M):
-    return rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
+def case(rng, half, n=N, l=L, m=M):
+    return rng.standard_normal((n, l)).astype(half), rng.standard_normal((l, m)).astype(half)
 
 
 def using(monkeypatch, plan):
@@ -69,48 +45,48 @@ def wide(a, b):
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_the_result_is_rounded_once(rng, monkeypatch, plans, dtype, plan):
+def test_the_result_is_rounded_once(rng, monkeypatch, decisions, half, plan):
     using(monkeypatch, plan)
-    a, b = case(rng, dtype)
+    a, b = case(rng, half)
     sums = hybrid.multiply(a, b, device="emulate", dtype="float32")
     c = hybrid.multiply(a, b, device="emulate")
-    assert [(each.kernel.name, each.plan.problem.operand_dtype) for each in plans] == [("tensor_half", dtype.name)] * 2
-    assert plans[0].plan.check == ("host" if plan == "checked by the host" else "device")
-    assert (sums.dtype, c.dtype) == (np.float32, dtype)
+    assert [(each.kernel.name, each.plan.problem.operand_dtype) for each in decisions] == [("tensor_half", half.name)] * 2
+    assert decisions[0].plan.check == ("host" if plan == "checked by the host" else "device")
+    assert (sums.dtype, c.dtype) == (np.float32, half)
     assert np.abs(sums - wide(a, b)).max() < 1e-4
-    np.testing.assert_array_equal(c, sums.astype(dtype))
+    np.testing.assert_array_equal(c, sums.astype(half))
 
 
-def test_integers_are_exact(rng, dtype):
-    a, b = (np.rint(9 * matrix.astype(np.float32)).astype(dtype) for matrix in case(rng, dtype))
+def test_integers_are_exact(rng, half):
+    a, b = (np.rint(9 * matrix.astype(np.float32)).astype(half) for matrix in case(rng, half))
     np.testing.assert_array_equal(hybrid.multiply(a, b, device="emulate", dtype="float32"), wide(a, b))
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 0, 2), (0, 3, 2), (5, 7, 1)])
-def test_small_and_empty(rng, dtype, sizes):
-    a, b = case(rng, dtype, *sizes)
+def test_small_and_empty(rng, half, sizes):
+    a, b = case(rng, half, *sizes)
     np.testing.assert_allclose(hybrid.multiply(a, b, device="emulate", dtype="float32"), wide(a, b), rtol=1e-5, atol=1e-5)
 
 
-def test_operands_that_lie_otherwise_and_gemm(rng, plans, dtype):
+def test_operands_that_lie_otherwise_and_gemm(rng, decisions, half):
     """Transposed, every other column, and with alpha and C: they are copied in 16 bits, and C is combined in float32."""
-    a, b = case(rng, dtype, L, N)[0].T, case(rng, dtype, L, L, 2 * M)[1][:, ::2]
-    before = rng.standard_normal((N, M)).astype(dtype)
+    a, b = case(rng, half, L, N)[0].T, case(rng, half, L, L, 2 * M)[1][:, ::2]
+    before = rng.standard_normal((N, M)).astype(half)
     c = hybrid.multiply(a, b, before, alpha=2, beta=-1, device="emulate", dtype="float32")
     np.testing.assert_allclose(c, 2 * wide(a, b) - before.astype(float), rtol=1e-5, atol=1e-4)
-    assert plans[0].plan.problem.operand_dtype == dtype.name
+    assert decisions[0].plan.problem.operand_dtype == half.name
 
 
-def test_what_cannot_multiply_them_gets_them_converted(rng, plans, dtype):
-    a, b = case(rng, dtype)
+def test_what_cannot_multiply_them_gets_them_converted(rng, decisions, half):
+    a, b = case(rng, half)
     for how in ({"device": "cpu"}, {"device": "emulate", "kernel": "warp_tiled"}):
         hybrid.multiply(a, b, **how)
     hybrid.multiply(a, b.astype(np.float32), device="emulate")
-    assert [each.plan.problem.operand_dtype for each in plans] == ["float32"] * 3
+    assert [each.plan.problem.operand_dtype for each in decisions] == ["float32"] * 3
 
 
-def test_infinities_and_nan_come_as_they_are(rng, dtype):
-    a, b = case(rng, dtype)
+def test_infinities_and_nan_come_as_they_are(rng, half):
+    a, b = case(rng, half)
     a[3, 4], a[7, 8] = np.inf, np.nan
     c, expected = hybrid.multiply(a, b, device="emulate", dtype="float32"), wide(a, b)
     np.testing.assert_array_equal(np.isnan(c), np.isnan(expected))
@@ -156,8 +132,8 @@ def terms_left_out(c):
 
 @pytest.mark.parametrize("check", ["on", "host"])
 @pytest.mark.parametrize("spoil", [an_element, a_tile_zero, terms_left_out])
-def test_a_wrong_product_is_found_and_repaired(rng, monkeypatch, dtype, spoil, check):
-    a, b = case(rng, dtype)
+def test_a_wrong_product_is_found_and_repaired(rng, monkeypatch, half, spoil, check):
+    a, b = case(rng, half)
     spoiled(monkeypatch, spoil)
     with pytest.raises(CheckFailed):
         hybrid.multiply(a, b, device="emulate", check=check)
@@ -181,22 +157,14 @@ def cut_off(a, b, terms):
 @pytest.mark.parametrize("terms", [8, 16])
 @pytest.mark.parametrize("l", [64, 1000, 8000])
 @pytest.mark.parametrize("kind", ["standard_normal", "random"])
-def test_sums_that_are_cut_off_pass_the_check(rng, monkeypatch, terms, l, kind):
+def test_sums_that_are_cut_off_pass_the_check(rng, monkeypatch, device_checks, terms, l, kind):
     """And without a look at the elements, which takes much longer than the product. Then a wrong element is still found."""
     a, b = (getattr(rng, kind)(shape).astype(np.float16) for shape in ((96, l), (l, 160)))
     product = cut_off(a, b, terms)
-    checks = []
-    original = hybrid.execution.product.RankRun.check
-
-    def check(run, *arguments):
-        checks.append(original(run, *arguments))
-        return checks[-1]
-
-    monkeypatch.setattr(hybrid.execution.product.RankRun, "check", check)
     with monkeypatch.context() as patch:
         patch.setattr(EmulatedDevice, "multiply", lambda device, a, b, c, after, **how: c.__setitem__(slice(None), product))
         hybrid.multiply(a, b, device="emulate")
-        assert [(each.kind, each.ok) for each in checks] == [("freivalds", True)], checks
+        assert [(each.kind, each.ok) for each in device_checks] == [("freivalds", True)], device_checks
         product[40, 50] += 0.05 * np.abs(product).mean()
         with pytest.raises(CheckFailed):
             hybrid.multiply(a, b, device="emulate")

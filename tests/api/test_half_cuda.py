@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 import hybrid
-import hybrid.execution.product
-import hybrid.execution.root_call
-from hybrid.arrays.product_type import numpy_type
-from hybrid.errors import CheckFailed, UsageError
+from hybrid.errors import CheckFailed
 
 pytestmark = pytest.mark.gpu
 PLANS = {
@@ -21,54 +18,27 @@ PLANS = {
 }
 
 
-@pytest.fixture(params=["float16", "bfloat16"])
-def dtype(request):
-    try:
-        return numpy_type(request.param)
-    except UsageError as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """Each product's decision, and what its device's check said."""
-    decisions, checks = [], []
-    run_product, check = hybrid.execution.root_call.run_product, hybrid.execution.product.RankRun.check
-
-    def run(session, decision, *others):
-        decisions.append(decision)
-        return run_product(session, decision, *others)
-
-    def checked(run, *arguments):
-        checks.append(check(run, *arguments))
-        return checks[-1]
-
-    monkeypatch.setattr(hybrid.execution.root_call, "run_product", run)
-    monkeypatch.setattr(hybrid.execution.product.RankRun, "check", checked)
-    return decisions, checks
-
-
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("sizes", [(700, 900, 800), (301, 1001, 515), (1, 1, 1), (129, 4000, 1)])
-def test_integers_are_exact(rng, monkeypatch, seen, dtype, plan, sizes):
+def test_integers_are_exact(rng, monkeypatch, decisions, half, plan, sizes):
     for name, value in PLANS[plan].items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     n, l, m = sizes
     a, b = (rng.integers(-40, 41, shape) for shape in ((n, l), (l, m)))
-    c = hybrid.multiply(a.astype(dtype), b.astype(dtype), device="cuda", dtype="float32")
+    c = hybrid.multiply(a.astype(half), b.astype(half), device="cuda", dtype="float32")
     np.testing.assert_array_equal(c, a @ b)
-    assert seen[0][0].kernel.name == "tensor_half"
-    assert seen[0][0].plan.problem.operand_dtype == dtype.name
+    assert decisions[0].kernel.name == "tensor_half"
+    assert decisions[0].plan.problem.operand_dtype == half.name
 
 
 @pytest.mark.parametrize("l", [64, 2000, 16384, 60_000])
 @pytest.mark.parametrize("kind", ["standard_normal", "random"])
-def test_right_products_pass_their_check_on_the_gpu(rng, seen, dtype, kind, l):
+def test_right_products_pass_their_check_on_the_gpu(rng, device_checks, half, kind, l):
     """However the matrix units round: the host need not look at them. A wrong element does not pass."""
-    a, b = (getattr(rng, kind)(shape, np.float32).astype(dtype) for shape in ((1500, l), (l, 1300)))
+    a, b = (getattr(rng, kind)(shape, np.float32).astype(half) for shape in ((1500, l), (l, 1300)))
     c = hybrid.multiply(a, b, device="cuda", dtype="float32")
-    (check,) = seen[1]
-    print(f"{dtype.name} {kind} {l}: error {check.error:.2f} of {check.tolerance}")
+    (check,) = device_checks
+    print(f"{half.name} {kind} {l}: error {check.error:.2f} of {check.tolerance}")
     assert check.ok
     assert not check.undecided
     exact = a[:50].astype(float) @ b.astype(float)
@@ -94,3 +64,47 @@ def test_a_wrong_product_is_refused(rng, monkeypatch):
     monkeypatch.setattr(CudaDevice, "multiply", multiply)
     with pytest.raises(CheckFailed):
         hybrid.multiply(a, b, device="cuda")
+
+
+@pytest.mark.parametrize("sizes", [(700, 904, 800), (301, 1001, 515)])  # rows that may lie where they are, and rows that may not
+@pytest.mark.parametrize("out", [False, True])
+def test_arrays_on_the_gpu_stay_of_16_bits(rng, decisions, sizes, out):
+    import cupy
+
+    n, l, m = sizes
+    a, b = (rng.integers(-40, 41, shape) for shape in ((n, l), (l, m)))
+    into = np.empty((n, m), np.float32) if out else None
+    c = hybrid.multiply(*(cupy.asarray(each.astype(np.float16)) for each in (a, b)), device="cuda", dtype="float32", out=into)
+    assert decisions[0].kernel.name == "tensor_half"
+    assert decisions[0].plan.problem.operand_dtype == "float16"
+    np.testing.assert_array_equal(c if out else c.get(), a @ b)
+
+
+def test_row_blocks_stay_of_16_bits(rng, decisions, half):
+    a, b = (rng.integers(-40, 41, shape) for shape in ((700, 900), (900, 800)))
+    c = hybrid.multiply(*(hybrid.RowBlock(each.astype(half)) for each in (a, b)), device="cuda", dtype="float32")
+    assert decisions[0].plan.problem.operand_dtype == half.name
+    np.testing.assert_array_equal(c.array, a @ b)
+
+
+@pytest.mark.parametrize("check", ["on", "host"])
+def test_a_wrong_product_of_arrays_on_the_gpu_is_repaired(rng, monkeypatch, check):
+    import cupy
+
+    from hybrid.devices.cuda_device import CudaDevice
+
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((600, 800), (800, 500)))
+    original = CudaDevice.multiply
+
+    def multiply(device, a, b, c, after, **how):
+        event = original(device, a, b, c, after, **how)
+        device.wait(event)
+        c[len(c) // 2, c.shape[1] // 3] += 5
+        cupy.cuda.get_current_stream().synchronize()
+        return event
+
+    monkeypatch.setattr(CudaDevice, "multiply", multiply)
+    on_gpu = [cupy.asarray(each) for each in (a, b)]
+    with pytest.warns(RuntimeWarning, match="repaired: "):
+        c = hybrid.multiply(*on_gpu, device="cuda", dtype="float32", check=check, on_fault="repair")
+    np.testing.assert_allclose(c.get(), a.astype(float) @ b.astype(float), rtol=1e-4, atol=1e-3)

@@ -31,7 +31,7 @@ def placed(shape_a, columns, block_a, block_b, grid):
     ranks = range(grid[0] * grid[1])
     of_a = [dealt(shape_a, block_a, grid, rank) for rank in ranks]
     of_b = [dealt((shape_a[1], columns), block_b, grid, rank) for rank in ranks]
-    return problem_of_2d([Blocks.of(a, b) for a, b in zip(of_a, of_b, strict=True)])
+    return problem_of_2d([Blocks.of(a, b, "", lambda: 1) for a, b in zip(of_a, of_b, strict=True)])
 
 
 @examples(60)

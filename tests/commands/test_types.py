@@ -168,6 +168,30 @@ def test_on_the_emulated_gpu_they_are_the_same(tmp_path, name):
     np.testing.assert_allclose(gpu, cpu, atol=0 if name == "int32" else 2e-2 if name == "float16" else 1e-4)
 
 
+@pytest.mark.needs("compiler", "ml_dtypes")
+@pytest.mark.parametrize("way", exhaustive(["on a node"], WAYS))
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_operands_of_16_bits_are_multiplied_as_they_are_where_a_device_can(rng, tmp_path, way, name):
+    """Made or read, they are the numbers that the CPU multiplies as float32; NaN in buffers and C would show what is left out."""
+    numbers = matrix(rng, "float32", (70, 60)).astype(numpy_type(name))
+    np.save(tmp_path / "a.npy", numbers)
+    arguments = "--a", "a.npy", "--dtype", name, "--fill", "normal", 70, 60, PAGED, "--json", "runs.jsonl", "--out"
+    for device, check in (("cpu", "on"), ("emulate", "on"), ("emulate", "host")):
+        told = good(
+            *arguments, f"{device}-{check}.npy", "--device", device, "--check", check, "--repeat", 2, way=way, cwd=tmp_path
+        ).stdout
+        ran = json.loads((tmp_path / "runs.jsonl").read_text().splitlines()[-1])
+        stays = device == "emulate" and way != "on two nodes"
+        assert (ran["dtype"], ran["computed"], ran["operands"]) == (name, "float32", name if stays else "float32")
+        assert f"  computed {'with sums in' if stays else f'as 70×60 · 60×{PAGED}'} float32\n" in told
+    cpu, gpu, by_host = (
+        np.load(tmp_path / f"{which}.npy").view(numpy_type(name)).astype(float)
+        for which in ("cpu-on", "emulate-on", "emulate-host")
+    )
+    np.testing.assert_array_equal(gpu, by_host)
+    np.testing.assert_allclose(gpu, cpu, rtol=2**-7, atol=1e-4)  # where a rounded sum lies between two neighbours
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -181,6 +205,10 @@ def test_what_makes_no_sense_is_refused(arguments, says):
 
 
 def test_explain_shows_the_real_product():
+    machine = "--ranks", 2, "--gpus-per-node", 2, "--capability", "9.0"
+    told = good(30, 20, 10, "--dtype", "float16", "--explain", *machine).stdout
+    assert told.startswith("30×20 · 20×10 float16, computed with sums in float32:\nC (30×10) = A (30×20) · B (20×10)  float16")
+    assert "kernel tensor_half on cuda" in told
     told = good(30, 20, 10, "--dtype", "complex64", "--explain").stdout
     assert told.startswith(
         "30×20 · 20×10 complex64, computed as 30×40 · 40×20 float32:\nC (30×20) = A (30×40) · B (40×20)  float32"

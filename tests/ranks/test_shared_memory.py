@@ -26,7 +26,7 @@ def team(comm):
 
 
 def assert_shared(team):
-    array = make_shared_matrices(team, {"C": Span(0, ROWS)}, {"C": COLUMNS}, "float64")["C"].array
+    array = make_shared_matrices(team, {"C": Span(0, ROWS)}, {"C": COLUMNS}, {"C": "float64"})["C"].array
     with team.phase("scatter"):
         array[team.rank % ROWS] = team.rank
     with team.phase("scatter"):
@@ -144,7 +144,7 @@ def test_a_link_that_was_put_in_its_place_is_not_followed(monkeypatch, team):
     monkeypatch.setattr(shared_memory._File, "make", _only_with_a_name(shared_memory._File.make))
     monkeypatch.setattr(shared_memory, "_make_files", replaced)
     with pytest.raises(RankFailed, match="Too many levels of symbolic links"):
-        make_shared_matrices(team, {"C": Span(0, ROWS)}, {"C": COLUMNS}, "float64")
+        make_shared_matrices(team, {"C": Span(0, ROWS)}, {"C": COLUMNS}, {"C": "float64"})
     if team.leads_node:
         for path in shared_memory.shared_memory_folder().glob(f"hybrid-*-{os.getpid()}-*-moved"):
             path.unlink()

@@ -112,12 +112,13 @@ def test_buffers_and_check_fit_on_the_gpu_together(problem, part):
         (OperandLocation.ROOT_ARRAYS, 75, {}, "register_tiled", "float32"),
         (OperandLocation.ROOT_ARRAYS, 90, {"kernel": "warp_tiled"}, "warp_tiled", "float32"),
         (OperandLocation.ROOT_ARRAYS, 90, {"device": "cpu"}, "blas", "float32"),
-        (OperandLocation.ROOT_ARRAYS, 90, {"transport": "host"}, "warp_tiled", "float32"),
+        (OperandLocation.ROOT_ARRAYS, 90, {"transport": "host"}, "tensor_half", "bfloat16"),
         (OperandLocation.ROOT_ARRAYS, 90, {"ranks_per_node": 1}, "warp_tiled", "float32"),
-        (OperandLocation.NODE_SHARED, 90, {}, "warp_tiled", "float32"),
+        (OperandLocation.NODE_SHARED, 90, {}, "tensor_half", "bfloat16"),
+        (OperandLocation.NODE_SHARED, 90, {"precision": "fast"}, "warp_tiled", "float32"),
     ],
 )
-def test_operands_of_16_bits_stay_so_where_the_root_copies_them_to_gpus_that_can(location, capability, how, kernel, operands):
+def test_operands_of_16_bits_stay_so_on_gpus_of_one_node_that_can(location, capability, how, kernel, operands):
     asked, problem = Settings(**how), Problem(3000, 3000, 3000, "float32", "bfloat16")
     decision = decide(assumed_machine(asked, 2, 2, capability), ProductRequest(problem, location), asked)
     planned = decision.plan.problem
