@@ -16,7 +16,8 @@ from hybrid.classroom.examination import Trials
 from hybrid.classroom.gpu_trial import COMPILES, LAUNCHES, Argument, GpuOutcome, GpuTask
 from hybrid.classroom.launched import with_mark
 from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_file import Parameter, StudentFile
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import Parameter
 from hybrid.classroom.trial import Task
 from hybrid.classroom.wrapper import field_of
 from hybrid.core.problem import Problem

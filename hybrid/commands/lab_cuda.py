@@ -12,9 +12,10 @@ from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
     from hybrid.classroom.examination import Trials
+    from hybrid.classroom.student_file import StudentFile
 
 
-def work(options: argparse.Namespace, trials_of: Callable[[str], Trials]) -> int:
+def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]) -> int:
     """The exit code."""
     from hybrid.classroom.cuda_run import as_record, ran, told, usual_gpu_shapes
     from hybrid.classroom.program import is_program
@@ -22,11 +23,12 @@ def work(options: argparse.Namespace, trials_of: Callable[[str], Trials]) -> int
 
     if options.gpu or options.html or options.ranks or options.arguments:
         raise UsageError("--device cuda times one kernel: --gpu, --html, --ranks and arguments after -- are for the emulated GPU")
-    if not options.kernel and is_program(read(options.file)):
+    file = read(options.file)
+    if not options.kernel and is_program(file):
         raise UsageError(
             f"{options.file} is a whole program, which nvcc compiles for a GPU; --kernel NAME runs one of its kernels there"
         )
-    trials = trials_of(options.file)
+    trials = trials_of(file)
     shapes = [tuple(options.sizes)] if options.sizes else usual_gpu_shapes(trials)
     refuse_impossible(trials, shapes[0])
     run = ran(trials, shapes)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,12 @@ from hybrid.commands.parser import at_least, file_name
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
+    from hybrid.classroom.examination import Trials
     from hybrid.classroom.steps import Picture
+    from hybrid.classroom.student_file import StudentFile
 
-_STALL, _WIDTH = 20, 4
+TrialsOf = Callable[["StudentFile", argparse.Namespace], "Trials"]
+_WIDTH = 4
 _LECTURES = ("element", "tiled")
 
 _MORE = """\
@@ -50,7 +52,7 @@ def _pair(text: str) -> tuple[int, int]:
     return at_least(0)(x.strip()), at_least(0)(y.strip())
 
 
-def work(options: argparse.Namespace) -> int:
+def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
     """What the command says: the exit code."""
     from hybrid.classroom.blackboard import told
     from hybrid.host.files import refuse_unwritable
@@ -58,7 +60,7 @@ def work(options: argparse.Namespace) -> int:
 
     if options.html:
         refuse_unwritable(options.html)
-    shown = _picture(options)
+    shown = _picture(options, trials_of)
     if options.of not in shown.steps:
         raise UsageError(f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks")
     print("\n".join(told(shown, options.of)))
@@ -67,10 +69,7 @@ def work(options: argparse.Namespace) -> int:
     return 0
 
 
-def _picture(options: argparse.Namespace) -> Picture:
-    from hybrid.classroom.examination import Trials, chosen
-    from hybrid.classroom.launch import launch_of
-    from hybrid.classroom.meaning import meaning_of
+def _picture(options: argparse.Namespace, trials_of: TrialsOf) -> Picture:
     from hybrid.classroom.steps import picture, with_tile
     from hybrid.classroom.student_file import parsed, text_of
     from hybrid.commands.lectures import example_or_file
@@ -79,14 +78,12 @@ def _picture(options: argparse.Namespace) -> Picture:
     if options.file in _LECTURES:
         tile = tile or 2
     text = text_of(str(path))
-    file, kernel, instance = chosen(parsed(path, with_tile(text, tile) if tile else text), options.kernel)
-    meaning = meaning_of(file, kernel, dict(options.let))
-    launch = launch_of(file, kernel, {name: getattr(options, name) for name in ("grid", "block", "shared")})
-    seed = options.seed if options.seed is not None else secrets.randbits(32)
+    trials = trials_of(parsed(path, with_tile(text, tile) if tile else text), options)
+    meaning = trials.meaning
     sizes = tuple(options.sizes) if options.sizes else meaning.on((options.width,) * 3)
     if (possible := meaning.on(sizes)) != sizes:
-        raise UsageError(f"{kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
-    return picture(Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed), sizes)
+        raise UsageError(f"{trials.kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
+    return picture(trials, sizes)
 
 
 def _page(shown: Picture) -> str:
