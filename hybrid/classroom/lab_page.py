@@ -13,12 +13,13 @@ from hybrid.classroom.report import findings, heading, lines_named, verdict
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.problem import Problem
 from hybrid.reporting.lab_page import CaseView, LabPage, Note, Roofline, page
+from hybrid.reporting.steps_page import Steps
 
 _MOST = 96  # squares of a map, each way
 
 
-def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> str:
-    """The whole page."""
+def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = None, steps: Steps | str = "") -> str:
+    """The whole page. `steps`: of a small launch, or why they are not shown."""
     kernel, meaning = examination.kernel, examination.meaning
     names, first = meaning.names(kernel), examination.cases[0]
     counters = [use_of_memory(site, names) for site in first.sites]
@@ -43,6 +44,7 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
             named=frozenset(line for text in texts for line in lines_named(text)),
             gpu=[_sentence(line) for line in gpu.told()] if gpu is not None else [],
             roofline=_roofline(gpu, first) if gpu is not None else None,
+            steps=steps,
         )
     )
 

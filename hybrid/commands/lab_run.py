@@ -71,7 +71,7 @@ def add_to(
     )
     run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
     run.add_argument("--gpu", type=lab_gpus.model, metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
-    run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, roofline")
+    run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
 
 
 def _size(text: str) -> int:
@@ -84,12 +84,10 @@ def _size(text: str) -> int:
 def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     """The exit code."""
     from hybrid.classroom.examination import usual_shapes
-    from hybrid.classroom.lab_page import page_of
     from hybrid.classroom.program import is_program
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
     from hybrid.commands.lectures import example_or_file
-    from hybrid.reporting import html_page
 
     options.file = str(example_or_file(options.file))
     if options.device == "cuda":
@@ -115,13 +113,28 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     if not examination.is_right:
         print(f"--seed {trials.seed} gives the same elements again", file=stream)
     if options.html:
-        html_page.write(options.html, page_of(trials.file, examination, gpu))
+        _write_page(options, trials, examination, gpu, lambda file: trials_of(file, options))
     if options.json:
         from hybrid.reporting import jsonl
 
         record = as_record(trials.file.path.name, examination, gpu)
         jsonl.write({"command": "lab run", "seed": trials.seed, **record}, options.json)
     return 0 if examination.is_right else 1
+
+
+def _write_page(
+    options: argparse.Namespace,
+    trials: Trials,
+    examination: Examination,
+    gpu: OnGpu | None,
+    anew: Callable[[StudentFile], Trials],
+) -> None:
+    from hybrid.classroom.lab_page import page_of
+    from hybrid.classroom.steps_shown import small_steps
+    from hybrid.reporting import html_page
+
+    steps, why = small_steps(trials, anew)
+    html_page.write(options.html, page_of(trials.file, examination, gpu, steps or why))
 
 
 def _on_gpu(gpu: GpuModel, trials: Trials, examination: Examination) -> OnGpu:

@@ -55,8 +55,9 @@ def _pair(text: str) -> tuple[int, int]:
 def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
     """What the command says: the exit code."""
     from hybrid.classroom.blackboard import told
+    from hybrid.classroom.steps_shown import steps_of
     from hybrid.host.files import refuse_unwritable
-    from hybrid.reporting import html_page
+    from hybrid.reporting import html_page, steps_page
 
     if options.html:
         refuse_unwritable(options.html)
@@ -65,7 +66,7 @@ def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
         raise UsageError(f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks")
     print("\n".join(told(shown, options.of)))
     if options.html:
-        html_page.write(options.html, _page(shown))
+        html_page.write(options.html, steps_page.page(shown.kernel.partition("(")[0], steps_of(shown)))
     return 0
 
 
@@ -84,23 +85,3 @@ def _picture(options: argparse.Namespace, trials_of: TrialsOf) -> Picture:
     if (possible := meaning.on(sizes)) != sizes:
         raise UsageError(f"{trials.kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
     return picture(trials, sizes)
-
-
-def _page(shown: Picture) -> str:
-    from dataclasses import asdict
-
-    from hybrid.classroom.blackboard import told
-    from hybrid.reporting.steps_page import page
-
-    def step(of: Any) -> dict[str, Any]:
-        touches = [[each.thread, each.array, each.row, each.column, int(each.writes)] for each in of.touches]
-        return {"barriers": of.barriers, "line": of.line, "touches": touches}
-
-    in_words = list(told(shown))
-    data = {
-        "block": shown.block,
-        "arrays": [{**asdict(array), "shared": array.is_shared} for array in shown.arrays],
-        "source": shown.source,
-        "blocks": [{"at": f"{x},{y}", "steps": [step(each) for each in steps]} for (x, y), steps in shown.steps.items()],
-    }
-    return page(shown.kernel.partition("(")[0], in_words[0], data, in_words)

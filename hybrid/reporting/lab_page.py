@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from hybrid.reporting import steps_page
 from hybrid.reporting.html_page import document
+from hybrid.reporting.steps_page import Steps
 
 _STYLE = """\
 main { max-width: 76rem; }
-.source { font: 0.8rem/1.5 ui-monospace, monospace; border-bottom: 0; }
+.source { font: 0.8rem/1.5 ui-monospace, monospace; border-bottom: 0; table-layout: fixed; }
 .source td { border-bottom: 0; padding: 0 0.6rem 0 0; }
+.source .number { width: 2.4rem; }
 .source .text { white-space: pre-wrap; }
 .source .named { background: color-mix(in srgb, var(--bad) 14%, transparent); }
-.margin { font: 0.8rem/1.5 system-ui, sans-serif; width: 40%; }
+.margin { font: 0.8rem/1.5 system-ui, sans-serif; width: 23rem; }
 .margin span { display: block; }
 .dear { color: var(--bad); }
 svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0.5rem 0; }
@@ -27,7 +30,7 @@ svg .roof { stroke: var(--ink); stroke-width: 2; fill: none; }
 .map { max-width: 24rem; border: 1px solid var(--line); }
 .k1 { fill: var(--second); } .k2 { fill: var(--third); } .k3 { fill: var(--first); }
 .key { display: inline-block; width: 0.8rem; height: 0.8rem; margin: 0 0.3rem 0 0.8rem; vertical-align: -0.1rem; }
-@media (max-width: 40rem) {
+@media (max-width: 52rem) {
   .source tr { display: block; }
   .source td { display: inline; }
   .source .margin { display: block; width: auto; padding-left: 2.4rem; }
@@ -80,6 +83,7 @@ class LabPage:
     named: frozenset[int] = frozenset()  # lines that findings name
     gpu: Sequence[str] = ()
     roofline: Roofline | None = None
+    steps: Steps | str = ""  # or why there are none
 
 
 def page(of: LabPage) -> str:
@@ -91,11 +95,16 @@ def page(of: LabPage) -> str:
         "<h2>The kernel, line by line</h2>",
         *_source(of),
     ]
+    if of.steps:
+        shown = [f"<p>{escape(of.steps)}</p>"] if isinstance(of.steps, str) else steps_page.stage(of.steps)
+        body += ["<h2>Step by step</h2>", *shown]
     if of.gpu:
         body += [f"<h2>{escape(of.gpu[0])}</h2>", *(f"<p>{escape(line)}</p>" for line in of.gpu[1:])]
     if of.roofline is not None:
         body += list(_drawn(of.roofline))
-    return document(f"{of.title}: {of.verdict}", body, _STYLE)
+    if not isinstance(of.steps, Steps):
+        return document(f"{of.title}: {of.verdict}", body, _STYLE)
+    return document(f"{of.title}: {of.verdict}", body, _STYLE + steps_page.style(), steps_page.script())
 
 
 def _coloured(text: str, right: bool) -> str:
@@ -137,7 +146,7 @@ def _source(of: LabPage) -> Iterator[str]:
         named = ' class="named"' if number in of.named else ""
         text = escape(line.expandtabs(4)) or "&nbsp;"
         yield f'<tr id="line-{number}"{named}><td class="number soft">{number}</td><td class="text">{text}</td>'
-        yield f'<td class="margin">{notes}</td></tr>'
+        yield f'<td class="margin">{notes}</td></tr>' if of.notes else "</tr>"
     yield "</table>"
 
 
