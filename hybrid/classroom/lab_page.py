@@ -12,7 +12,10 @@ from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.report import findings, heading, lines_named, verdict
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.problem import Problem
-from hybrid.reporting.lab_page import CaseView, LabPage, Note, Roofline, page
+from hybrid.errors import UsageError
+from hybrid.reporting import lab_pictures
+from hybrid.reporting.lab_page import CaseView, LabPage, Note, page
+from hybrid.reporting.lab_pictures import Roofline
 from hybrid.reporting.steps_page import Steps
 
 _MOST = 96  # squares of a map, each way
@@ -47,6 +50,19 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
             steps=steps,
         )
     )
+
+
+def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> None:
+    """The map of the first C that is wrong, else the roofline of this GPU. UsageError where neither is to be drawn."""
+    names, dtype = examination.meaning.names(examination.kernel), examination.meaning.dtype
+    for view in (_view(case, names, dtype) for case in examination.cases):
+        if view.elements:
+            lab_pictures.write_map(path, view.heading.partition(", ")[0], view.elements, view.scale)
+            return
+    drawn = _roofline(gpu, examination.cases[0]) if gpu is not None else None
+    if drawn is None:
+        raise UsageError("--picture draws where C is wrong, or with --gpu NAME the roofline: there is nothing to draw")
+    lab_pictures.write_roofline(path, f"{examination.kernel.name} on {drawn.gpu}, {dtype}", drawn)
 
 
 def _view(case: Case, names: tuple[str, str, str], dtype: str) -> CaseView:

@@ -85,7 +85,7 @@ def work(options: argparse.Namespace) -> int:
     """What the command says: the exit code."""
     from hybrid.host.files import refuse_same, refuse_unwritable
 
-    written = {f"--{name}": getattr(options, name, None) for name in ("html", "json")}
+    written = {f"--{name}": getattr(options, name, None) for name in ("html", "picture", "json")}
     paths = {option: path for option, path in written.items() if path and path != "-"}
     refuse_same(paths, {})
     for path in paths.values():

@@ -21,8 +21,9 @@ def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]
     from hybrid.classroom.program import is_program
     from hybrid.classroom.student_file import read
 
-    if options.gpu or options.html or options.ranks or options.arguments:
-        raise UsageError("--device cuda times one kernel: --gpu, --html, --ranks and arguments after -- are for the emulated GPU")
+    if options.gpu or options.html or options.picture or options.ranks or options.arguments:
+        others = "--gpu, --html, --picture, --ranks and arguments after --"
+        raise UsageError(f"--device cuda times one kernel: {others} are for the emulated GPU")
     file = read(options.file)
     if not options.kernel and is_program(file):
         raise UsageError(

@@ -71,6 +71,7 @@ def add_to(
     )
     run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
     run.add_argument("--gpu", type=lab_gpus.model, metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
+    run.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
     run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
 
 
@@ -88,13 +89,16 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
     from hybrid.commands.lectures import example_or_file
+    from hybrid.reporting import svg
 
+    if options.picture:
+        svg.refuse(options.picture)
     options.file = str(example_or_file(options.file))
     if options.device == "cuda":
         return lab_cuda.work(options, lambda file: trials_of(file, options, for_cpu=False))
     if options.sizes and max(options.sizes) > _MOST:
         raise UsageError(f"{max(options.sizes)} is too large for a CPU that runs every thread of the kernel: at most {_MOST}")
-    of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html")
+    of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html", "picture")
     about_a_kernel = any(getattr(options, name) for name in of_a_kernel)
     if not about_a_kernel and is_program(file := read(options.file)):
         return _run_program(file, options)
@@ -112,6 +116,10 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     print("\n".join(told(trials.file, examination, gpu)), file=stream)
     if not examination.is_right:
         print(f"--seed {trials.seed} gives the same elements again", file=stream)
+    if options.picture:
+        from hybrid.classroom.lab_page import write_picture
+
+        write_picture(options.picture, examination, gpu)
     if options.html:
         _write_page(options, trials, examination, gpu, lambda file: trials_of(file, options))
     if options.json:

@@ -42,6 +42,7 @@ def add_to(commands: Any, add_launch: Callable[[argparse.ArgumentParser], None])
     parser.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")
     parser.add_argument("--tile", type=at_least(1), metavar="T", help="another width of the tiles than the file's (lectures: 2)")
     parser.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
+    parser.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw that block's steps, up to 12")
     parser.add_argument("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
 
 
@@ -56,15 +57,18 @@ def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
     """What the command says: the exit code."""
     from hybrid.classroom.blackboard import told
     from hybrid.classroom.steps_shown import steps_of
-    from hybrid.host.files import refuse_unwritable
-    from hybrid.reporting import html_page, steps_page
+    from hybrid.reporting import html_page, steps_page, steps_picture, svg
 
-    if options.html:
-        refuse_unwritable(options.html)
+    if options.picture:
+        svg.refuse(options.picture)
     shown = _picture(options, trials_of)
     if options.of not in shown.steps:
         raise UsageError(f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks")
-    print("\n".join(told(shown, options.of)))
+    lines = list(told(shown, options.of))
+    print("\n".join(lines))
+    if options.picture:
+        title = lines[0].replace(shown.kernel, shown.kernel.partition("(")[0])
+        steps_picture.write(options.picture, title, steps_of(shown).data, f"{options.of[0]},{options.of[1]}")
     if options.html:
         html_page.write(options.html, steps_page.page(shown.kernel.partition("(")[0], steps_of(shown)))
     return 0

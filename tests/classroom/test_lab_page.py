@@ -13,7 +13,8 @@ from support.chromium import browser, chromium
 
 from hybrid.commands import lab
 from hybrid.errors import UsageError
-from hybrid.reporting.lab_page import CaseView, LabPage, Note, Roofline, page
+from hybrid.reporting.lab_page import CaseView, LabPage, Note, page
+from hybrid.reporting.lab_pictures import Roofline
 
 TILED = Path(__file__).resolve().parents[2] / "docs" / "examples" / "tiled.cu"
 
@@ -69,9 +70,9 @@ def test_a_wrong_kernel_gets_a_map_and_its_lines_are_marked(tmp_path, capsys):
     code, text = written(tmp_path, path, "--sizes", "32", "32", "32")
     assert code == 1
     assert '<h1>late.cu, MatrixMulKernel: <span class="wrong">wrong</span></h1>' in text
-    marks = re.findall(r'<rect class="k2" x="(\d+)" y="(\d+)" width="1" height="1"/>', text)
+    marks = re.findall(r'<rect class="fill-third" x="(\d+)" y="(\d+)" width="1" height="1"/>', text)
     assert {(int(x), int(y)) for x, y in marks} == {(x, y) for x in (0, 16) for y in range(32)}
-    assert '<rect class="k1"' not in text
+    assert '<rect class="fill-second"' not in text
 
 
 @pytest.mark.needs("compiler")
@@ -151,10 +152,10 @@ def test_of_hostile_numbers_a_roofline_is_drawn_within_its_frame():
 def test_neighbours_of_a_kind_are_one_rectangle():
     view = CaseView("h", False, ["f"], (), [[0, 1, 1, 3], [2, 2, 2, 2]], "an element")
     text = page(LabPage("t", "wrong", False, (), [view], ["a"], {1: [Note("n", True)]}))
-    assert re.findall(r'<rect class="(k\d)" x="(\d)" y="(\d)" width="(\d)"', text) == [
-        ("k1", "1", "0", "2"),
-        ("k3", "3", "0", "1"),
-        ("k2", "0", "1", "4"),
+    assert re.findall(r'<rect class="fill-(\w+)" x="(\d)" y="(\d)" width="(\d)"', text) == [
+        ("second", "1", "0", "2"),
+        ("first", "3", "0", "1"),
+        ("third", "0", "1", "4"),
     ]
     assert "<span class=dear>n</span>" in text
 
