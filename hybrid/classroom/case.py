@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hybrid.classroom.launch import Launch, Pair
 from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_file import StudentKernel
+from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.requests import Site

@@ -9,6 +9,7 @@ import signal
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import isnan
 from typing import Any
 
 from hybrid.classroom.case import Sizes
@@ -16,7 +17,8 @@ from hybrid.classroom.examination import Trials
 from hybrid.classroom.gpu_trial import COMPILES, LAUNCHES, Argument, GpuOutcome, GpuTask
 from hybrid.classroom.launched import with_mark
 from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_file import Parameter, StudentFile
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import Parameter
 from hybrid.classroom.trial import Task
 from hybrid.classroom.wrapper import field_of
 from hybrid.core.problem import Problem
@@ -133,7 +135,8 @@ def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
     elif outcome.first_wrong is not None:
         number, is_now, right = outcome.first_wrong
         first = f"the first {c}[{number // m}][{number % m}]: {is_now:g} instead of {right:g}"
-        yield f"* {outcome.wrong} of {n * m} elements are wrong, {first}"
+        begins = f", and {c} begins as NaN: was it written, or computed from what nobody has written?" if isnan(is_now) else ""
+        yield f"* {outcome.wrong} of {n * m} elements are wrong, {first}{begins}"
     else:
         problem, median = Problem(*task.sizes, task.dtype), statistics.median(outcome.milliseconds)
         least, most = min(outcome.milliseconds), max(outcome.milliseconds)

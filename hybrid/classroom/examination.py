@@ -20,7 +20,8 @@ from hybrid.classroom.launch import Launch
 from hybrid.classroom.launched import Run, launched
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.sanitizers import stray_access_in
-from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome, Task
 from hybrid.classroom.unsupported import refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from hybrid.classroom.kernel_findings import Looked, looked
 from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Task
 from hybrid.classroom.wrapper import as_program
 from hybrid.emulation import whole_program

@@ -12,13 +12,17 @@ from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.report import findings, heading, lines_named, verdict
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.problem import Problem
-from hybrid.reporting.lab_page import CaseView, LabPage, Note, Roofline, page
+from hybrid.errors import UsageError
+from hybrid.reporting import lab_pictures
+from hybrid.reporting.lab_page import CaseView, LabPage, Note, page
+from hybrid.reporting.lab_pictures import Roofline
+from hybrid.reporting.steps_page import Steps
 
 _MOST = 96  # squares of a map, each way
 
 
-def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> str:
-    """The whole page."""
+def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = None, steps: Steps | str = "") -> str:
+    """The whole page. `steps`: of a small launch, or why they are not shown."""
     kernel, meaning = examination.kernel, examination.meaning
     names, first = meaning.names(kernel), examination.cases[0]
     counters = [use_of_memory(site, names) for site in first.sites]
@@ -43,8 +47,22 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
             named=frozenset(line for text in texts for line in lines_named(text)),
             gpu=[_sentence(line) for line in gpu.told()] if gpu is not None else [],
             roofline=_roofline(gpu, first) if gpu is not None else None,
+            steps=steps,
         )
     )
+
+
+def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> None:
+    """The map of the first C that is wrong, else the roofline of this GPU. UsageError where neither is to be drawn."""
+    names, dtype = examination.meaning.names(examination.kernel), examination.meaning.dtype
+    for view in (_view(case, names, dtype) for case in examination.cases):
+        if view.elements:
+            lab_pictures.write_map(path, view.heading.partition(", ")[0], view.elements, view.scale)
+            return
+    drawn = _roofline(gpu, examination.cases[0]) if gpu is not None else None
+    if drawn is None:
+        raise UsageError("--picture draws where C is wrong, or with --gpu NAME the roofline: there is nothing to draw")
+    lab_pictures.write_roofline(path, f"{examination.kernel.name} on {drawn.gpu}, {dtype}", drawn)
 
 
 def _view(case: Case, names: tuple[str, str, str], dtype: str) -> CaseView:

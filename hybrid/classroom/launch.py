@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from hybrid.classroom.arithmetic import evaluated, evaluated_or_0
 from hybrid.classroom.c_text import shared_arrays
-from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.errors import UsageError
 
 Pair = tuple[int, int]

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hybrid.classroom.student_file import ELEMENTS, SCALES, Parameter, StudentFile, StudentKernel
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import ELEMENTS, SCALES, Parameter, StudentKernel
 from hybrid.errors import UsageError
 
 _SIZES = "n (rows of A and C), l (columns of A, rows of B) or m (columns of B and C)"

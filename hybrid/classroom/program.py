@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, with_dynamic_shared
+from hybrid.classroom.compiled_text import INCLUDE
 from hybrid.classroom.launches import rewritten
-from hybrid.classroom.program_findings import Account, account_of
+from hybrid.classroom.program_account import Account, account_of
 from hybrid.classroom.program_ranks import of_all_ranks
-from hybrid.classroom.student_file import INCLUDE, StudentFile, kernels_of, text_of
+from hybrid.classroom.student_file import StudentFile, text_of
+from hybrid.classroom.student_kernel import kernels_of
 from hybrid.classroom.unsupported import refuse_unsupported
 from hybrid.emulation import whole_program
 from hybrid.errors import HybridError, UsageError

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.allocations import Allocations, Arrays
-from hybrid.classroom.compiler_warnings import dropped_results, used_without_value
 from hybrid.classroom.symbols import Variables
-from hybrid.classroom.wording import index_text, index_told, product_text, race_told, thread_of_block, thread_text
+from hybrid.classroom.wording import index_text, index_told, race_told, thread_of_block, thread_text
 from hybrid.core.text import counted
 from hybrid.emulation.requests import places_of
 from hybrid.emulation.whole_program import Ran
@@ -37,35 +36,6 @@ Place = tuple[str, int]  # a file's name and a line
 class Finding:
     text: str
     places: tuple[Place, ...]  # whose lines are worth a look
-
-
-@dataclass(frozen=True)
-class Account:
-    """Of a program's run; `status` as of a process. `failed`: the first CUDA call that failed, in a line."""
-
-    status: int
-    launches: int | None  # None where it was ended
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    failed: str
-    sources: Mapping[str, Sequence[str]]  # the lines of each file; the program's own is the first
-
-    @property
-    def is_right(self) -> bool:
-        return not (self.status or self.findings or self.failed)
-
-
-def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
-    """`program`: the executable, which still exists; `warnings`: the compiler's."""
-    telling = Telling(ran, program, sources, seconds)
-    found = [
-        Finding(f"line {line} uses {name}, which has no value yet", ((file, line),))
-        for file, line, name in used_without_value(warnings)
-    ]
-    found += telling.findings()
-    launches = next((each["launches"] for each in ran.findings if each["event"] == "end"), None)
-    failed = telling.first_failed(dropped_results(warnings))
-    return Account(ran.status, launches, tuple(found), tuple(telling.notes()), failed, sources)
 
 
 class Telling:
@@ -219,28 +189,6 @@ class Telling:
                 else (f"never freed: {counted(len(names), 'allocation')} of line {line}, {names[0]}")
             )
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
-
-    def first_failed(self, dropped: set[Place]) -> str:
-        """Which call failed first, and whether the program looks at it."""
-        number, first = next(
-            ((i, each) for i, each in enumerate(self._events) if each["event"] in ("error", "unseen")), (0, None)
-        )
-        if first is None:
-            return ""
-        if first["event"] == "unseen":
-            launch = f"the launch of {first['kernel']} in line {first['line']}"
-            return f"{launch} failed, and no call waits for it, so no call tells the program"
-        looked = any(each["event"] == "looked" for each in self._events[number:])
-        is_launch = first["call"].startswith("the launch of")
-        seen = looked or (not is_launch and (first["file"], first["line"]) not in dropped)
-        size = next((each for each in self.of("configuration") if each["line"] == first["line"]), None)
-        why = ""
-        if size:
-            block, grid = product_text(size["block"]), product_text(size["grid"])
-            why = f" (blocks of {block} threads, a grid of {grid}; a block has 1 to 1024, 64 in z)"
-        sees = "the program looks at its error" if seen else "the program does not look at its error"
-        tells = ", the first call that waits for the kernel" if first["of_kernel"] else ""
-        return f"{first['call']} in line {first['line']}{tells}: {first['text']} ({first['name']}){why}; {sees}"
 
 
 def _listed(value: Any) -> list[int]:

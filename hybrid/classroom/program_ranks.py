@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hybrid.classroom.program_findings import Account, Finding
+from hybrid.classroom.program_account import Account
+from hybrid.classroom.program_findings import Finding
 
 
 def of_all_ranks(accounts: Sequence[Account]) -> Account:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hybrid.classroom.program_findings import Account
+from hybrid.classroom.program_account import Account
 
 _MOST = 8  # findings
 

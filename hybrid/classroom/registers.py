@@ -13,7 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.emulation.child import python_environment
 from hybrid.emulation.compiler_limits import own_headers, run_limited
 from hybrid.emulation.confined import of_python

@@ -15,7 +15,7 @@ from hybrid.errors import UsageError
 
 _TILE = re.compile(
     r"^([ \t]*(?:#[ \t]*define[ \t]+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)"
-    r"\w*(?:TILE|BLOCK)\w*[ \t]*=?[ \t]*)\d+",
+    r"\w*(?:TILE|BLOCK)\w*[ \t]*=?[ \t]*)(\d+)",
     re.MULTILINE | re.IGNORECASE,
 )
 MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
@@ -75,6 +75,12 @@ class Picture:
             for touch in step.touches
             if (touch.thread, touch.array, touch.writes) == (thread, array, False)
         ]
+
+
+def tile_in(text: str) -> int | None:
+    """The width of a file's tiles, where one constant of the file is called a tile's or a block's."""
+    found = [int(width) for _, width in _TILE.findall(text)]
+    return found[0] if len(found) == 1 else None
 
 
 def with_tile(text: str, tile: int) -> str:

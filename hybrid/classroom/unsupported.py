@@ -7,7 +7,8 @@ import re
 
 from hybrid.classroom.c_text import blanked, end_of_block
 from hybrid.classroom.launches import launches_in
-from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.emulation.build import HERE
 from hybrid.errors import UsageError
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
+from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_kernel import SCALES, Parameter, StudentKernel
 from hybrid.errors import UsageError
 
 ENTRY = "lab_entry"

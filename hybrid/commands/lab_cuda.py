@@ -12,21 +12,24 @@ from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
     from hybrid.classroom.examination import Trials
+    from hybrid.classroom.student_file import StudentFile
 
 
-def work(options: argparse.Namespace, trials_of: Callable[[str], Trials]) -> int:
+def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]) -> int:
     """The exit code."""
     from hybrid.classroom.cuda_run import as_record, ran, told, usual_gpu_shapes
     from hybrid.classroom.program import is_program
     from hybrid.classroom.student_file import read
 
-    if options.gpu or options.html or options.ranks or options.arguments:
-        raise UsageError("--device cuda times one kernel: --gpu, --html, --ranks and arguments after -- are for the emulated GPU")
-    if not options.kernel and is_program(read(options.file)):
+    if options.gpu or options.html or options.picture or options.ranks or options.arguments:
+        others = "--gpu, --html, --picture, --ranks and arguments after --"
+        raise UsageError(f"--device cuda times one kernel: {others} are for the emulated GPU")
+    file = read(options.file)
+    if not options.kernel and is_program(file):
         raise UsageError(
             f"{options.file} is a whole program, which nvcc compiles for a GPU; --kernel NAME runs one of its kernels there"
         )
-    trials = trials_of(options.file)
+    trials = trials_of(file)
     shapes = [tuple(options.sizes)] if options.sizes else usual_gpu_shapes(trials)
     refuse_impossible(trials, shapes[0])
     run = ran(trials, shapes)

@@ -17,10 +17,11 @@ from hybrid.errors import DeviceUnavailable, HybridError, one_line
 
 if TYPE_CHECKING:
     from hybrid.classroom.examination import Trials
+    from hybrid.classroom.student_file import StudentFile
 
 _WIDTH = 110
 _STALL_OF_RANKS = 20  # seconds
-TrialsOf = Callable[[str, argparse.Namespace], "Trials"]
+TrialsOf = Callable[["StudentFile", argparse.Namespace], "Trials"]
 
 
 def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
@@ -90,8 +91,9 @@ def _judged(exercise: Exercise, path: str, options: argparse.Namespace, trials_o
         wrong = next((f"{counted(each.ranks, 'rank')}: {each.faults[0]}" for each in tries if each.faults), "")
         return _Judgement(rank_exercise.told(tries), rank_exercise.judged(tries), wrong)
     from hybrid.classroom.report import first_finding, told
+    from hybrid.classroom.student_file import read
 
-    trials = trials_of(path, options)
+    trials = trials_of(read(path), options)
     examination = trials.examined(exercise.shapes(options.seed))
     return _Judgement(list(told(trials.file, examination)), exercise.judged(examination.cases), first_finding(examination))
 

@@ -4,9 +4,25 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import DeviceUnavailable
+
+if TYPE_CHECKING:
+    from hybrid.classroom.gpu_models import GpuModel
+
+
+def add_to(commands: Any) -> None:
+    """The command's own parser."""
+    gpus = commands.add_parser("gpus", help="what GPUs have: cores, memory, limits", description="What do GPUs have, by name?")
+    gpus.add_argument("name", nargs="?", type=model, metavar="NAME", help="more about one (all of them, a line each)")
+
+
+def model(name: str) -> GpuModel:
+    """What --gpu names. UsageError where there is none."""
+    from hybrid.classroom.gpu_models import named
+
+    return named(name)
 
 
 def work(options: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,12 @@ from hybrid.commands.parser import at_least, file_name
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
+    from hybrid.classroom.examination import Trials
     from hybrid.classroom.steps import Picture
+    from hybrid.classroom.student_file import StudentFile
 
-_STALL, _WIDTH = 20, 4
+TrialsOf = Callable[["StudentFile", argparse.Namespace], "Trials"]
+_WIDTH = 4
 _LECTURES = ("element", "tiled")
 
 _MORE = """\
@@ -40,6 +42,7 @@ def add_to(commands: Any, add_launch: Callable[[argparse.ArgumentParser], None])
     parser.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")
     parser.add_argument("--tile", type=at_least(1), metavar="T", help="another width of the tiles than the file's (lectures: 2)")
     parser.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
+    parser.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw that block's steps, up to 12")
     parser.add_argument("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
 
 
@@ -50,27 +53,28 @@ def _pair(text: str) -> tuple[int, int]:
     return at_least(0)(x.strip()), at_least(0)(y.strip())
 
 
-def work(options: argparse.Namespace) -> int:
+def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
     """What the command says: the exit code."""
     from hybrid.classroom.blackboard import told
-    from hybrid.host.files import refuse_unwritable
-    from hybrid.reporting import html_page
+    from hybrid.classroom.steps_shown import steps_of
+    from hybrid.reporting import html_page, steps_page, steps_picture, svg
 
-    if options.html:
-        refuse_unwritable(options.html)
-    shown = _picture(options)
+    if options.picture:
+        svg.refuse(options.picture)
+    shown = _picture(options, trials_of)
     if options.of not in shown.steps:
         raise UsageError(f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks")
-    print("\n".join(told(shown, options.of)))
+    lines = list(told(shown, options.of))
+    print("\n".join(lines))
+    if options.picture:
+        title = lines[0].replace(shown.kernel, shown.kernel.partition("(")[0])
+        steps_picture.write(options.picture, title, steps_of(shown).data, f"{options.of[0]},{options.of[1]}")
     if options.html:
-        html_page.write(options.html, _page(shown))
+        html_page.write(options.html, steps_page.page(shown.kernel.partition("(")[0], steps_of(shown)))
     return 0
 
 
-def _picture(options: argparse.Namespace) -> Picture:
-    from hybrid.classroom.examination import Trials, chosen
-    from hybrid.classroom.launch import launch_of
-    from hybrid.classroom.meaning import meaning_of
+def _picture(options: argparse.Namespace, trials_of: TrialsOf) -> Picture:
     from hybrid.classroom.steps import picture, with_tile
     from hybrid.classroom.student_file import parsed, text_of
     from hybrid.commands.lectures import example_or_file
@@ -79,31 +83,9 @@ def _picture(options: argparse.Namespace) -> Picture:
     if options.file in _LECTURES:
         tile = tile or 2
     text = text_of(str(path))
-    file, kernel, instance = chosen(parsed(path, with_tile(text, tile) if tile else text), options.kernel)
-    meaning = meaning_of(file, kernel, dict(options.let))
-    launch = launch_of(file, kernel, {name: getattr(options, name) for name in ("grid", "block", "shared")})
-    seed = options.seed if options.seed is not None else secrets.randbits(32)
+    trials = trials_of(parsed(path, with_tile(text, tile) if tile else text), options)
+    meaning = trials.meaning
     sizes = tuple(options.sizes) if options.sizes else meaning.on((options.width,) * 3)
     if (possible := meaning.on(sizes)) != sizes:
-        raise UsageError(f"{kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
-    return picture(Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed), sizes)
-
-
-def _page(shown: Picture) -> str:
-    from dataclasses import asdict
-
-    from hybrid.classroom.blackboard import told
-    from hybrid.reporting.steps_page import page
-
-    def step(of: Any) -> dict[str, Any]:
-        touches = [[each.thread, each.array, each.row, each.column, int(each.writes)] for each in of.touches]
-        return {"barriers": of.barriers, "line": of.line, "touches": touches}
-
-    in_words = list(told(shown))
-    data = {
-        "block": shown.block,
-        "arrays": [{**asdict(array), "shared": array.is_shared} for array in shown.arrays],
-        "source": shown.source,
-        "blocks": [{"at": f"{x},{y}", "steps": [step(each) for each in steps]} for (x, y), steps in shown.steps.items()],
-    }
-    return page(shown.kernel.partition("(")[0], in_words[0], data, in_words)
+        raise UsageError(f"{trials.kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
+    return picture(trials, sizes)

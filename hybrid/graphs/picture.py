@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from html import escape
 from itertools import pairwise
 
 import numpy as np
@@ -14,21 +13,33 @@ from hybrid.core.text import counted
 from hybrid.errors import UsageError
 from hybrid.graphs.limits import MOST_DRAWN, MOST_PANELS
 from hybrid.graphs.walk_list import Walk
-from hybrid.host.files import atomic_write
+from hybrid.reporting import svg
 
 _ROUNDS = 300  # in which the vertices find their places
 _SIDE, _SMALL, _MARGIN, _RADIUS = 460, 250, 34, 13  # of a panel, a panel of several, its edge, a vertex
-_INK, _SOFT, _EDGE, _STEP, _END = "#22262a", "#5a626a", "#9aa3ab", "#d55e00", "#0072b2"  # told apart without red and green
 _HEADER = 48
-_STYLE = "text { font: 13px system-ui, sans-serif; fill: #22262a } .v { text-anchor: middle; dominant-baseline: central }"
+_EDGE, _STEP, _END = "edge", "step", "end"
+# In light and in dark; told apart without red and green.
+_COLOURS = {_EDGE: ("#9aa3ab", "#6d757d"), _STEP: ("#d55e00", "#f08a3c"), _END: ("#0072b2", "#56b4e9")}
+
+
+def _rules(scheme: int) -> str:
+    colours = {name: each[scheme] for name, each in _COLOURS.items()}
+    return " ".join(f".{name} {{ stroke: {it} }} svg .text-{name}, .way-{name} {{ fill: {it} }}" for name, it in colours.items())
+
+
+_STYLE = f"""\
+svg text {{ font-size: 13px }} .v {{ text-anchor: middle; dominant-baseline: central }} svg .small {{ font-size: 11px }}
+{_rules(0)}
+@media (prefers-color-scheme: dark) {{ {_rules(1)} }}
+"""
 
 Points = np.ndarray  # x and y of each vertex, from 0 to 1
 
 
 def refuse(path: str, vertices: int | None = None) -> None:
     """UsageError for a name with another ending, and for a graph of which a picture would show nothing."""
-    if not path.endswith(".svg"):
-        raise UsageError(f"--picture {path}: the name must end in .svg")
+    svg.refuse(path)
     if vertices is not None and vertices > MOST_DRAWN:
         raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most")
 
@@ -76,70 +87,62 @@ def write(
     path: str, title: str, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int] = (), walks: Sequence[Walk] = ()
 ) -> None:
     """The file appears whole or not at all. `ends`: vertices that are marked; of `walks` each has a panel, up to twelve."""
-    with atomic_write(path) as beside:
-        beside.write_text("\n".join(drawn(title, adjacency, names, ends, walks)) + "\n", encoding="utf-8")
-
-
-def drawn(
-    title: str, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int] = (), walks: Sequence[Walk] = ()
-) -> Iterator[str]:
-    """The lines of the file."""
     at = places(adjacency)
     shown: Sequence[Walk | None] = [walk for walk in walks[:MOST_PANELS] if len(walk.vertices) <= 4 * MOST_DRAWN] or [None]
     across = min(len(shown), 4 if len(shown) > 6 or len(shown) == 4 else 3)
     side = _SIDE if len(shown) == 1 else _SMALL
     down = 2 * _MARGIN + (side - 2 * _MARGIN) * max(0.25, float(np.ptp(at[:, 1]))) + (22 if walks else 0)
-    width, height = side * across, _HEADER + down * -(-len(shown) // across)
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" height="{height:.0f}" '
-        f'role="img" aria-label="{escape(title)}">'
-    )
-    yield f"<style>{_STYLE}</style>"
-    yield (
-        f'<marker id="way" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" '
-        f'orient="auto"><path d="M0 0 10 5 0 10z" fill="{_EDGE}"/></marker>'
-        f'<marker id="step" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="10" markerHeight="10" '
-        f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 10 5 0 10z" fill="{_STEP}"/></marker>'
-    )
-    yield f'<rect width="100%" height="100%" fill="#ffffff"/><text x="12" y="22" style="font-weight:600">{escape(title)}</text>'
-    if len(walks) > len(shown):
-        yield f'<text x="12" y="40" style="fill:{_SOFT}">the first {len(shown)} of {counted(len(walks), "path")} are drawn</text>'
     spread = (side - 2 * _MARGIN) * (at - [0, at[:, 1].min()]) + [_MARGIN, _MARGIN]
-    for index, walk in enumerate(shown):
-        yield f'<g transform="translate({side * (index % across)} {_HEADER + down * (index // across):.0f})">'
-        yield from _panel(spread, adjacency, names, ends, walk)
-        if walk is not None:
-            yield f'<text class="v" x="{side / 2:g}" y="{down - 12:.0f}" style="fill:{_STEP}">{escape(walk.told(names))}</text>'
-        yield "</g>"
-    yield "</svg>"
+
+    def drawn() -> Iterator[str]:
+        yield from (_arrow(name, name, size) for name, size in ((_EDGE, 9), (_STEP, 10)))
+        yield svg.text(12, 22, title, more='style="font-weight: 600"')
+        if len(walks) > len(shown):
+            yield svg.text(12, 40, f"the first {len(shown)} of {counted(len(walks), 'path')} are drawn", "fill-soft")
+        for index, walk in enumerate(shown):
+            yield f'<g transform="translate({side * (index % across)} {_HEADER + down * (index // across):.0f})">'
+            yield from _panel(spread, adjacency, names, ends, walk)
+            if walk is not None:
+                yield svg.text(side / 2, down - 12, walk.told(names), f"v text-{_STEP}")
+            yield "</g>"
+
+    svg.write(path, title, (side * across, _HEADER + down * -(-len(shown) // across)), drawn(), _STYLE)
+
+
+def _arrow(name: str, colour: str, size: int) -> str:
+    """The head at an edge's end."""
+    return (
+        f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" markerHeight="{size}" '
+        f'markerUnits="userSpaceOnUse" orient="auto"><path class="way-{colour}" d="M0 0 10 5 0 10z"/></marker>'
+    )
 
 
 def _panel(at: np.ndarray, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int], walk: Walk | None) -> Iterator[str]:
     both_ways = bool((adjacency == adjacency.T).all())
     for tail, head in np.argwhere(adjacency > 0).tolist():
         if tail == head or not both_ways or tail < head:
-            yield _edge(at, tail, head, "" if both_ways else "way", both_ways)
+            yield _edge(at, tail, head, "" if both_ways else _EDGE, both_ways)
             yield from _number(at, tail, head, adjacency[tail, head].item(), both_ways)
     steps: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(pairwise(walk.vertices if walk else ()), 1):
         steps.setdefault(step, []).append(number)
     for (tail, head), numbers in steps.items():
         bent = (head, tail) in steps or not both_ways
-        yield _edge(at, tail, head, "step", not bent)
+        yield _edge(at, tail, head, _STEP, not bent)
         x, y = _beside(at, tail, head, 20 if bent else 11)
-        yield f'<text class="v" x="{x:.0f}" y="{y:.0f}" style="fill:{_STEP};font-size:11px">{",".join(map(str, numbers))}</text>'
+        yield svg.text(x, y, ",".join(map(str, numbers)), f"v small text-{_STEP}")
     marked = {*ends, *(walk.vertices if walk else ())}
     for vertex, (x, y) in enumerate(at.tolist()):
         name, colour = names[vertex], _END if vertex in ends else _STEP if vertex in marked else _EDGE
         weight = 3 if vertex in marked else 1.5
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" fill="#ffffff" stroke="{colour}" stroke-width="{weight}"/>'
+        yield f'<circle class="fill-ground {colour}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" stroke-width="{weight}"/>'
         size = 13 if len(name) < 3 else max(7, 38 // len(name))
-        yield f'<text class="v" x="{x:.1f}" y="{y:.1f}" style="font-size:{size}px">{escape(name)}</text>'
+        yield svg.text(x, y, name, "v", f'style="font-size: {size}px"')
 
 
 def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> str:
     """A line from circle to circle; bent where another goes the other way, and around for a loop."""
-    colour, width = (_STEP, 2.5) if marker == "step" else (_EDGE, 1.5)
+    colour, width = (_STEP, 2.5) if marker == _STEP else (_EDGE, 1.5)
     arrow = f' marker-end="url(#{marker})"' if marker else ""
     (x0, y0), (x1, y1) = at[tail], at[head]
     if tail == head:
@@ -151,7 +154,7 @@ def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> 
         begin, end = at[tail] + _RADIUS * first, at[head] - (_RADIUS + (2 if marker else 0)) * last
         middle = (begin + end) / 2 + (0 if straight else 16) * np.array([way[1], -way[0]])
         path = f"M{begin[0]:.1f} {begin[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
-    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{arrow}/>'
+    return f'<path d="{path}" class="{colour}" fill="none" stroke-width="{width}"{arrow}/>'
 
 
 def _turned(way: np.ndarray, angle: float) -> np.ndarray:
@@ -164,7 +167,7 @@ def _number(at: np.ndarray, tail: int, head: int, value: int | float, both_ways:
     if value != 1:
         x, y = _beside(at, tail, head, 9 if both_ways else 18, 0.3)
         text = f"{value:.3g}" if isinstance(value, float) else f"×{value}"
-        yield f'<text class="v" x="{x:.0f}" y="{y:.0f}" style="fill:{_SOFT};font-size:11px">{text}</text>'
+        yield svg.text(x, y, text, "v small fill-soft")
 
 
 def _beside(at: np.ndarray, tail: int, head: int, away: float, part: float = 0.5) -> tuple[float, float]:

@@ -9,17 +9,23 @@ from collections.abc import Sequence
 from html import escape
 
 from hybrid.host.files import atomic_write
+from hybrid.reporting.svg import PALETTE
 
 # Should a text ever get past the escaping: the browser runs and fetches nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # and a page's own script, by its hash
-# What a picture tells apart has three colours that differ in lightness, too, as in the scripts' figures: for red-green blindness.
+
+
+def _variables(scheme: int) -> str:
+    return " ".join(f"--{name}: {colours[scheme]};" for name, colours in PALETTE.items())
+
+
+_COLOURS = f"""\
+:root {{ color-scheme: light dark; {_variables(0)} }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ {_variables(1)} }}
+}}
+"""
 _STYLE = """\
-:root { color-scheme: light dark; --ground: #ffffff; --ink: #22262a; --soft: #5a626a; --line: #dcdfe2; --bad: #b3261e;
-  --first: #004488; --second: #bb5566; --third: #ddaa33; }
-@media (prefers-color-scheme: dark) {
-  :root { --ground: #15181b; --ink: #e4e6e8; --soft: #a2aab2; --line: #383e44; --bad: #ff8a80;
-    --first: #6699cc; --second: #ee99aa; --third: #eecc66; }
-}
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
@@ -47,7 +53,7 @@ def document(title: str, body: Sequence[str], style: str = "", script: str = "")
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>"
+        f"<title>{escape(title)}</title>\n<style>\n{_COLOURS}{_STYLE}{style}</style>\n</head>"
     )
     return "\n".join([head, "<body>", "<main>", *body, "</main>", "</body>", "</html>", ""])
 

@@ -3,39 +3,37 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from hybrid.reporting import steps_page, svg
 from hybrid.reporting.html_page import document
+from hybrid.reporting.lab_pictures import COLOURS, KINDS, POINTS, Roofline, roofs, squares
+from hybrid.reporting.steps_page import Steps
 
-_STYLE = """\
+_STYLE = (
+    svg.STYLE
+    + """\
 main { max-width: 76rem; }
-.source { font: 0.8rem/1.5 ui-monospace, monospace; border-bottom: 0; }
+.source { font: 0.8rem/1.5 ui-monospace, monospace; border-bottom: 0; table-layout: fixed; }
 .source td { border-bottom: 0; padding: 0 0.6rem 0 0; }
+.source .number { width: 2.4rem; }
 .source .text { white-space: pre-wrap; }
 .source .named { background: color-mix(in srgb, var(--bad) 14%, transparent); }
-.margin { font: 0.8rem/1.5 system-ui, sans-serif; width: 40%; }
+.margin { font: 0.8rem/1.5 system-ui, sans-serif; width: 23rem; }
 .margin span { display: block; }
 .dear { color: var(--bad); }
 svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0.5rem 0; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
-svg .soft { fill: var(--soft); }
-svg .axis { stroke: var(--line); }
-svg .roof { stroke: var(--ink); stroke-width: 2; fill: none; }
 .map { max-width: 24rem; border: 1px solid var(--line); }
-.k1 { fill: var(--second); } .k2 { fill: var(--third); } .k3 { fill: var(--first); }
 .key { display: inline-block; width: 0.8rem; height: 0.8rem; margin: 0 0.3rem 0 0.8rem; vertical-align: -0.1rem; }
-@media (max-width: 40rem) {
+@media (max-width: 52rem) {
   .source tr { display: block; }
   .source td { display: inline; }
   .source .margin { display: block; width: auto; padding-left: 2.4rem; }
 }
 """
-KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, as a map numbers them
-_COLOURS = ("", "var(--second)", "var(--third)", "var(--first)")
-_POINTS = ("var(--second)", "var(--first)")  # the roofline's
+)
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,6 @@ class CaseView:
 
 
 @dataclass(frozen=True)
-class Roofline:
-    """Of a GPU: GB/s and GF/s. `points`: one or two, operations a byte by what is said of them."""
-
-    gpu: str
-    bandwidth: float
-    peak: float
-    points: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class LabPage:
     title: str
     verdict: str
@@ -80,6 +68,7 @@ class LabPage:
     named: frozenset[int] = frozenset()  # lines that findings name
     gpu: Sequence[str] = ()
     roofline: Roofline | None = None
+    steps: Steps | str = ""  # or why there are none
 
 
 def page(of: LabPage) -> str:
@@ -91,11 +80,16 @@ def page(of: LabPage) -> str:
         "<h2>The kernel, line by line</h2>",
         *_source(of),
     ]
+    if of.steps:
+        shown = [f"<p>{escape(of.steps)}</p>"] if isinstance(of.steps, str) else steps_page.stage(of.steps)
+        body += ["<h2>Step by step</h2>", *shown]
     if of.gpu:
         body += [f"<h2>{escape(of.gpu[0])}</h2>", *(f"<p>{escape(line)}</p>" for line in of.gpu[1:])]
     if of.roofline is not None:
-        body += list(_drawn(of.roofline))
-    return document(f"{of.title}: {of.verdict}", body, _STYLE)
+        body += list(_roofline(of.roofline))
+    if not isinstance(of.steps, Steps):
+        return document(f"{of.title}: {of.verdict}", body, _STYLE)
+    return document(f"{of.title}: {of.verdict}", body, _STYLE + steps_page.style(), steps_page.script())
 
 
 def _coloured(text: str, right: bool) -> str:
@@ -115,16 +109,10 @@ def _case(case: CaseView) -> Iterator[str]:
 
 def _map(case: CaseView) -> Iterator[str]:
     rows, columns = len(case.elements), max(map(len, case.elements))
-    keys = "".join(_key(colour, kind) for kind, colour in zip(KINDS[1:], _COLOURS[1:], strict=True))
+    keys = "".join(_key(colour, kind) for kind, colour in zip(KINDS[1:], COLOURS[1:], strict=True))
     yield f"<p>A square of this map is {escape(case.scale)}: {keys}</p>"
     yield f'<svg class="map" viewBox="0 0 {columns} {rows}" role="img" aria-label="map of C" shape-rendering="crispEdges">'
-    for y, row in enumerate(case.elements):
-        x = 0
-        while x < len(row):
-            end = next((i for i in range(x, len(row)) if row[i] != row[x]), len(row))
-            if row[x]:
-                yield f'<rect class="k{row[x]}" x="{x}" y="{y}" width="{end - x}" height="1"/>'
-            x = end
+    yield from squares(case.elements)
     yield "</svg>"
 
 
@@ -137,48 +125,16 @@ def _source(of: LabPage) -> Iterator[str]:
         named = ' class="named"' if number in of.named else ""
         text = escape(line.expandtabs(4)) or "&nbsp;"
         yield f'<tr id="line-{number}"{named}><td class="number soft">{number}</td><td class="text">{text}</td>'
-        yield f'<td class="margin">{notes}</td></tr>'
+        yield f'<td class="margin">{notes}</td></tr>' if of.notes else "</tr>"
     yield "</table>"
 
 
-def _drawn(roofline: Roofline) -> Iterator[str]:
-    """Both axes are logarithmic: memory's roof rises, and arithmetic's is flat."""
-    ridge = roofline.peak / roofline.bandwidth
-    values = [ridge, *roofline.points.values()]
-    first, last = math.floor(math.log10(min(values) / 2)), math.ceil(math.log10(max(values) * 2))
-    top = math.ceil(math.log10(roofline.peak * 1.5))
-    bottom = math.floor(math.log10(min(roofline.peak, 10.0**first * roofline.bandwidth)))
-
-    def x(intensity: float) -> float:
-        return 40 + 310 * (math.log10(intensity) - first) / (last - first)
-
-    def y(rate: float) -> float:
-        return 205 - 185 * (math.log10(rate) - bottom) / (top - bottom)
-
-    yield f'<svg viewBox="0 0 360 245" role="img" aria-label="roofline of {escape(roofline.gpu)}">'
-    for power in range(first, last + 1):
-        at = x(10.0**power)
-        yield f'<line class="axis" x1="{at:.1f}" y1="20" x2="{at:.1f}" y2="205"/>'
-        yield f'<text class="soft" x="{at:.1f}" y="219" text-anchor="middle">{10.0**power:g}</text>'
-    for power in range(bottom, top + 1):
-        at = y(10.0**power)
-        yield f'<line class="axis" x1="40" y1="{at:.1f}" x2="350" y2="{at:.1f}"/>'
-        yield f'<text class="soft" x="36" y="{at + 4:.1f}" text-anchor="end">{_short(10.0**power)}</text>'
-    roof = [(10.0**first, 10.0**first * roofline.bandwidth), (ridge, roofline.peak), (10.0**last, roofline.peak)]
-    points = " ".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in roof)
-    yield f'<polyline class="roof" points="{points}"/>'
-    yield '<text class="soft" x="195" y="236" text-anchor="middle">operations a byte of global memory</text>'
-    yield '<text class="soft" x="2" y="12">GF/s</text>'
-    for number, (said, intensity) in enumerate(roofline.points.items()):
-        at, rate = x(intensity), min(roofline.peak, intensity * roofline.bandwidth)
-        yield f'<circle cx="{at:.1f}" cy="{y(rate):.1f}" r="5" fill="{_POINTS[number]}"><title>{escape(said)}</title></circle>'
+def _roofline(roofline: Roofline) -> Iterator[str]:
+    yield f'<svg viewBox="0 0 372 245" role="img" aria-label="roofline of {escape(roofline.gpu)}">'
+    yield from roofs(roofline)
     yield "</svg>"
-    yield f"<p>{' '.join(_key(colour, escape(said)) for colour, said in zip(_POINTS, roofline.points, strict=False))}</p>"
+    yield f"<p>{' '.join(_key(colour, escape(said)) for colour, said in zip(POINTS, roofline.points, strict=False))}</p>"
 
 
 def _key(colour: str, said: str) -> str:
-    return f'<span class="key" style="background:{colour}"></span>{said}'
-
-
-def _short(number: float) -> str:
-    return f"{number / 1000:g}k" if number >= 1000 else f"{number:g}"
+    return f'<span class="key" style="background:var(--{colour})"></span>{said}'

@@ -5,23 +5,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from hybrid.reporting.html_page import document
 
-_HERE = Path(__file__).resolve().parent
+
+@dataclass(frozen=True)
+class Steps:
+    """`about`: what is launched, and how; `data`: arrays, source, and each block's steps, as steps_page.js reads them;
+    `in_words`: for readers without scripts."""
+
+    about: str
+    data: Mapping[str, Any]
+    in_words: Sequence[str]
 
 
-def page(title: str, about: str, data: Mapping[str, Any], in_words: Sequence[str]) -> str:
-    """`data`: arrays, source, and each block's steps, as steps_page.js reads them; `in_words`: for readers without scripts."""
-    style, script = ((_HERE / f"steps_page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    body = [
-        f"<h1>{escape(title)}, step by step</h1>",
-        f'<p class="soft">{escape(about)}</p>',
-        f"<noscript><pre>{escape(chr(10).join(in_words))}</pre></noscript>",
+def page(title: str, steps: Steps) -> str:
+    """With nothing but the steps."""
+    return document(title, [f"<h1>{escape(title)}, step by step</h1>", *stage(steps)], style(), script())
+
+
+def stage(steps: Steps) -> list[str]:
+    """The part of a page that shows them. The page needs `style` and `script`."""
+    text = json.dumps(steps.data, separators=(",", ":")).replace("<", "\\u003c")
+    return [
+        f'<p class="soft">{escape(steps.about)}</p>',
+        f"<noscript><pre>{escape(chr(10).join(steps.in_words))}</pre></noscript>",
         '<div id="blocks" class="buttons" role="group" aria-label="thread block"></div>',
         '<div class="buttons"><button id="phase-before">|◀ barrier</button><button id="before">◀ step</button>'
         '<button id="play">▶ play</button><button id="after">step ▶</button><button id="phase-after">barrier ▶|</button></div>',
@@ -32,4 +45,17 @@ def page(title: str, about: str, data: Mapping[str, Any], in_words: Sequence[str
         '<pre id="source"></pre></div>',
         f'<script type="application/json" id="data">{text}</script>',
     ]
-    return document(title, body, style, script)
+
+
+def style() -> str:
+    return _beside("css")
+
+
+def script() -> str:
+    return _beside("js")
+
+
+@cache
+def _beside(kind: str) -> str:
+    """The file of this kind that lies beside this one."""
+    return Path(__file__).resolve().with_suffix(f".{kind}").read_text(encoding="utf-8")

@@ -61,6 +61,10 @@ def test_times_and_rates_of_a_right_kernel(monkeypatch, capsys, tmp_path):
             r"\* 3 of 1048576 elements are wrong, the first P\[1\]\[6\]: 1 in",
         ),
         (
+            {**OF_A_GPU, "wrong": 1, "first_wrong": [0, float("nan"), 2.0]},
+            r"the first P\[0\]\[0\]: nan instead of 2, and P begins as NaN: was it written, .* nobody has written\?\n",
+        ),
+        (
             {**OF_A_GPU, "failure": "an illegal memory access (CUDA_ERROR)"},
             r"\* the launch failed: an illegal memory access \(CUDA_",
         ),
@@ -155,12 +159,14 @@ def test_a_gpu_finds_right_kernels_right(capsys, name):
     ("old", "new", "said"),
     [
         ("k += TILE_WIDTH", "k += 2 * TILE_WIDTH", "elements are wrong, the first P"),
-        # Where the GPU reaches the host's memory (HMM), a stray store need not be refused, but then C is wrong.
+        # To the memory's first bytes, which no process has: not even a GPU that reaches the host's memory can store there.
+        # CUDA's driver reports it or its runtime, each in words of its own.
         (
             "P[row * Width + column] = sum",
-            "P[row * Width + column + (1ll << 40)] = sum",
-            "CUDA_ERROR_ILLEGAL_ADDRESS|elements are wrong, the first P",
+            "*(float*)(unsigned long long)(4 * x) = sum",
+            r"\* the launch failed: .*illegal memory access.* \((CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress)\)",
         ),
+        ("P[row * Width + column] = sum", "(void)sum", r"the first P\[0\]\[0\]: nan instead of [\d.]+, and P begins as NaN"),
         ("float sum = 0;", "float sum = undeclared;", r"NVRTC does not compile it: tiled.cu\(9\): error"),
     ],
 )

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support.chromium import browser, chromium
 
 from hybrid.commands import lab
 from hybrid.errors import UsageError
-from hybrid.reporting.lab_page import CaseView, LabPage, Note, Roofline, page
+from hybrid.reporting.lab_page import CaseView, LabPage, Note, page
+from hybrid.reporting.lab_pictures import Roofline
 
 TILED = Path(__file__).resolve().parents[2] / "docs" / "examples" / "tiled.cu"
 
@@ -67,9 +70,9 @@ def test_a_wrong_kernel_gets_a_map_and_its_lines_are_marked(tmp_path, capsys):
     code, text = written(tmp_path, path, "--sizes", "32", "32", "32")
     assert code == 1
     assert '<h1>late.cu, MatrixMulKernel: <span class="wrong">wrong</span></h1>' in text
-    marks = re.findall(r'<rect class="k2" x="(\d+)" y="(\d+)" width="1" height="1"/>', text)
+    marks = re.findall(r'<rect class="fill-third" x="(\d+)" y="(\d+)" width="1" height="1"/>', text)
     assert {(int(x), int(y)) for x, y in marks} == {(x, y) for x in (0, 16) for y in range(32)}
-    assert '<rect class="k1"' not in text
+    assert '<rect class="fill-second"' not in text
 
 
 @pytest.mark.needs("compiler")
@@ -79,10 +82,62 @@ def test_what_the_file_says_stays_text(tmp_path, capsys):
     code, text = written(tmp_path, path, "--sizes", "16", "16", "16")
     tags = Elements(text).tags
     assert code == 0
-    assert not {"script", "img", "link", "iframe", "b"} & {tag for tag, _ in tags}
+    assert not {"img", "link", "iframe", "b"} & {tag for tag, _ in tags}
+    assert [attributes.get("id") for tag, attributes in tags if tag == "script"] == [
+        "data",
+        None,
+    ]  # the steps, and what shows them
     assert not [value for _, attributes in tags for name, value in attributes.items() if name in ("src", "href", "onclick")]
     assert "&lt;script&gt;" in text
     assert "<title>&lt;b&gt;&amp;.cu, " in text
+
+
+@pytest.mark.needs("compiler", "addr2line")
+def test_the_page_shows_the_kernel_s_own_steps(tmp_path, capsys):
+    """With small tiles where the file's can be changed: this kernel leaves out every other tile of M and N."""
+    path = tmp_path / "half.cu"
+    path.write_text(TILED.read_text().replace("k += TILE_WIDTH", "k += 2 * TILE_WIDTH"))
+    code, text = written(tmp_path, path, "--sizes", "32", "32", "32")
+    assert code == 1
+    assert "P (4×4) = M (4×4) · N (4×4), 2×2 blocks of 2×2 threads, with tiles of 2</p>" in text
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, browser(program, Path(folder)) as seen:
+        for width, dark in ((390, False), (390, True), (1280, False), (1280, True)):
+            seen.open(tmp_path / "page.html", width, dark=dark)
+            assert seen.value("document.documentElement.scrollWidth") <= width
+            assert (
+                seen.value("document.getElementById('said').textContent")
+                == "Block (0,0), step 1 of 5, 0 barriers passed, line 11"
+            )
+            seen.value("for (let i = 0; i < 9; ++i) document.getElementById('after').click()")
+            touched = seen.value("[...document.querySelectorAll('#matrices .was')].map((each) => each.id).join()")
+            assert touched == "cell-1-0,cell-1-1,cell-1-4,cell-1-5,cell-0-0,cell-0-1,cell-0-4,cell-0-5"
+            assert seen.complaints() == []
+
+
+@pytest.mark.needs("compiler", "addr2line")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"e < TILE_WIDTH": "e < 16"}, "P (16×16) = M (16×16) · N (16×16), 1×1 blocks of 16×16 threads</p>"),
+        ({"#define": "// lab: block(16, 16)\n#define"}, "1×1 blocks of 16×16 threads</p>"),
+        (
+            {"#define TILE_WIDTH 16": "const int T = 8;", "TILE_WIDTH": "T"},
+            "P (16×16) = M (16×16) · N (16×16), 2×2 blocks of 8×8",
+        ),
+        ({"P[row * Width": "P[100000000000 + row * Width"}, "<p>MatrixMulKernel cannot be shown: SIGSEGV ended it"),
+    ],
+    ids=["the tile's number stands elsewhere", "the launch does not follow", "small enough", "it ends its process"],
+)
+def test_steps_of_what_has_no_small_tiles(tmp_path, capsys, changes, said):
+    text = TILED.read_text()
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    path = tmp_path / "mine.cu"
+    path.write_text(text)
+    assert said in written(tmp_path, path, "--sizes", "16", "16", "16")[1]
 
 
 def test_of_hostile_numbers_a_roofline_is_drawn_within_its_frame():
@@ -97,10 +152,10 @@ def test_of_hostile_numbers_a_roofline_is_drawn_within_its_frame():
 def test_neighbours_of_a_kind_are_one_rectangle():
     view = CaseView("h", False, ["f"], (), [[0, 1, 1, 3], [2, 2, 2, 2]], "an element")
     text = page(LabPage("t", "wrong", False, (), [view], ["a"], {1: [Note("n", True)]}))
-    assert re.findall(r'<rect class="(k\d)" x="(\d)" y="(\d)" width="(\d)"', text) == [
-        ("k1", "1", "0", "2"),
-        ("k3", "3", "0", "1"),
-        ("k2", "0", "1", "4"),
+    assert re.findall(r'<rect class="fill-(\w+)" x="(\d)" y="(\d)" width="(\d)"', text) == [
+        ("second", "1", "0", "2"),
+        ("first", "3", "0", "1"),
+        ("third", "0", "1", "4"),
     ]
     assert "<span class=dear>n</span>" in text
 

@@ -69,7 +69,6 @@ def test_both_ways_of_figure_2_1(capsys):
 
 
 def test_the_blocks_over_the_matrix(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "grid.svg"
     assert pmpp.main(["--launch", "70", "200", "32", "16", "--picture", str(picture)]) == 0
     text = text_of(picture)

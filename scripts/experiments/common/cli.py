@@ -15,6 +15,7 @@ from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.reporting import svg
 from hybrid.reporting.progress import Progress
 
 Item = TypeVar("Item")
@@ -73,8 +74,12 @@ def command(
     work: Callable[[argparse.Namespace], int],
     arguments: Sequence[str] | None,
     failure: int = 1,
+    drawn_by_itself: str = "",
 ) -> int:
-    """The exit code; at least `failure` for an error. What can be refused is refused before anything is measured."""
+    """The exit code; at least `failure` for an error. What can be refused is refused before anything is measured.
+
+    `drawn_by_itself`: the option whose picture is SVG and needs no matplotlib.
+    """
     options = parser.parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -84,7 +89,11 @@ def command(
         if getattr(options, "json", None):
             files.refuse_unwritable(options.json)
         if getattr(options, "picture", None):
-            plots.refuse(options.picture)
+            if drawn_by_itself and getattr(options, drawn_by_itself):
+                svg.refuse(options.picture)
+                files.refuse_unwritable(options.picture)
+            else:
+                plots.refuse(options.picture)
         if getattr(options, "csv", None):
             csv_lines.refuse(options.csv)
         return work(options)

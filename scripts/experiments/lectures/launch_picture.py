@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: MIT
 """The blocks of a launch over the matrix that they cover: which threads have an element of C, and which lie outside of it."""
 
-from typing import Any
+from collections.abc import Iterator
 
-from experiments.common import plots
 from experiments.lectures.launch_arithmetic import covering
 from hybrid.errors import UsageError
+from hybrid.reporting import svg
 
 MOST_BLOCKS = 2000  # that a picture shows
+_NUMBERED = 60  # blocks, of which each has its number
+_LONG, _LEFT, _TOP, _HEAD, _BETWEEN = 640, 64, 34, 46, 24  # of the longer side, and of what is around a grid
+_STYLE = """\
+.covered { fill-opacity: 0.15 } .edge { fill: none; stroke-width: 2 } .blocks { fill: none; stroke-width: 0.7 }
+"""
+_HATCHES = (
+    '<pattern id="outside" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<path class="stroke-second" d="M0 0V6" stroke-width="2"/></pattern>'
+)
 
 
 def draw(path: str, rows: int, columns: int, x: int, y: int) -> None:
@@ -17,60 +26,57 @@ def draw(path: str, rows: int, columns: int, x: int, y: int) -> None:
         blocks = covering(rows, columns, *way)["blocks"]
         if isinstance(blocks, int) and blocks > MOST_BLOCKS:
             raise UsageError(f"a picture of {blocks:,} blocks would be black: {MOST_BLOCKS:,} are the most")
+    longest = max(max(_covered(columns, way[0]), _covered(rows, way[1])) for way in ways)
+    scale = _LONG / longest
+    sizes = [(_LEFT + scale * _covered(columns, way[0]) + 16, _TOP + _HEAD + scale * _covered(rows, way[1])) for way in ways]
     wide = columns >= rows
-    reach = _reach(columns, [x, y]), _reach(rows, [x, y] if x != y else [y])
-    scale = max(reach)
-    shorter = [_reach(rows, [way[1]]) if wide else _reach(columns, [way[0]]) for way in ways]  # each panel's own
-    lengths = [1.3 + 7.6 * max(0.15, each / scale) for each in shorter]
-    lengths = lengths if wide else [max(3.2, each) for each in lengths]
-    size = (9.0, 0.5 + sum(lengths)) if wide else (0.5 + sum(lengths), 9.0)
-    with plots.figure(path, size, f"C of {rows}×{columns}, a thread for each element") as figure:
-        shape = (len(ways), 1) if wide else (1, len(ways))
-        ratios = {"height_ratios" if wide else "width_ratios": lengths}
-        panels = figure.subplots(*shape, squeeze=False, gridspec_kw=ratios).flat
-        for panel, way, own in zip(panels, ways, shorter, strict=True):
-            _draw(panel, rows, columns, *way)
-            across, down = (reach[0], own) if wide else (own, reach[1])
-            panel.set_xlim(-0.01 * reach[0], across + 0.01 * reach[0])
-            panel.set_ylim(down + 0.01 * reach[1], -0.01 * reach[1])
+    widths, heights = zip(*sizes, strict=True)
+    widths = tuple(max(width, 440) for width in widths)
+    size = (max(widths), sum(heights)) if wide else (sum(widths), max(heights))
+
+    def drawn() -> Iterator[str]:
+        yield _HATCHES
+        yield svg.text(12, 20, title, more='style="font-weight: 600"')
+        across, down = 0.0, 0.0
+        for way, (_, height), width in zip(ways, sizes, widths, strict=True):
+            yield f'<g transform="translate({across:.0f} {down + 30:.0f})">'
+            yield from _grid(rows, columns, *way, scale)
+            yield "</g>"
+            across, down = (0.0, down + height) if wide else (across + width, 0.0)
+
+    title = f"C of {rows}×{columns}, a thread for each element"
+    svg.write(path, title, (size[0], size[1] + _BETWEEN), drawn(), _STYLE)
 
 
-def _reach(length: int, sides: list[int]) -> int:
-    """Of the longer of the grids."""
-    return max(-(-length // side) * side for side in sides)
+def _covered(length: int, side: int) -> int:
+    return -(-length // side) * side
 
 
-def _draw(panel: Any, rows: int, columns: int, x: int, y: int) -> None:
-    from matplotlib.patches import Rectangle
-
+def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str]:
     numbers = covering(rows, columns, x, y)
     across, down = numbers["grid"]  # type: ignore[misc]
     whole, beside = numbers["blocks"], numbers["have nothing to do"]
-    title = f"blocks of x = {x}, y = {y}: {across} × {down} = {whole:,} blocks"
-    title += f"{', ' if columns >= rows else chr(10)}{beside:,} threads lie outside of C"
-    panel.set_title(title, loc="left", fontsize=10)
-    panel.add_patch(Rectangle((0, 0), across * x, down * y, facecolor="none", edgecolor=plots.LECTURE, hatch="////", linewidth=0))
-    panel.add_patch(Rectangle((0, 0), columns, rows, facecolor="#dbe6f1", edgecolor=plots.HERE, linewidth=2))
-    width = 0.9 if across * down <= 400 else 0.3
-    for line in range(across + 1):
-        panel.plot([line * x, line * x], [0, down * y], color=plots.TEXT, linewidth=width)
-    for line in range(down + 1):
-        panel.plot([0, across * x], [line * y, line * y], color=plots.TEXT, linewidth=width)
-    if across * down <= 60 and across <= 20:
-        for block_x in range(across):
-            for block_y in range(down):
-                panel.annotate(f"{block_x},{block_y}", (block_x * x, block_y * y), (3, -3), textcoords="offset points",
-                               va="top", fontsize=7)  # fmt: skip
-    panel.set_aspect("equal")
-    panel.spines[:].set_visible(False)
-    panel.xaxis.tick_top()
-    panel.xaxis.set_label_position("top")
-    panel.set_xlabel("column, x", fontsize=9)
-    panel.set_ylabel("row, y", fontsize=9)
-    panel.set_xticks(_ticks(columns, across * x))
-    panel.set_yticks(_ticks(rows, down * y))
-
-
-def _ticks(length: int, covered: int) -> list[int]:
-    """Where C ends, and where the last block does, unless their numbers would touch."""
-    return [0, length, covered] if covered - length > 0.08 * length else [0, length]
+    yield svg.text(
+        12, 14, f"blocks of x = {x}, y = {y}: {across} × {down} = {whole:,} blocks, {beside:,} threads lie outside of C"
+    )
+    width, height = across * x * scale, down * y * scale
+    yield f'<g transform="translate({_LEFT} {_TOP + 18})">'
+    for at in dict.fromkeys((0, columns, across * x)):
+        if at != columns or across * x == columns or (across * x - columns) * scale > 20:
+            yield svg.text(at * scale, -6, str(at), "fill-soft", 'text-anchor="middle"')
+    for at in dict.fromkeys((0, rows, down * y)):
+        if at != rows or down * y == rows or (down * y - rows) * scale > 12:
+            yield svg.text(-6, at * scale + 4, str(at), "fill-soft", 'text-anchor="end"')
+    yield svg.text(width / 2, -6, "column, x", "fill-soft", 'text-anchor="middle"')
+    yield svg.text(-44, height / 2, "row, y", "fill-soft", f'text-anchor="middle" transform="rotate(-90 -44 {height / 2:.1f})"')
+    yield f'<rect width="{width:.1f}" height="{height:.1f}" fill="url(#outside)"/>'
+    inside = f'width="{columns * scale:.1f}" height="{rows * scale:.1f}"'
+    yield f'<rect class="fill-ground" {inside}/><rect class="covered fill-first" {inside}/>'
+    lines = "".join(f"M{line * x * scale:.1f} 0V{height:.1f}" for line in range(across + 1))
+    lines += "".join(f"M0 {line * y * scale:.1f}H{width:.1f}" for line in range(down + 1))
+    yield f'<path class="blocks stroke-ink" d="{lines}"/><rect class="edge stroke-first" {inside}/>'
+    if across * down <= _NUMBERED and across <= 20:
+        for block_y in range(down):
+            for block_x in range(across):
+                yield svg.text(block_x * x * scale + 3, block_y * y * scale + 12, f"{block_x},{block_y}")
+    yield "</g>"

@@ -196,4 +196,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=cli.at_least_1, metavar="N", help="rows and columns of the square C")
     launch = ("ROWS", "COLUMNS", "X", "Y")
     parser.add_argument("--launch", nargs=4, type=cli.at_least_1, metavar=launch, help="only the arithmetic: X×Y threads a block")
-    return cli.command(parser, work, arguments)
+    return cli.command(parser, work, arguments, drawn_by_itself="launch")

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""What of a student's .cu file is compiled, for the CPU or by NVRTC: the kernels and what they need, each line in its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hybrid.classroom.c_text import blanked, end_of_block, spaces, with_device_variables, with_dynamic_shared
+
+INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+_OF_DEVICE = frozenset({"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"})  # as NVRTC has them
+# Lines outside of functions: with types of host code, and declarations of its functions.
+_OF_HOST = re.compile(
+    r"^[^\n{}#]*\b(?:std\b|cuda(?:Error|Event|Stream)_t|cudaDeviceProp|FILE)[^\n{}#]*;[ \t]*$"
+    r"|^(?!.*\b__(?:device|global)__)[ \t]*\w[\w:<>,&* \t]*\([^{};()=\n]*\);[ \t]*$",
+    re.MULTILINE,
+)
+_FOR_NVRTC = {  # in place of headers of C
+    r"c?stdint(?:\.h)?": (
+        "typedef int int32_t; typedef unsigned uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
+    ),
+    r"c?assert(?:\.h)?": "#ifndef assert\n#define assert(...) ((__VA_ARGS__) ? (void)0 : __trap())\n#endif\n",
+}
+
+
+def for_cpu(text: str, file: Path) -> str:
+    """Headers of CUDA and C are there already."""
+    kept = with_dynamic_shared(with_device_variables(_without_host(text)))
+    return INCLUDE.sub(lambda found: _included(found, file), kept)
+
+
+def for_gpu(text: str, file: Path) -> str:
+    """CUDA's own headers stay. NVRTC has none of C, but what they declare for kernels."""
+
+    def included(found: re.Match[str]) -> str:
+        return found[0] if found[2][1:-1] in _OF_DEVICE else _included(found, file)
+
+    headers = "".join(instead for header, instead in _FOR_NVRTC.items() if re.search(rf"#[ \t]*include[ \t]*<{header}>", text))
+    kept = _without_host(text)
+    plain = blanked(kept)
+    for line in _OF_HOST.finditer(plain):
+        if plain.count("{", 0, line.start()) == plain.count("}", 0, line.start()):
+            kept = kept[: line.start()] + spaces(line[0]) + kept[line.end() :]
+    return f'{headers}#line 1 "{file.name}"\n{INCLUDE.sub(included, kept)}'
+
+
+def _without_host(text: str) -> str:
+    """Without host functions, whose launches <<<…>>> no C++ compiler takes. Every line stays where it is."""
+    plain, kept, place = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), list(text), 0
+    while (opening := plain.find("{", place)) >= 0:
+        end = end_of_block(plain, opening)
+        begin = max(plain.rfind(mark, 0, opening) for mark in ";}") + 1
+        begin = max(begin, place)
+        head = plain[begin:opening].lstrip()
+        begin = opening - len(head)  # directives before a function stay
+        if re.match(r"\s*(namespace|extern)\b[^(]*$", head):
+            place = opening + 1
+            continue
+        if "(" in head and not re.search(r"__global__|__device__|\bconstexpr\b", head):
+            kept[begin:end] = spaces(text[begin:end])
+        place = end
+    return "".join(kept)
+
+
+def _included(found: re.Match[str], file: Path) -> str:
+    own = file.parent / found[3] if found[3] else None
+    return f'{found[1]}"{own.resolve()}"' if own is not None and own.is_file() else ""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""A picture's steps for a page that shows them, and which small launch of a kernel is a picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from hybrid.classroom.blackboard import told
+from hybrid.classroom.c_text import blanked
+from hybrid.classroom.examination import Trials
+from hybrid.classroom.steps import Picture, Step, picture, tile_in, with_tile
+from hybrid.classroom.student_file import StudentFile, parsed
+from hybrid.errors import HybridError
+from hybrid.reporting.steps_page import Steps
+
+_TILE, _LARGEST = 2, 16  # of a picture: the width of its tiles, where it can be chosen, and the most of a square matrix
+
+
+def steps_of(shown: Picture, note: str = "") -> Steps:
+    """`note`: what is to be said besides."""
+
+    def step(of: Step) -> dict[str, Any]:
+        touches = [[each.thread, each.array, each.row, each.column, int(each.writes)] for each in of.touches]
+        return {"barriers": of.barriers, "line": of.line, "touches": touches}
+
+    in_words = list(told(shown))
+    data = {
+        "block": shown.block,
+        "arrays": [{**asdict(array), "shared": array.is_shared} for array in shown.arrays],
+        "source": shown.source,
+        "blocks": [{"at": f"{x},{y}", "steps": [step(each) for each in steps]} for (x, y), steps in shown.steps.items()],
+    }
+    return Steps(f"{in_words[0]}{note}", data, in_words)
+
+
+def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> tuple[Steps | None, str]:
+    """The steps of a launch on small matrices: with tiles of 2 where the file's can be changed, else with its own; or why there
+    are none. `anew`: how a changed file is run."""
+    changed = _with_small_tiles(trials, anew)
+    try:
+        if changed is not None:
+            return steps_of(picture(changed, changed.meaning.on((2 * _TILE,) * 3)), f", with tiles of {_TILE}"), ""
+        _, block, _ = trials.launch.at({**trials.file.constants, "n": _LARGEST, "l": _LARGEST, "m": _LARGEST})
+        width = min(_LARGEST, 2 * max(block))
+        return steps_of(picture(trials, trials.meaning.on((width,) * 3))), ""
+    except HybridError as error:
+        return None, str(error)
+
+
+def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Trials | None:
+    """None unless the launch follows the tile's constant, and its number stands nowhere else in the file."""
+    file = trials.file
+    tile = tile_in(file.text)
+    if tile is None or tile <= _TILE or len(re.findall(rf"\b{tile}\b", blanked(file.text))) > 1:
+        return None
+    changed = anew(parsed(file.path, with_tile(file.text, _TILE)))
+    sizes = {"n": tile, "l": tile, "m": tile}
+    (_, before, _), (_, after, _) = (each.launch.at({**each.file.constants, **sizes}) for each in (trials, changed))
+    return changed if max(after) <= _TILE * _TILE < max(before) * max(before) else None

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""The kernels that a .cu file's text has: their names, parameters and bodies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hybrid.classroom.c_text import blanked, end_of_block
+
+_KERNEL = re.compile(
+    r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:extern\s+\"C\"\s+)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
+    r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
+)
+_PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")
+_NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
+ELEMENTS = {"float": "float32", "double": "float64"}
+SCALES = ("alpha", "beta")
+_ALIAS = re.compile(
+    r"\btypedef\s+(float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(float|double)\s*;"
+    r"|#[ \t]*define[ \t]+(\w+)[ \t]+(float|double)\b"
+)
+_NUMBERS = {
+    "uint",
+    "uint32_t",
+    "int32_t",
+    "uint64_t",
+    "int64_t",
+    "ulong",
+    "int",
+    "unsigned",
+    "unsigned int",
+    "long",
+    "long long",
+    "size_t",
+    "unsigned long",
+    "unsigned long long",
+    "short",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """`type` without const and pointer: that of the elements, of the number, or the struct's name."""
+
+    name: str
+    type: str
+    is_pointer: bool
+
+    @property
+    def is_number(self) -> bool:
+        return not self.is_pointer and self.type in _NUMBERS
+
+    @property
+    def is_scale(self) -> bool:
+        """alpha or beta of C = alpha·A·B + beta·C"""
+        return not self.is_pointer and self.type in ELEMENTS and self.name.lower() in SCALES
+
+    def __str__(self) -> str:
+        return f"{self.type}{'*' if self.is_pointer else ''} {self.name}"
+
+
+@dataclass(frozen=True)
+class StudentKernel:
+    name: str
+    parameters: tuple[Parameter, ...]
+    line: int
+    body: str  # without comments
+    template: tuple[str, ...] = ()  # the names of its parameters
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.parameters))})"
+
+    def instance(self, arguments: Sequence[str]) -> StudentKernel:
+        """With a template's arguments in place of its parameters."""
+        values = dict(zip(self.template, arguments, strict=True))
+        parameters = tuple(replace(each, type=values.get(each.type, each.type)) for each in self.parameters)
+        return replace(self, parameters=parameters)
+
+
+def kernels_of(text: str) -> tuple[StudentKernel, ...]:
+    plain = blanked(text)
+    return tuple(_kernels(plain, _aliases(plain)))
+
+
+def _aliases(plain: str) -> dict[str, str]:
+    """Other names of float and double."""
+    found = {}
+    for typedef, of_typedef, of_using, using, of_define, define in _ALIAS.findall(plain):
+        found[of_typedef or of_using or of_define] = typedef or using or define
+    return found
+
+
+def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:
+    for found in _KERNEL.finditer(plain):
+        line = plain.count("\n", 0, found.start("name")) + 1
+        texts = [text.strip() for text in found["parameters"].split(",") if text.strip()]
+        body = plain[found.end() : end_of_block(plain, found.end() - 1)]
+        parameters = tuple(_parameter(text, aliases) for text in texts)
+        template = tuple(text.partition("=")[0].split()[-1] for text in (found["template"] or "").split(",") if text.strip())
+        yield StudentKernel(found["name"], parameters, line, body, template)
+
+
+def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
+    """What cannot be taken has its text as the type: it matters only if this kernel is to be launched."""
+    words = " ".join(word for word in re.sub(r"([*\[])", r" \1 ", text).split() if word not in _NOT_A_TYPE)
+    found = _PARAMETER.match(words)
+    if found is None:
+        return Parameter(words, words, is_pointer=False)
+    kind = found["type"].removeprefix("struct ")
+    return Parameter(found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]))

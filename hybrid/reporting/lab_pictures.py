@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""What is drawn of a student's kernel: the map of C's elements, and the roofline with its points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from hybrid.reporting import svg
+
+KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, as a map numbers them
+COLOURS = ("", "second", "third", "first")  # of these
+POINTS = ("second", "first")  # the roofline's
+_MAP, _WIDTH = 288, 372  # of a map's longer side, and of a picture
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Of a GPU: GB/s and GF/s. `points`: one or two, operations a byte by what is said of them."""
+
+    gpu: str
+    bandwidth: float
+    peak: float
+    points: Mapping[str, float]
+
+
+def squares(elements: Sequence[Sequence[int]]) -> Iterator[str]:
+    """The map's rectangles, a neighbouring run of a kind at a time, in units of a square."""
+    for y, row in enumerate(elements):
+        x = 0
+        while x < len(row):
+            end = next((i for i in range(x, len(row)) if row[i] != row[x]), len(row))
+            if row[x]:
+                yield svg.rectangle(x, y, end - x, 1, f"fill-{COLOURS[row[x]]}")
+            x = end
+
+
+def write_map(path: str, title: str, elements: Sequence[Sequence[int]], scale: str) -> None:
+    """`scale`: what a square stands for."""
+    rows, columns = len(elements), max(map(len, elements))
+    side = _MAP / max(rows, columns)
+    keys = [kind for kind in range(1, len(KINDS)) if any(kind in row for row in elements)]
+    width, height = max(_WIDTH, columns * side + 24), 44 + rows * side + 22 * (len(keys) + 1)
+
+    def drawn() -> Iterator[str]:
+        yield svg.text(12, 20, title, more='style="font-weight: 600"')
+        yield f'<g transform="translate(12 34) scale({side:g})" shape-rendering="crispEdges">'
+        yield svg.rectangle(0, 0, columns, rows, "stroke-soft", f'fill="none" stroke-width="{1 / side:.3g}"')
+        yield from squares(elements)
+        yield "</g>"
+        yield svg.text(12, 54 + rows * side, f"a square is {scale}", "fill-soft")
+        for number, kind in enumerate(keys, 1):
+            y = 54 + rows * side + 20 * number
+            yield svg.rectangle(12, y - 10, 11, 11, f"fill-{COLOURS[kind]}")
+            yield svg.text(29, y, KINDS[kind])
+
+    svg.write(path, title, (width, height), drawn())
+
+
+def write_roofline(path: str, title: str, roofline: Roofline) -> None:
+    def drawn() -> Iterator[str]:
+        yield svg.text(12, 20, title, more='style="font-weight: 600"')
+        yield '<g transform="translate(0 28)">'
+        yield from roofs(roofline)
+        yield "</g>"
+        for number, said in enumerate(roofline.points):
+            y = 290 + 20 * number
+            yield svg.rectangle(40, y - 10, 11, 11, f"fill-{POINTS[number]}")
+            yield svg.text(57, y, said)
+
+    svg.write(path, title, (_WIDTH, 284 + 20 * len(roofline.points)), drawn())
+
+
+def roofs(roofline: Roofline) -> Iterator[str]:
+    """Both axes are logarithmic: memory's roof rises, and arithmetic's is flat. Within 372×245."""
+    ridge = roofline.peak / roofline.bandwidth
+    values = [ridge, *roofline.points.values()]
+    first, last = math.floor(math.log10(min(values) / 2)), math.ceil(math.log10(max(values) * 2))
+    top = math.ceil(math.log10(roofline.peak * 1.5))
+    bottom = math.floor(math.log10(min(roofline.peak, 10.0**first * roofline.bandwidth)))
+
+    def x(intensity: float) -> float:
+        return 40 + 310 * (math.log10(intensity) - first) / (last - first)
+
+    def y(rate: float) -> float:
+        return 205 - 185 * (math.log10(rate) - bottom) / (top - bottom)
+
+    for power in range(first, last + 1):
+        at = x(10.0**power)
+        yield f'<line class="stroke-line" x1="{at:.1f}" y1="20" x2="{at:.1f}" y2="205"/>'
+        yield svg.text(at, 219, f"{10.0**power:g}", "fill-soft", 'text-anchor="middle"')
+    for power in range(bottom, top + 1):
+        at = y(10.0**power)
+        yield f'<line class="stroke-line" x1="40" y1="{at:.1f}" x2="350" y2="{at:.1f}"/>'
+        yield svg.text(36, at + 4, _short(10.0**power), "fill-soft", 'text-anchor="end"')
+    roof = [(10.0**first, 10.0**first * roofline.bandwidth), (ridge, roofline.peak), (10.0**last, roofline.peak)]
+    points = " ".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in roof)
+    yield f'<polyline class="stroke-ink" fill="none" stroke-width="2" points="{points}"/>'
+    yield svg.text(195, 236, "operations a byte of global memory", "fill-soft", 'text-anchor="middle"')
+    yield svg.text(2, 12, "GF/s", "fill-soft")
+    for number, (said, intensity) in enumerate(roofline.points.items()):
+        at, rate = x(intensity), min(roofline.peak, intensity * roofline.bandwidth)
+        title = f"<title>{escape(said)}</title>"
+        yield f'<circle class="fill-{POINTS[number]}" cx="{at:.1f}" cy="{y(rate):.1f}" r="5">{title}</circle>'
+
+
+def _short(number: float) -> str:
+    return f"{number / 1000:g}k" if number >= 1000 else f"{number:g}"
