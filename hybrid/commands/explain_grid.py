@@ -34,7 +34,9 @@ def grid_lines(plan: Plan, network: float) -> Iterator[str]:
     others = {str(cost.grid): cost for cost in reversed(found) if str(cost.grid) != str(chosen)}  # of each name the best
     yield from (f"grid {said(cost.grid, cost)} (chosen)" for cost in found if cost.grid == chosen)
     for cost in sorted(others.values(), key=found.index)[:_SHOWN]:
-        yield f"grid {said(cost.grid, cost)}{' (on CPUs)' if plan.staged and not cost.grid.is_rows else ''}"
+        yield f"grid {said(cost.grid, cost)}"
+    if plan.staged and plan.grid_layout is None:
+        yield "devices with memory of their own multiply on a grid where --grid asks for one"
     least = problem.item_size * least_received(problem, nodes)
     times = problem.bytes(1, received(chosen, other, problem, topology, placement)) / least if least else 1.0
     yield f"at least {readable(int(least))} must go to or from some node, however A, B and C are distributed: {times:.2f} × that"

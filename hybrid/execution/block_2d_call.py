@@ -54,6 +54,6 @@ def multiply_blocks_2d(
     decision = agree(session, request, settings, [said[1] for said in looking.all])
     types = blocks[0].types
     real = real_operands_of_rank(session, decision, a.array, b.array, types, gemm)
-    product, check = run_block_2d_product(session, decision, *real)
+    product, check = run_block_2d_product(session, decision, *real, settings)
     settle(check, warns=False)
     return Block2D(complex_view(product) if types.complex_b else product, shape, a.rows, b.columns)

@@ -37,10 +37,20 @@ def is_part_of(block, whole):
     return block.shape == whole.shape
 
 
+DEVICES = [
+    {},
+    {"STAGED": "1", "GPU_MEMORY": "20k"},
+    pytest.param({"DEVICE": "emulate"}, marks=pytest.mark.needs("compiler")),
+    pytest.param({"DEVICE": "cuda"}, marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=["in place", "staged", "emulated", "GPUs"])
 @pytest.mark.parametrize("nodes", ["0", "1", "2"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_any_block_cyclic_distribution_gives_numpys_product(comm, rng, monkeypatch, dtype, nodes):
-    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
+def test_any_block_cyclic_distribution_gives_numpys_product(comm, rng, monkeypatch, dtype, nodes, device):
+    for name, value in {**device, "POISON": "1", "RANKS_PER_NODE": nodes}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
     for grid in grids(comm.size):
         for order in "CF":
             n, l, m = (int(size) for size in rng.integers(0, 120, 3))

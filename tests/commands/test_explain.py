@@ -122,10 +122,19 @@ def test_grids_of_nodes_are_explained_with_what_each_receives(explained):
     assert lines[-2].endswith(f": {of_others / 8 / least:.2f} × that")
 
 
-def test_on_gpus_every_node_gets_all_of_b_and_the_grids_are_named_all_the_same(explained):
-    lines = explained(Problem(4000, 4000, 4000), 4, gpus_per_node=1)
+def test_on_gpus_every_node_gets_all_of_b_unless_a_grid_is_asked_for(explained):
+    problem = Problem(4000, 4000, 4000)
+    lines = explained(problem, 4, gpus_per_node=1)
     assert any(line.startswith("grid rows: ") and line.endswith("(chosen)") for line in lines)
-    assert any(line.startswith("grid 2x2: ") and line.endswith("(on CPUs)") for line in lines)
+    assert "devices with memory of their own multiply on a grid where --grid asks for one" in lines
+    lines = explained(problem, 4, gpus_per_node=1, grid="2x2", precision="native")
+    assert any(line.startswith("grid 2x2: ") and line.endswith("(chosen)") for line in lines)
+    buffers = 8 * (2000 * 4000 + 4000 * 2000 + 2000 * 2000)  # half of A, half of B, a quarter of C
+    (of_rank,) = [line for line in lines if line.startswith("rank 3: ")]
+    assert of_rank.endswith(f"in 7 column panel(s); {buffers / MiB:.1f} MiB in GPU 0, for 1 of its own")
+    assert any(line.startswith("transport host: the nodes form a grid, whose parts travel from host to host") for line in lines)
+    with pytest.raises(DeviceUnavailable, match="nccl cannot be used: the nodes form a grid"):
+        explained(problem, 4, gpus_per_node=1, grid="2x2", transport="nccl")
 
 
 @pytest.mark.parametrize(
