@@ -34,7 +34,7 @@ def explain(machine: Machine, request: ProductRequest, settings: Settings, netwo
     assert isinstance(decision, Decision), "an assumed machine leaves nothing unknown"
     print("\n".join(_lines(decision, machine, request, settings)), flush=True)
     if len(decision.plan.topology.nodes) > 1:
-        print("\n".join(grid_lines(decision.plan, network)), flush=True)
+        print("\n".join(grid_lines(decision, machine, network)), flush=True)
     if decision.shortage:
         raise DoesNotFit(decision.shortage)
     decision.plan.refuse_endless()
@@ -137,7 +137,8 @@ def _precision(decision: Decision, settings: Settings) -> str:
 def _transport(decision: Decision, machine: Machine, request: ProductRequest, settings: Settings) -> str:
     """The transport; where tests decide, what each means, and what is done if they fail."""
     plan = decision.plan
-    of_b = readable(plan.problem.bytes(plan.problem.l, plan.problem.m))
+    problem = plan.parts[0].problem if plan.parts else plan.problem
+    of_b = readable(problem.bytes(problem.l, problem.m))
     if plan.transport == "host":
         return f"transport host: {decision.transport_reason}; each link carries all of the {of_b} of B that its rank needs"
     others = {"peers": "fetches the rest from the GPUs of its node's other ranks", "nccl": "NCCL broadcasts it to all other GPUs"}
