@@ -49,6 +49,23 @@ is_hydra() { [[ $(mpirun --version 2>&1) == *HYDRA* ]]; }
 # first node where some names end with a letter and others with a digit.
 nodes_for_hydra() { paste -d : <(scontrol show hostnames "$SLURM_JOB_NODELIST") <(ranks_of_nodes) | paste -sd ,; }
 
+# start_by_hydra NODES RANKS COMMAND…: as srun would deal the ranks to the nodes, which Hydra does not ask. With --distribution=cyclic
+# or plane it puts some on a node, then some on the next one, where all nodes have as many.
+start_by_hydra() {
+    local nodes=$1 ranks=$2 turn='' dealt=()
+    shift 2
+    case ${SLURM_DISTRIBUTION-} in
+        cyclic*) turn=1 ;;
+        plane*) turn=${SLURM_DIST_PLANESIZE:-1} ;;
+    esac
+    if [[ -n $turn && $(ranks_of_nodes | head -n "$nodes" | sort -u | wc -l) == 1 ]]; then
+        dealt=(-ppn "$turn" -hosts "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd , | cut -d , -f "1-$nodes")")
+    else
+        dealt=(-hosts "$(nodes_for_hydra | cut -d , -f "1-$nodes")")
+    fi
+    mpirun -np "$ranks" "${dealt[@]}" "$@"
+}
+
 # How many ranks each of the job's nodes has, a line for each.
 ranks_of_nodes() {
     local part node
@@ -89,7 +106,7 @@ launch_on() {
         # Some versions of srun do not take --cpus-per-task over from the job.
         srun --unbuffered --kill-on-bad-exit=1 --mpi="$SRUN_MPI" ${SLURM_CPUS_PER_TASK:+-c "$SLURM_CPUS_PER_TASK"} "${part[@]}" "$@"
     elif is_hydra; then
-        mpirun -np "$ranks" -hosts "$(nodes_for_hydra | cut -d , -f "1-$nodes")" "$@"
+        start_by_hydra "$nodes" "$ranks" "$@"
     else
         mpirun -np "$ranks" "$@"
     fi

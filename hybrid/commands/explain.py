@@ -34,7 +34,7 @@ def explain(machine: Machine, request: ProductRequest, settings: Settings, netwo
     assert isinstance(decision, Decision), "an assumed machine leaves nothing unknown"
     print("\n".join(_lines(decision, machine, request, settings)), flush=True)
     if len(decision.plan.topology.nodes) > 1:
-        print("\n".join(grid_lines(decision.plan, network)), flush=True)
+        print("\n".join(grid_lines(decision, machine, network)), flush=True)
     if decision.shortage:
         raise DoesNotFit(decision.shortage)
     decision.plan.refuse_endless()
@@ -58,7 +58,7 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
         yield f"… and {plan.topology.size - _RANKS_SHOWN} ranks more"
     if plan.staged:
         yield _transport(decision, machine, request, settings)
-    first = plan.shares[0]
+    first = (plan.parts[0] if plan.parts else plan).shares[0]
     if not first.holds_all:
         yield _out_of_core(first)
     if plan.grid_layout is None:
@@ -97,6 +97,7 @@ def _rank(decision: Decision, share: RankShare) -> str:
         return (
             f"rank {share.rank}: rows {share.rows} of A and {share.b_rows} of B; it multiplies rows {a.rows}, "
             f"columns {a.columns} of A by columns {c.columns} of B, in {panels} column panel(s)"
+            f"{_buffers_of_part(decision, share.rank)}"
         )
     buffers = decision.plan.bytes_of_buffers(share.rank)
     gpu = decision.placements[share.rank].gpu
@@ -108,6 +109,16 @@ def _rank(decision: Decision, share: RankShare) -> str:
         f"{tiles}{'+' * (tiles == _TILES_COUNTED)} tile(s) of C, "
         + (f"{readable(buffers)} in {where}" if buffers else "multiplied in place")
     )
+
+
+def _buffers_of_part(decision: Decision, rank: int) -> str:
+    """Of a rank of a grid whose device has some."""
+    plan = decision.plan
+    if not plan.parts:
+        return ""
+    share, gpu = plan.parts[rank].shares[0], decision.placements[rank].gpu
+    where = f"GPU {gpu.index}" if gpu else "its own buffers"
+    return f"; {readable(plan.bytes_of_buffers(rank))} in {where}, for {share.pieces_of_b} of its own"
 
 
 def _precision(decision: Decision, settings: Settings) -> str:
@@ -126,7 +137,8 @@ def _precision(decision: Decision, settings: Settings) -> str:
 def _transport(decision: Decision, machine: Machine, request: ProductRequest, settings: Settings) -> str:
     """The transport; where tests decide, what each means, and what is done if they fail."""
     plan = decision.plan
-    of_b = readable(plan.problem.bytes(plan.problem.l, plan.problem.m))
+    problem = plan.parts[0].problem if plan.parts else plan.problem
+    of_b = readable(problem.bytes(problem.l, problem.m))
     if plan.transport == "host":
         return f"transport host: {decision.transport_reason}; each link carries all of the {of_b} of B that its rank needs"
     others = {"peers": "fetches the rest from the GPUs of its node's other ranks", "nccl": "NCCL broadcasts it to all other GPUs"}

@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybrid.core.text import readable
-from hybrid.plan.bounds import least_received
+from hybrid.plan.bounds import least_received, least_received_with
 from hybrid.plan.grid import Cost, Grid, costs, received
+from hybrid.plan.node_forecast import node_forecast
 from hybrid.plan.plan import Plan
 from hybrid.plan.request import PlanRequest
+from hybrid.selection.decision import Decision
+from hybrid.selection.machine import Machine
 
 _SHOWN = 4  # grids beside the one that is chosen
 
 
-def grid_lines(plan: Plan, network: float) -> Iterator[str]:
+def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator[str]:
     """`network`: bytes a second of a node's link, 0 where nobody said."""
+    plan = decision.plan
     problem, topology = plan.problem, plan.topology
     nodes = len(topology.nodes)
     placement = PlanRequest(problem, topology, root=plan.root).placement
@@ -34,7 +38,47 @@ def grid_lines(plan: Plan, network: float) -> Iterator[str]:
     others = {str(cost.grid): cost for cost in reversed(found) if str(cost.grid) != str(chosen)}  # of each name the best
     yield from (f"grid {said(cost.grid, cost)} (chosen)" for cost in found if cost.grid == chosen)
     for cost in sorted(others.values(), key=found.index)[:_SHOWN]:
-        yield f"grid {said(cost.grid, cost)}{' (on CPUs)' if plan.staged and not cost.grid.is_rows else ''}"
-    least = problem.item_size * least_received(problem, nodes)
-    times = problem.bytes(1, received(chosen, other, problem, topology, placement)) / least if least else 1.0
-    yield f"at least {readable(int(least))} must go to or from some node, however A, B and C are distributed: {times:.2f} × that"
+        yield f"grid {said(cost.grid, cost)}"
+    if plan.staged and plan.grid_layout is None:
+        yield "devices with memory of their own multiply on a grid where --grid asks for one"
+    yield from _bounds(plan, received(chosen, other, problem, topology, placement))
+    if network:
+        yield from _timeline(decision, machine, network)
+
+
+def _bounds(plan: Plan, words: int) -> Iterator[str]:
+    """`words`: elements that a node receives."""
+    problem, nodes = plan.problem, len(plan.topology.nodes)
+    least = least_received(problem, nodes)
+    times = words / least if least else 1.0
+    yield (
+        f"at least {readable(int(problem.item_size * least))} must go to or from some node, however A, B and C are distributed: "
+        f"{times:.2f} × that"
+    )
+    a_rank = words / max(map(len, plan.topology.nodes))
+    memory = max(map(plan.bytes_on_node, range(nodes))) // problem.item_size
+    leading = 2 * problem.n * problem.l * problem.m / (nodes * memory**0.5) if memory else 0.0
+    with_memory = max(0.0, least_received_with(problem, nodes, memory)) if memory else 0.0
+    yield (
+        f"words (elements): a node receives {words:.3g}, {a_rank:.3g} a rank; the least is {least:.3g} with any memory, and "
+        f"{with_memory:.3g} with S = {memory:.3g} a node, as planned (2·n·l·m/(P·√S) = {leading:.3g}, less 3·S that may be there)"
+    )
+
+
+def _timeline(decision: Decision, machine: Machine, network: float) -> Iterator[str]:
+    """Of a product on nodes of GPUs."""
+    plan = decision.plan
+    if plan.device != "cuda":
+        yield "no timeline: how fast this machine's CPUs multiply is not known"
+        return
+    gpus = min(len({decision.placements[rank].gpu for rank in ranks}) for ranks in plan.topology.nodes)
+    speed = 1.0 if decision.speed is None else decision.speed
+    expected = node_forecast(plan, machine.model, network, speed, gpus)
+    moments = (
+        ("A there", expected.a_there),
+        ("B there", expected.b_there),
+        ("multiplied", expected.multiplied),
+        (f"C on node {plan.root_node}", expected.c_there),
+    )
+    said = ", ".join(f"{what} after {seconds:.3g} s" for what, seconds in moments)
+    yield f"expected of the last node, by a network of {network / 1e9:.3g} GB/s a node and {gpus} GPU(s): {said}"

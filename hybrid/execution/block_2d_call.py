@@ -62,7 +62,7 @@ def multiply_blocks_2d(
     decision = agree(session, request, settings, [said[1] for said in looking.all])
 
     def multiply(real_a: Any, real_b: Any) -> Any:
-        product, check = run_block_2d_product(session, decision, real_a, real_b)
+        product, check = run_block_2d_product(session, decision, real_a, real_b, settings)
         settle(check, warns=False)
         return product
 

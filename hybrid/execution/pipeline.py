@@ -20,7 +20,7 @@ from hybrid.execution.worker import Worker
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.transport.base import RankMatrices, Transport
+from hybrid.transport.base import LeavingPanels, RankMatrices, Transport
 from hybrid.transport.panel_gather import PanelGather
 from hybrid.transport.panel_stream import PanelStream
 from hybrid.verification.device_check import DeviceCheck
@@ -70,7 +70,7 @@ def run_share(
     device: Device,
     entering: Entering,
     check: DeviceCheck | None = None,
-    gather: PanelGather | None = None,
+    gather: LeavingPanels | None = None,
     modular: ModularProduct | None = None,
 ) -> Timings:
     """Multiply the rank's row block by B in the device's buffers; panels of C are sent meanwhile. Returns what `Device.finish`
@@ -104,7 +104,7 @@ class _Run:
         device: Device,
         entering: Entering,
         check: DeviceCheck | None,
-        gather: PanelGather | None,
+        gather: LeavingPanels | None,
         modular: ModularProduct | None,
     ) -> None:
         self._gather, self._modular = gather, modular

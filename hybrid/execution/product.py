@@ -109,7 +109,7 @@ class _Product:
         if plan.grid_layout is not None:
             of_c = c.array if rank == plan.root else c.array[:0]
             kept = {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c}
-            return GridRun(self._session, self._decision, kept, progress)
+            return GridRun(self._session, self._decision, kept, self._settings, progress)
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
             matrices = RankMatrices(a[rows], b, c[rows])

@@ -38,7 +38,7 @@ def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, 
     team.timeline = Timeline()
     with limited_threads(decision.placements[team.rank].threads.count):
         c, check = _RowBlockProduct(session, decision, a, b, settings).run()
-        if plan.device != "cuda":
+        if plan.device != "cuda" or plan.grid_layout is not None:
             with team.phase("scatter"):
                 c = to_device_of(a, c)
         return c, check
@@ -53,10 +53,10 @@ class _RowBlockProduct:
         self._share = share = decision.plan.shares[session.team.rank]
         self._threads = decision.placements[session.team.rank].threads.count
         plan = self._plan
+        device = plan.device if plan.grid_layout is None else "cpu"  # a grid's parts travel from host to host
         with self._team.phase("scatter"), busy():
             self._a, self._b = (
-                elements_of(as_rows(array, plan.problem.operand_dtype, device=plan.device, threads=self._threads))
-                for array in (a, b)
+                elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self._threads)) for array in (a, b)
             )
             self._c = empty_like(self._a, len(share.rows), plan.problem.m, plan.problem.dtype)
             await_callers_work(self._a, self._b, self._c)
@@ -83,7 +83,7 @@ class _RowBlockProduct:
 
         if self._plan.grid_layout is not None:
             kept = {"A": self._a, "B": self._b, "C": self._c}
-            return GridRun(self._session, self._decision, kept, nobody)
+            return GridRun(self._session, self._decision, kept, self._settings, nobody)
         matrices = RankMatrices(self._a, self._all_of_b, self._c)
         read_and_written = [self._a, self._all_of_b.array, self._c]
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)

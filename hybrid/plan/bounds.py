@@ -14,7 +14,7 @@ def least_received(problem: Problem, nodes: int, memory: int = 0) -> float:
     `memory`: elements that a node can hold; 0: as many as it wants.
     """
     bound = _with_any_memory(problem, nodes)
-    return max(bound, _with_memory(problem, nodes, memory)) if memory else bound
+    return max(bound, least_received_with(problem, nodes, memory)) if memory else bound
 
 
 def _with_any_memory(problem: Problem, nodes: int) -> float:
@@ -32,6 +32,6 @@ def _with_any_memory(problem: Problem, nodes: int) -> float:
     return needed - (large * middle + large * small + middle * small) / nodes
 
 
-def _with_memory(problem: Problem, nodes: int, memory: int) -> float:
+def least_received_with(problem: Problem, nodes: int, memory: int) -> float:
     """Of Smith, Lowery, Langou and van de Geijn (2019) for one processor with a fast memory, of which all may be there before."""
     return 2 * problem.n * problem.l * problem.m / nodes / math.sqrt(memory) - 3 * memory

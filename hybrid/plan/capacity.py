@@ -91,10 +91,10 @@ def _shortage_of_staging(plan: Plan) -> str:
     """Of a CPU that copies panels into buffers, limited by --gpu-memory."""
     if not (plan.staged and plan.device_memory) or plan.device == "cuda":
         return ""
-    for share in plan.shares:
-        if share.layout.bytes > plan.device_memory:
+    for rank in range(plan.topology.size):
+        if plan.bytes_of_buffers(rank) > plan.device_memory:
             return (
-                f"a row of A, a column of B and their element of C take {readable(share.layout.bytes)}, but rank {share.rank} "
+                f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank {rank} "
                 f"may take {readable(plan.device_memory)} (--gpu-memory)"
             )
     return ""

@@ -129,15 +129,22 @@ def parse(text: str, nodes: int) -> Grid | None:
 
 def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> int:
     """Elements of A, B and C that a node receives from others."""
+    return sum(received_of_each(grid, node, problem, topology, placement))
+
+
+def received_of_each(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> tuple[int, int, int]:
+    """Those of A, of B and of C."""
     ranks = topology.nodes[node]
     of_a, of_b, of_c = (placement.of_node(ranks, operand) for operand in "abc")
     if grid.is_rows and placement.has_rows(problem):
         own, height = (sum(part.shape[0] for part in of) for of in (of_a, of_c))
-        return problem.l * problem.m - sum(part.elements for part in of_b) + problem.m * max(0, height - own)
+        return 0, problem.l * problem.m - sum(part.elements for part in of_b), problem.m * max(0, height - own)
     needed_of_a, needed_of_b, computed = grid.of_a(node, problem), grid.of_b(node, problem), grid.of_c(node, problem)
-    total = needed_of_a.elements - sum(part.elements_in(needed_of_a) for part in of_a)
-    total += needed_of_b.elements - sum(part.elements_in(needed_of_b) for part in of_b)
-    return total + sum(grid.layers * part.elements - part.elements_in(computed) for part in of_c)
+    return (
+        needed_of_a.elements - sum(part.elements_in(needed_of_a) for part in of_a),
+        needed_of_b.elements - sum(part.elements_in(needed_of_b) for part in of_b),
+        sum(grid.layers * part.elements - part.elements_in(computed) for part in of_c),
+    )
 
 
 def received_where_it_suits(grid: Grid, problem: Problem) -> float:

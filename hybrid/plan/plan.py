@@ -22,6 +22,7 @@ from hybrid.plan.request import OperandLocation
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
+_THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"
 COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # that the check on the host sums before it goes to the next ones
 
 
@@ -40,6 +41,7 @@ class Plan:
     transport: str = "in place"  # or "host", "peers", "nccl": how the operands reach the devices
     device_memory: int = 0  # bytes each rank may take on its device; 0: as many as it needs
     grid_layout: GridLayout | None = None  # where the nodes form a grid; None: every node multiplies its rows of A by all of B
+    parts: tuple[Plan, ...] = ()  # with a grid, for each rank the plan of the product that its device computes in buffers
 
     def with_transport(self, transport: str) -> Plan:
         """With buffers laid out for the transport: NCCL broadcasts whole rows, so each column panel is a matrix of its own."""
@@ -48,19 +50,21 @@ class Plan:
 
     def refuse_endless(self) -> None:
         """UsageError if so little fits that panels would be loaded millions of times."""
-        for share in self.shares:
+        for part in self.parts:
+            part.refuse_endless()
+        for share in self.shares if not self.parts else ():
             in_slabs = 0 if share.in_slabs else len(share.column_panels) * len(share.slabs)
             refuse_many(self.problem, share.tiling.loads(len(share.rows), self.problem.m) + in_slabs)
 
     @property
     def moduli(self) -> int:
         """How many products from remainders may need; 0 where they are native."""
-        return self.shares[0].tiling.moduli
+        return max(part.moduli for part in self.parts) if self.parts else self.shares[0].tiling.moduli
 
     @property
     def adds(self) -> bool:
         """Some tiles accumulate: their product is added to C."""
-        return bool(self.shares[0].slabs)
+        return bool(self.shares[0].slabs) and not self.parts
 
     @property
     def has_row_blocks(self) -> bool:
@@ -84,6 +88,8 @@ class Plan:
     @property
     def why_no_peers(self) -> str:
         """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
+        if self.grid_layout is not None:
+            return _THROUGH_HOSTS
         if all(len(members) == 1 for members in self.topology.nodes):
             return "one rank a node: nothing to exchange"
         if self.has_row_blocks and len(self.topology.nodes) > 1:
@@ -97,6 +103,8 @@ class Plan:
             return "one rank: nothing to exchange"
         if self.device != "cuda":
             return "NCCL joins GPUs only"
+        if self.grid_layout is not None:
+            return _THROUGH_HOSTS
         return self._why_not_all_resident
 
     @property
@@ -173,6 +181,8 @@ class Plan:
 
     def bytes_of_buffers(self, rank: int) -> int:
         """Buffers on a rank's device: row panels of A, column panels of B, and the tiles of C; nothing in place."""
+        if self.parts:
+            return self.parts[rank].bytes_of_buffers(0)
         return self.shares[rank].layout.bytes if self.staged else 0
 
     def bytes_of_check(self, rank: int) -> int:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
+from hybrid.core.spans import Topology
 from hybrid.plan.buffer_layout import Tiling, layout_of
 from hybrid.plan.check_layout import memory_for_check, most_bytes_of_check
-from hybrid.plan.grid_layout import grid_layout
+from hybrid.plan.grid_layout import GridLayout, grid_layout
 from hybrid.plan.k_slabs import slabs_of
 from hybrid.plan.plan import Plan, refuse_many
 from hybrid.plan.rank_share import RankShare
@@ -66,10 +68,11 @@ def make_plan(request: PlanRequest) -> Plan:
         operands = OperandLocation.BLOCKS_2D
     check = request.check
     if check == "on":
-        check = "device" if staged and _checks_on_device(request, tiling, tallest) else "host"
+        check = "device" if staged and not request.grid and _checks_on_device(request, tiling, tallest) else "host"
     layout = None
     if request.grid:
         layout = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
+    parts = _parts(request, layout) if layout is not None and staged else ()
     return Plan(
         problem,
         topology,
@@ -81,7 +84,32 @@ def make_plan(request: PlanRequest) -> Plan:
         operands,
         device_memory=request.device_memory,
         grid_layout=layout,
+        parts=parts,
     )
+
+
+def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
+    """Of each rank of a grid the product that its device computes, as if the rank were alone. Their column panels of B arrive
+    from other nodes, so B does not come in k-slabs."""
+    alone = replace(
+        request,
+        topology=Topology(((0,),)),
+        root=0,
+        accumulates=False,
+        check="off",
+        row_blocks=None,
+        blocks_2d=None,
+        left_out=(),
+        grid=None,
+    )
+    made: dict[tuple[int, int, int], Plan] = {}  # few: most ranks' parts are alike
+    parts = []
+    for rank in range(request.topology.size):
+        (n, l), (_, m) = layout.rows_of_a(rank).shape, layout.part_of_c(rank).shape
+        if (n, l, m) not in made:
+            made[n, l, m] = make_plan(replace(alone, problem=replace(request.problem, n=n, l=l, m=m)))
+        parts.append(made[n, l, m])
+    return tuple(parts)
 
 
 def _checks_on_device(request: PlanRequest, tiling: Tiling, rows: int) -> bool:

@@ -153,7 +153,7 @@ def moved_bytes(plan: Plan, phase: str) -> int:
         "fill": a + b,
         "copy in": a + loads_of_b * b if loads_of_b else _loaded_bytes(plan),
         "exchange": (plan.topology.size - loads_of_b) * b if loads_of_b else 0,
-        "copy out": c,
+        "copy out": c * (plan.grid_layout.grid.layers if plan.grid_layout else 1),
         "gather": p.bytes(rows_on_other_nodes, p.m),
         "check": a + b + c,
     }.get(phase, 0)
@@ -161,6 +161,8 @@ def moved_bytes(plan: Plan, phase: str) -> int:
 
 def _loaded_bytes(plan: Plan) -> int:
     """Bytes of row panels, column panels and k-slabs, each as often as it is loaded."""
+    if plan.parts:
+        return sum(map(_loaded_bytes, plan.parts))
     p = plan.problem
     return sum(
         sum(p.operand_bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.operand_bytes(len(arrival.span), p.l)

@@ -36,6 +36,29 @@ class CopyObserver(Protocol):
         """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""
 
 
+class ArrivingPanels(Protocol):
+    """Column panels of B that come to host memory while others are multiplied, by their number in the rank's share."""
+
+    def arrived(self, index: int) -> bool:
+        """Whether the panel is in host memory, without waiting."""
+
+    def wait_for(self, index: int) -> None:
+        """Until the panel is in host memory; PhaseEnded if a rank fails meanwhile."""
+
+
+class LeavingPanels(Protocol):
+    """Column panels of C that leave for where they are kept while others are multiplied."""
+
+    def will_be_stored(self, tile: Tile, event: Event) -> None:
+        """A tile of this rank's will be in host memory after the event."""
+
+    def advance(self) -> None:
+        """Without waiting: note what is stored, and send what is computed."""
+
+    def wait_for_stored(self) -> None:
+        """Until all tiles that were announced are stored; PhaseEnded if a rank fails meanwhile."""
+
+
 class Transport(Protocol):
     """Enqueues a rank's copies. Made once for a plan, used for any number of products, each from `begin` to `finish`."""
 

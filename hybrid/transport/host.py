@@ -9,8 +9,7 @@ from typing import Any
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.transport.base import CopyObserver, RankMatrices
-from hybrid.transport.panel_stream import PanelStream
+from hybrid.transport.base import ArrivingPanels, CopyObserver, RankMatrices
 from hybrid.transport.tile_copies import copy_out, last_tile
 
 
@@ -23,7 +22,7 @@ class HostTransport:
         rank: int,
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
-        panel_stream: PanelStream | None = None,
+        panel_stream: ArrivingPanels | None = None,
         in_place: Container[str] = (),
     ) -> None:
         """`in_place`: operands that lie in the buffers already, and are not copied."""

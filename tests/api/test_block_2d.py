@@ -37,10 +37,20 @@ def is_part_of(block, whole):
     return block.shape == whole.shape
 
 
+DEVICES = [
+    {},
+    {"STAGED": "1", "GPU_MEMORY": "20k"},
+    pytest.param({"DEVICE": "emulate"}, marks=pytest.mark.needs("compiler")),
+    pytest.param({"DEVICE": "cuda"}, marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=["in place", "staged", "emulated", "GPUs"])
 @pytest.mark.parametrize("nodes", ["0", "1", "2"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_any_block_cyclic_distribution_gives_numpys_product(comm, rng, monkeypatch, dtype, nodes):
-    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)
+def test_any_block_cyclic_distribution_gives_numpys_product(comm, rng, monkeypatch, dtype, nodes, device):
+    for name, value in {**device, "POISON": "1", "RANKS_PER_NODE": nodes}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
     for grid in grids(comm.size):
         for order in "CF":
             n, l, m = (int(size) for size in rng.integers(0, 120, 3))
@@ -157,7 +167,7 @@ def test_a_wrong_product_and_a_wrong_transfer_are_found(comm, rng, monkeypatch):
 
     def lowest_bit(run, number):
         """Of the first element that another rank has sent: too small a change for the check of the product."""
-        received = next(received for operand, _, received in run._exchanged if operand == "A")
+        received = next(received for operand, _, received in run._exchange.exchanged if operand == "A")
         for matrices in [of_rank for rank, of_rank in received.items() if rank != 1 and comm.rank == 1 and number == 0]:
             matrices[0][0, 0] = np.nextafter(matrices[0][0, 0], 2)
             break

@@ -274,9 +274,10 @@ def test_nonsense_on_one_rank_is_raised_on_all(comm, wrong):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("staged", ["0", "1"])
 @pytest.mark.parametrize("on_fault", ["raise", "repair"])
 @pytest.mark.parametrize("out", [False, True])
-def test_the_root_s_arrays_are_multiplied_on_grids_of_nodes(comm, rng, monkeypatch, out, on_fault):
+def test_the_root_s_arrays_are_multiplied_on_grids_of_nodes(comm, rng, monkeypatch, out, on_fault, staged):
     """Their rows go to all nodes first. With `repair` a rank multiplies wrong."""
     from hybrid.devices import cpu
 
@@ -285,14 +286,14 @@ def test_the_root_s_arrays_are_multiplied_on_grids_of_nodes(comm, rng, monkeypat
         if comm.rank == comm.size - 1 and c.size:
             c[0, 0] += 1
 
-    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
-    monkeypatch.setenv("HYBRID_DEVICE", "cpu")
+    for name, value in {"RANKS_PER_NODE": "1", "DEVICE": "cpu", "STAGED": staged}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
     if on_fault == "repair":
         monkeypatch.setattr(cpu, "blas", wrong)
     for grid in candidates(comm.size):
         monkeypatch.setenv("HYBRID_GRID", str(grid))
         monkeypatch.setenv("HYBRID_MESSAGE_BYTES", str(rng.choice([700, 1 << 28])))
-        n, l, m = (int(size) for size in comm.bcast(rng.integers(1, 150, 3)))
+        n, l, m = (int(size) for size in comm.bcast(rng.integers(comm.size, 150, 3)))  # every rank has a part of C
         a, b = same_matrix((n, l), 1), same_matrix((l, m), 2)
         root = comm.size - 1
         c = np.empty((n, m)) if out and comm.rank == root else None

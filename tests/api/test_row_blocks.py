@@ -72,10 +72,23 @@ def test_where_rows_of_b_lie_on_other_nodes_they_are_not_fetched_from_devices(co
         hybrid.multiply(rows, rows, comm=comm)
 
 
+IN_PLACE = {"DEVICE": "cpu"}
+STAGED = {"DEVICE": "cpu", "STAGED": "1", "POISON": "1"}
+ON_GRIDS = [
+    IN_PLACE,
+    STAGED,
+    {**STAGED, "PANEL_ROWS": "33", "PANEL_COLUMNS": "40"},
+    {**STAGED, "GPU_MEMORY": "40k"},
+    pytest.param({"DEVICE": "emulate", "PRECISION": "fast", "POISON": "1"}, marks=pytest.mark.needs("compiler")),
+]
+
+
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("environment", ON_GRIDS, ids=["in place", "staged", "panels", "little memory", "emulated"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_every_grid_of_nodes_gives_numpys_product(comm, rng, monkeypatch, dtype):
-    monkeypatch.setenv("HYBRID_DEVICE", "cpu")
+def test_every_grid_of_nodes_gives_numpys_product(comm, rng, monkeypatch, dtype, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
     for ranks_per_node in range(1, comm.size):
         monkeypatch.setenv("HYBRID_RANKS_PER_NODE", str(ranks_per_node))
         for grid in sorted({str(each) for each in candidates(-(-comm.size // ranks_per_node))}):
@@ -90,16 +103,37 @@ def test_every_grid_of_nodes_gives_numpys_product(comm, rng, monkeypatch, dtype)
             np.testing.assert_allclose(whole(comm, c), a @ b, rtol=accuracy, atol=accuracy)
 
 
+@pytest.mark.gpu
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("more", [{}, {"PANEL_ROWS": "33", "PANEL_COLUMNS": "40"}, {"GPU_MEMORY": "1m"}, {"PRECISION": "fast"}])
+def test_every_grid_of_gpus_gives_numpys_product_where_the_rows_of_a_lie(comm, rng, monkeypatch, more):
+    """The ranks may share a GPU. Some rows lie on it, others in host memory."""
+    cupy = pytest.importorskip("cupy")
+    for name, value in {"DEVICE": "cuda", "RANKS_PER_NODE": "1", "POISON": "1", **more}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    for grid in sorted({str(each) for each in candidates(comm.size)} - {f"{comm.size}x1"}):
+        monkeypatch.setenv("HYBRID_GRID", grid)
+        for there in (cupy.asarray, np.asarray):
+            n, l, m = (int(size) for size in rng.integers(1, 700, 3))
+            a, b = rng.standard_normal((n, l)), rng.standard_normal((l, m))
+            rows_a, rows_b = (block(comm, matrix, tiling(rng, comm, len(matrix))) for matrix in (a, b))
+            c = hybrid.multiply(hybrid.RowBlock(there(rows_a.array)), hybrid.RowBlock(there(rows_b.array)), comm=comm)
+            assert isinstance(c.array, cupy.ndarray if there is cupy.asarray else np.ndarray)
+            product = np.concatenate(comm.allgather(cupy.asnumpy(c.array)))
+            np.testing.assert_allclose(product, a @ b, rtol=1e-11, atol=1e-11)
+
+
 @pytest.fixture
-def grid(comm, monkeypatch):
-    """Of all ranks, each a node: as many rows as columns where that can be."""
+def grid(comm, monkeypatch, request):
+    """Of all ranks, each a node: as many rows as columns where that can be. In place, or as an indirect parameter says."""
     shape = {2: "1x2", 3: "1x3", 4: "2x2"}[comm.size]
-    for name, value in {"DEVICE": "cpu", "RANKS_PER_NODE": "1", "GRID": shape}.items():
+    for name, value in {**getattr(request, "param", IN_PLACE), "RANKS_PER_NODE": "1", "GRID": shape}.items():
         monkeypatch.setenv(f"HYBRID_{name}", value)
     return shape
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("grid", [IN_PLACE, STAGED], indirect=True, ids=["in place", "staged"])
 def test_a_rank_of_a_grid_that_fails_ends_the_call_on_all(comm, rng, monkeypatch, grid):
     from hybrid.devices import cpu
 
@@ -119,6 +153,7 @@ def test_a_rank_of_a_grid_that_fails_ends_the_call_on_all(comm, rng, monkeypatch
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("grid", [IN_PLACE, STAGED], indirect=True, ids=["in place", "staged"])
 @pytest.mark.parametrize("on_fault", ["raise", "repair"])
 def test_a_grid_s_wrong_product_is_found(comm, rng, monkeypatch, grid, on_fault):
     from hybrid.devices import cpu
@@ -143,14 +178,15 @@ def test_a_grid_s_wrong_product_is_found(comm, rng, monkeypatch, grid, on_fault)
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_grid_of_other_nodes_or_of_gpus_is_refused(comm, monkeypatch, grid):
+def test_a_grid_of_other_nodes_or_from_gpu_to_gpu_is_refused(comm, monkeypatch, grid):
     rows = hybrid.RowBlock(np.ones((2, 2 * comm.size)))
     monkeypatch.setenv("HYBRID_GRID", "5x7")
     with pytest.raises(UsageError, match=rf"a grid 5x7 has 35 nodes, and this job {comm.size}"):
         hybrid.multiply(rows, rows, comm=comm)
     monkeypatch.setenv("HYBRID_GRID", grid)
     monkeypatch.setenv("HYBRID_STAGED", "1")
-    with pytest.raises(UsageError, match="a grid of nodes multiplies on CPUs"):
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
+    with pytest.raises(DeviceUnavailable, match="the nodes form a grid, whose parts travel from host to host"):
         hybrid.multiply(rows, rows, comm=comm)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.commands import module, own_lines, start
 
@@ -20,9 +22,9 @@ NATIVE = Settings(precision="native")
 
 @pytest.fixture
 def explained(capsys):
-    def lines(problem, ranks, gpus_per_node=0, **settings):
+    def lines(problem, ranks, gpus_per_node=0, network=0.0, **settings):
         asked = Settings(**settings)
-        explain(assumed_machine(asked, ranks, gpus_per_node), ProductRequest(problem), asked)
+        explain(assumed_machine(asked, ranks, gpus_per_node), ProductRequest(problem), asked, network)
         return capsys.readouterr().out.splitlines()
 
     return lines
@@ -118,14 +120,41 @@ def test_grids_of_nodes_are_explained_with_what_each_receives(explained):
     assert f"grid 2x2: a node receives {of_others / MiB:.1f} MiB, the busiest {of_root / MiB:.1f} MiB (chosen)" in text
     assert sum(line.startswith("grid rows: ") for line in lines) == 1
     least = 3 * (4000**3 / 4) ** (2 / 3) - 3 * 4000**2 / 4
-    assert lines[-2].startswith(f"at least {8 * least / MiB:.1f} MiB must go to or from some node")
-    assert lines[-2].endswith(f": {of_others / 8 / least:.2f} × that")
+    assert lines[-3].startswith(f"at least {8 * least / MiB:.1f} MiB must go to or from some node")
+    assert lines[-3].endswith(f": {of_others / 8 / least:.2f} × that")
+    assert lines[-2].startswith(f"words (elements): a node receives {of_others / 8:.3g}, {of_others / 16:.3g} a rank; ")
 
 
-def test_on_gpus_every_node_gets_all_of_b_and_the_grids_are_named_all_the_same(explained):
-    lines = explained(Problem(4000, 4000, 4000), 4, gpus_per_node=1)
+def test_on_gpus_every_node_gets_all_of_b_unless_a_grid_is_asked_for(explained):
+    problem = Problem(4000, 4000, 4000)
+    lines = explained(problem, 4, gpus_per_node=1)
     assert any(line.startswith("grid rows: ") and line.endswith("(chosen)") for line in lines)
-    assert any(line.startswith("grid 2x2: ") and line.endswith("(on CPUs)") for line in lines)
+    assert "devices with memory of their own multiply on a grid where --grid asks for one" in lines
+    lines = explained(problem, 4, gpus_per_node=1, grid="2x2", precision="native")
+    assert any(line.startswith("grid 2x2: ") and line.endswith("(chosen)") for line in lines)
+    buffers = 8 * (2000 * 4000 + 4000 * 2000 + 2000 * 2000)  # half of A, half of B, a quarter of C
+    (of_rank,) = [line for line in lines if line.startswith("rank 3: ")]
+    assert of_rank.endswith(f"in 7 column panel(s); {buffers / MiB:.1f} MiB in GPU 0, for 1 of its own")
+    assert any(line.startswith("transport host: the nodes form a grid, whose parts travel from host to host") for line in lines)
+    with pytest.raises(DeviceUnavailable, match="nccl cannot be used: the nodes form a grid"):
+        explained(problem, 4, gpus_per_node=1, grid="2x2", transport="nccl")
+
+
+def test_of_nodes_of_gpus_a_timeline_is_told_where_their_network_is_known(explained):
+    problem = Problem(100_000, 100_000, 100_000)
+    asked = {"gpus_per_node": 8, "ranks_per_node": 8, "grid": "16x8", "network": 25e9}
+    (line,) = [line for line in explained(problem, 1024, **asked) if line.startswith("expected of the last node")]
+    found = re.fullmatch(
+        r"expected of the last node, by a network of 25 GB/s a node and 8 GPU\(s\): "
+        r"A there after (.*) s, B there after (.*) s, multiplied after (.*) s, C on node 0 after (.*) s",
+        line,
+    )
+    moments = [float(moment) for moment in found.groups()]
+    assert moments == sorted(moments)
+    assert moments[-1] > 8 * problem.n * problem.m * 127 / 128 / 25e9, "all of C but the root's own reaches it over one link"
+    text = "\n".join(explained(problem, 4, ranks_per_node=1, network=25e9, device="cpu"))
+    assert "no timeline: how fast this machine's CPUs multiply is not known" in text
+    assert "no timeline" not in "\n".join(explained(problem, 4, ranks_per_node=1, device="cpu")), "nor is the network"
 
 
 @pytest.mark.parametrize(

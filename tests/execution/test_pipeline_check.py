@@ -79,7 +79,7 @@ def _findings(share, problem, matrices, device, pieces, buffers, check):
     )
     copies.begin()
     for arrival in share.order:
-        copies.loaded(share.rank, arrival)
+        copies.loaded(share.rank, arrival, None)
         for tile in filter(lambda tile: tile.completes, arrival.releases):
             copies.stored(share.rank, tile, Span(0, len(tile.rows)), None)
     copies.complete()

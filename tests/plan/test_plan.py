@@ -17,6 +17,7 @@ from hybrid.core.spans import Span, Topology
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.capacity import FreeMemory, shortage
+from hybrid.plan.grid import parse
 from hybrid.plan.plan import PROCESS_BYTES
 from hybrid.plan.request import RowBlocks, TilingRequest
 from hybrid.plan.tiling import choose_tiling
@@ -379,3 +380,24 @@ def test_where_only_a_is_too_large_all_of_b_stays():
     tiling = tight(Problem(100_000, 20_000, 10_000), 100_000, 8 << 30)
     assert tiling.stationary == "B"
     assert tiling.panel_columns * tiling.column_panels >= 10_000
+
+
+@quick
+@given(st.builds(Problem, st.integers(1, 60), st.integers(1, 60), st.integers(1, 60)), st.sampled_from(["2x2", "1x4", "1x2x2"]))
+def test_every_rank_of_a_grid_has_the_plan_of_its_part(problem, grid):
+    plan = planned(problem, Topology.of_equal_nodes(8, 2), device="cuda", staged=True, grid=parse(grid, 4), check="on")
+    assert plan.check == "host"
+    assert plan.why_no_peers == plan.why_no_nccl == "the nodes form a grid, whose parts travel from host to host"
+    for rank, part in enumerate(plan.parts):
+        rows_of_a, of_c = plan.grid_layout.rows_of_a(rank), plan.grid_layout.part_of_c(rank)
+        assert (part.problem.n, part.problem.l, part.problem.m) == (*rows_of_a.shape, len(of_c.columns))
+        assert part.shares[0].layout.bytes == plan.bytes_of_buffers(rank) == plan.bytes_on_gpu(rank)
+        assert part.bytes_on_gpu(0) <= planned(problem, Topology(((0,),)), device="cuda", staged=True).bytes_on_gpu(0)
+
+
+def test_the_parts_of_a_grid_are_cut_to_the_memory_of_a_device():
+    problem, nodes = Problem(4000, 4000, 4000), Topology.of_equal_nodes(4, 1)
+    plan = planned(problem, nodes, device="cuda", staged=True, grid=parse("2x2", 4), device_memory=64 * MiB)
+    assert all(plan.bytes_of_buffers(rank) <= 64 * MiB and not plan.parts[rank].shares[0].holds_all for rank in range(4))
+    too_small = planned(problem, nodes, device="cpu", staged=True, grid=parse("2x2", 4), device_memory=KiB)
+    assert "a row of A, a column of B" in shortage(too_small, [FreeMemory("host", PLENTY, PLENTY)] * 4)

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from cluster import ROOT
-from jobs import submit
+from jobs import STARTS, submit
 
 GREETING = re.compile(r"Greetings from CPU thread \d+/(\d+) of process (\d+)/(\d+)!")
 FROM_GPU = re.compile(r"Hello from block \d+, thread \d+ of the GPU, called by process (\d+)")
@@ -107,6 +107,32 @@ def test_scaling_takes_more_and_more_nodes(cluster):
     assert table == [
         ("strong", "1", "64"), ("strong", "2", "64"), ("strong", "4", "64"),
         ("weak", "1", "64"), ("weak", "2", "81"), ("weak", "4", "102"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("start", STARTS, ids=["srun", "mpirun"])
+@pytest.mark.parametrize(
+    ("distribution", "nodes"),
+    [("", "aabb"), ("--distribution=cyclic", "abab"), ("--distribution=plane=2", "aabb"), ("--distribution=plane=1", "abab")],
+)
+def test_ranks_are_dealt_to_many_nodes_as_asked(cluster, distribution, nodes, start):
+    options = f"-N 2 -w p100a,p100b {distribution}"
+    job = submit(cluster, "nodes.sbatch", 90, 80, 70, "--fill", "uniform", options=options, HYBRID_DEVICE="cpu", **start)
+    output = job.succeed()
+    assert re.findall(r"^  rank (\d)  p100(\w)  ", output, re.MULTILINE) == [*zip("0123", nodes, strict=True)]
+    rows = dict(re.findall(r"^  rank (\d)  .*  rows (\d+):", output, re.MULTILINE))
+    first = [rank for rank, node in zip("0123", nodes, strict=True) if node == "a"]
+    assert sorted(rows, key=lambda rank: int(rows[rank]))[:2] == first, "a node's rows follow each other"
+    (result,) = job.results()
+    assert (result["check"]["ok"], result["nodes"], result["ranks"]) == (True, 2, 4)
+
+
+def test_a_grid_is_compared_with_rows(cluster):
+    job = submit(cluster, "grid.sbatch", 90, 80, 70, options="-N 4 -w p100a,p100b,k40a,k40b", HYBRID_DEVICE="cpu")
+    output = job.succeed()
+    assert re.search(r"^grid 2x2: a node receives .* KiB", output, re.MULTILINE)
+    assert [(result["check"]["ok"], result["grid"], result["nodes"]) for result in job.results()] == [
+        (True, None, 4), (True, "2x2", 4),
     ]  # fmt: skip
 
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""When a product on many nodes of GPUs has come how far: a simulation, panel after panel, of the busiest node and of the root's.
+
+A column panel of B comes over the network, goes to the GPUs, is multiplied, and its part of C goes back to the host and on to the
+root's node. Each of these works on one thing at a time, both directions of a link at once. A node's link brings what the node
+needs of A and B before it brings C.
+"""
+
+from __future__ import annotations
+
+from hybrid.core.record import record
+from hybrid.plan.grid import Grid, received_of_each
+from hybrid.plan.machine_model import MachineModel
+from hybrid.plan.plan import Plan
+from hybrid.plan.request import PlanRequest
+
+
+@record
+class NodeForecast:
+    """Seconds after the begin, on the node that is last."""
+
+    a_there: float  # all of A that a node needs
+    b_there: float
+    multiplied: float
+    c_there: float  # all of C, at the root
+
+
+def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float, gpus: int) -> NodeForecast:
+    """Where each rank makes its rows of A and B, and the root gathers C. `network`: bytes a second of a node's link. `speed`: of
+    the kernels, beside the model's. `gpus`: of a node, on which its ranks multiply."""
+    problem, topology, layout = plan.problem, plan.topology, plan.grid_layout
+    nodes = range(len(topology.nodes))
+    grid = layout.grid if layout is not None else Grid(len(nodes), 1)
+    panels = max(1, layout.pieces["B"] if layout is not None else len(plan.shares[0].column_panels))
+    placement = PlanRequest(problem, topology, root=plan.root).placement
+    received = [received_of_each(grid, node, problem, topology, placement) for node in nodes]
+    of_a, of_b = (max(each[operand] for each in received) for operand in (0, 1))
+    of_c = received[plan.root_node][2]
+    tallest = max(nodes, key=lambda node: grid.of_a(node, problem).elements * len(grid.of_b(node, problem).columns))
+    (height, depth), width = grid.of_a(tallest, problem).shape, len(grid.of_b(tallest, problem).columns)
+
+    # Of a node's B: each rank's link brings all of it, or a part of it that the other GPUs fetch, or it is on the GPUs already.
+    a_rank = -(-max(map(len, topology.nodes)) // gpus)
+    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(a_rank))
+    rate = model.multiply_adds_per_byte(problem.operand_dtype) * model.link_bytes_per_second * speed * gpus
+
+    def seconds(elements: float, bytes_per_second: float) -> float:
+        return elements * problem.item_size / bytes_per_second
+
+    link = model.link_bytes_per_second
+    a_there = b_there = seconds(of_a, network)
+    root_free = a_there + seconds(of_b, network)
+    copied = a_there + seconds(height * depth, link * gpus)
+    multiplied = copied_out = c_there = 0.0
+    for _ in range(panels):
+        b_there += seconds(of_b / panels, network)
+        copied = max(copied, b_there) + seconds(depth * width * over_each_link / panels, link)
+        multiplied = max(multiplied, copied) + height * depth * width / panels / rate
+        copied_out = max(copied_out, multiplied) + seconds(height * width / panels, link * gpus)
+        c_there = max(c_there, copied_out, root_free) + seconds(of_c / panels, network)
+    return NodeForecast(a_there, b_there, multiplied, c_there)
