@@ -64,6 +64,24 @@ def test_arrays_on_the_gpu_give_one(rng):
     np.testing.assert_allclose(mixed, cupy.asnumpy(c))
 
 
+@pytest.mark.parametrize("precision", ["native", "auto"])
+def test_between_products_no_array_on_the_gpu_is_kept_alive(precision):
+    import cupy
+
+    def product():
+        generate = cupy.random.default_rng()
+        a, b = (hybrid.RowBlock(generate.standard_normal((2000, 2000), dtype=np.float32)) for _ in range(2))
+        np.testing.assert_allclose(
+            hybrid.multiply(a, b, precision=precision).array[0].get(), (a.array[0] @ b.array).get(), atol=1e-3
+        )
+
+    pool = cupy.get_default_memory_pool()
+    product()  # makes the buffers, which stay
+    used = pool.used_bytes()
+    product()
+    assert pool.used_bytes() == used
+
+
 def test_arrays_of_other_libraries(rng):
     torch = pytest.importorskip("torch")
     a, b = torch.tensor(rng.random((20, 30), "float32"), device="cuda"), torch.tensor(rng.random((30, 10), "float32"))
