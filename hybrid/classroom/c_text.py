@@ -19,6 +19,10 @@ _CONSTANT = re.compile(
     r"|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?(?:int|unsigned|size_t)\s+(?P<name>\w+)\s*=\s*(?P<value>[^;,]+);)",
     re.MULTILINE,
 )
+_ALIAS = re.compile(
+    r"\btypedef\s+(float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(float|double)\s*;"
+    r"|#[ \t]*define[ \t]+(\w+)[ \t]+(float|double)\b"
+)
 _STRUCT = re.compile(r"\b(?:struct|class)\s*(?:__align__\s*\([^)]*\)\s*)?(\w*)\s*\{")
 _FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*(?:,|$)")
 _SHARED = re.compile(r"(?<!extern )\b__shared__\b([^;{}()]*);")
@@ -26,7 +30,9 @@ _ARRAY = re.compile(r"(\w+)\s*((?:\[[^\]]*\]\s*)+)")
 _DYNAMIC_SHARED = re.compile(
     r"\bextern\s+(?:volatile\s+)?__shared__\s+(?:__align__\s*\([^)]*\)\s*)?(?:volatile\s+)?([\w: ]+?)\s+(\w+)\s*\[\s*\]\s*;"
 )
+_WORD = re.compile(r"\w+")
 _VARIABLE = re.compile(r"\b__device__(?=[^(){};=]*[;=\[])")
+_LINE = re.compile(r'^#line (\d+) "([^"\n]*)"$', re.MULTILINE)
 _READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst)\s+__constant__\b")
 _OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
@@ -50,6 +56,14 @@ def end_of_block(plain: str, opening: int) -> int:
     return len(plain)
 
 
+def origin(text: str, place: int, name: str) -> tuple[str, int]:
+    """The file and the line of a position, by the last #line before it; `name`: of the file at the beginning."""
+    before, line = 0, 1
+    for found in _LINE.finditer(text, 0, place):
+        before, line, name = found.end() + 1, int(found[1]), found[2]
+    return name, line + text.count("\n", before, place)
+
+
 def constants_in(plain: str) -> dict[str, int]:
     """Macros and constants that are whole numbers, also of other ones: #define BLOCK (2 * TILE)."""
     found: dict[str, int] = {}
@@ -67,9 +81,17 @@ def constants_in(plain: str) -> dict[str, int]:
     return {name: value for name, value in found.items() if value >= 0}
 
 
+def aliases_in(plain: str) -> dict[str, str]:
+    """Other names of float and double."""
+    found = {}
+    for typedef, of_typedef, of_using, using, of_define, define in _ALIAS.findall(plain):
+        found[of_typedef or of_using or of_define] = typedef or using or define
+    return found
+
+
 def structs_in(plain: str) -> dict[str, dict[str, str]]:
     """By the structs' names the types of their fields, without member functions."""
-    structs = {}
+    structs, aliases = {}, aliases_in(plain)
     for found in _STRUCT.finditer(plain):
         end = end_of_block(plain, found.end() - 1)
         also = re.match(r"\s*(\w+)\s*;", plain[end:])  # of a typedef
@@ -77,7 +99,8 @@ def structs_in(plain: str) -> dict[str, dict[str, str]]:
         while (opening := inner.find("{")) >= 0:
             inner = f"{inner[:opening]}();{inner[end_of_block(inner, opening) :]}"
         for name in {found[1], also[1] if also else ""} - {""}:
-            structs[name] = _fields(re.sub(r"\b(public|private|protected)\s*:", "", inner))
+            fields = _fields(re.sub(r"\b(public|private|protected)\s*:", "", inner))
+            structs[name] = {field: _WORD.sub(lambda word: aliases.get(word[0], word[0]), kind) for field, kind in fields.items()}
     return structs
 
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, end_of_block, spaces, with_device_variables, with_dynamic_shared
+from hybrid.emulation.compiler_limits import own_headers
 
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
@@ -25,17 +27,44 @@ _FOR_NVRTC = {  # in place of headers of C
 }
 
 
-def for_cpu(text: str, file: Path) -> str:
-    """Headers of CUDA and C are there already."""
-    kept = with_dynamic_shared(with_device_variables(_without_host(text)))
-    return INCLUDE.sub(lambda found: _included(found, file), kept)
+def joined(texts: Mapping[Path, str]) -> str:
+    """The first file's text with its headers, whose texts are the others, where they are included first. Headers lie beside it:
+    what lies elsewhere may be somebody else's.
+    """
+    main = next(iter(texts))
+    allowed = {path.resolve() for path in own_headers(main.resolve().parent)} & texts.keys()
+    seen: set[Path] = set()
+
+    def of(file: Path) -> str:
+        seen.add(file)
+        text = texts[file]
+
+        def included(found: re.Match[str]) -> str:
+            own = (file.parent / found[3]).resolve() if found[3] else None
+            if own is None or not own.is_file():
+                return found[0]
+            if own not in allowed:
+                return f'{found[1]}"{own}"'  # which the compiler may not read, and says so
+            if own in seen:
+                return ""
+            after = text.count("\n", 0, found.start()) + 2
+            return f'\n#line 1 "{own.name}"\n{of(own)}\n#line {after} "{file.name}"'
+
+        return INCLUDE.sub(included, text)
+
+    return of(main)
 
 
-def for_gpu(text: str, file: Path) -> str:
-    """CUDA's own headers stay. NVRTC has none of C, but what they declare for kernels."""
+def for_cpu(text: str) -> str:
+    """Headers of CUDA and C are there already. `text`: with own headers in it."""
+    return INCLUDE.sub(_not_own, with_dynamic_shared(with_device_variables(_without_host(text))))
+
+
+def for_gpu(text: str, name: str) -> str:
+    """CUDA's own headers stay. NVRTC has none of C, but what they declare for kernels. `name`: of the file."""
 
     def included(found: re.Match[str]) -> str:
-        return found[0] if found[2][1:-1] in _OF_DEVICE else _included(found, file)
+        return found[0] if found[2][1:-1] in _OF_DEVICE else _not_own(found)
 
     headers = "".join(instead for header, instead in _FOR_NVRTC.items() if re.search(rf"#[ \t]*include[ \t]*<{header}>", text))
     kept = _without_host(text)
@@ -43,7 +72,7 @@ def for_gpu(text: str, file: Path) -> str:
     for line in _OF_HOST.finditer(plain):
         if plain.count("{", 0, line.start()) == plain.count("}", 0, line.start()):
             kept = kept[: line.start()] + spaces(line[0]) + kept[line.end() :]
-    return f'{headers}#line 1 "{file.name}"\n{INCLUDE.sub(included, kept)}'
+    return f'{headers}#line 1 "{name}"\n{INCLUDE.sub(included, kept)}'
 
 
 def _without_host(text: str) -> str:
@@ -64,6 +93,6 @@ def _without_host(text: str) -> str:
     return "".join(kept)
 
 
-def _included(found: re.Match[str], file: Path) -> str:
-    own = file.parent / found[3] if found[3] else None
-    return f'{found[1]}"{own.resolve()}"' if own is not None and own.is_file() else ""
+def _not_own(found: re.Match[str]) -> str:
+    """An inclusion that `joined` has left."""
+    return found[0] if (found[3] or "").startswith("/") else ""

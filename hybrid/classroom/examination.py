@@ -28,7 +28,6 @@ from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.child import Ended
-from hybrid.emulation.compiler_limits import own_headers
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.requests import Site, shared_variables
@@ -84,7 +83,7 @@ class Trials:
         return source
 
     def _built(self, source: Path, checks: str) -> str:
-        return str(build(source, [ENTRY], checks=checks, poison_locals=True, reads=own_headers(self.file.path.resolve().parent)))
+        return str(build(source, [ENTRY], checks=checks, poison_locals=True, reads=()))
 
     def task(self, sizes: Sizes) -> Task:
         """A launch on this shape, or on the nearest that the kernel can take."""

@@ -14,7 +14,6 @@ from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Task
 from hybrid.classroom.wrapper import as_program
 from hybrid.emulation import whole_program
-from hybrid.emulation.compiler_limits import own_headers
 
 
 def looks(
@@ -22,9 +21,8 @@ def looks(
 ) -> Iterator[Looked]:
     """Of each launch what was found; `folder` is all that the kernel may write to. EmulationError if it does not compile."""
     source = folder / file.path.name
-    headers = own_headers(file.path.resolve().parent)
-    program, warnings = whole_program.built(source, as_program(file, kernel, instance, meaning), {}, reads=headers)
-    sources = {file.path.name: file.lines}
+    program, warnings = whole_program.built(source, as_program(file, kernel, instance, meaning), {})
+    sources = {path.name: text.split("\n") for path, text in file.texts.items()}
     for task in tasks:
         n, l, m = task.sizes
         numbers = (*task.sizes, *task.grid, *task.block, task.shared)

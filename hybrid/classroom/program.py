@@ -16,7 +16,7 @@ from hybrid.classroom.compiled_text import INCLUDE
 from hybrid.classroom.launches import rewritten
 from hybrid.classroom.program_account import Account, account_of
 from hybrid.classroom.program_ranks import of_all_ranks
-from hybrid.classroom.student_file import StudentFile, text_of
+from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import kernels_of
 from hybrid.classroom.unsupported import refuse_unsupported
 from hybrid.emulation import whole_program
@@ -39,17 +39,10 @@ class _Texts:
     templates: dict[str, int] = field(default_factory=dict)
     found: dict[Path, tuple[str, str]] = field(default_factory=dict)
 
-    def collect(self, path: Path, text: str) -> None:
-        """All own headers, first to last."""
-        resolved = path.resolve()
-        if resolved in self.found:
-            return
+    def add(self, path: Path, text: str) -> None:
         name = f"{len(self.found)}/{path.name}" if self.found else path.name
-        self.found[resolved] = name, text
+        self.found[path] = name, text
         self.templates.update((kernel.name, len(kernel.template)) for kernel in kernels_of(text))
-        for _, _, quoted in INCLUDE.findall(text):
-            if quoted and (path.parent / quoted).is_file():
-                self.collect(path.parent / quoted, text_of(str(path.parent / quoted)))
 
     def have(self, pattern: re.Pattern[str]) -> bool:
         """Also in a comment: it does no harm to compile with OpenMP or MPI what does not use it."""
@@ -75,7 +68,8 @@ def is_program(file: StudentFile) -> bool:
 
 def _texts(file: StudentFile) -> _Texts:
     texts = _Texts()
-    texts.collect(file.path, file.text)
+    for path, text in file.texts.items():
+        texts.add(path, text)
     return texts
 
 

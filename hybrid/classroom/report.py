@@ -125,7 +125,8 @@ def heading(case: Case, names: Names) -> str:
 
 def lines_named(finding: str) -> set[int]:
     """Lines of the student's file that it names."""
-    return {int(number) for pair in re.findall(r"\bline (\d+)|\w\.cuh?:(\d+)", finding) for number in pair if number}
+    found = re.findall(r"\bline (\d+)\b(?! of \w+\.\w)|\w\.cu:(\d+)", finding)
+    return {int(number) for pair in found for number in pair if number}
 
 
 def findings(case: Case, c: str) -> list[str]:

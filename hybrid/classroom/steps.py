@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hybrid.classroom.arithmetic import evaluated
 from hybrid.classroom.case import Case
@@ -77,19 +78,20 @@ class Picture:
         ]
 
 
-def tile_in(text: str) -> int | None:
-    """The width of a file's tiles, where one constant of the file is called a tile's or a block's."""
-    found = [int(width) for _, width in _TILE.findall(text)]
+def tile_in(texts: Mapping[Path, str]) -> int | None:
+    """The width of a file's tiles, where one constant of it and its own headers is called a tile's or a block's."""
+    found = [int(width) for text in texts.values() for _, width in _TILE.findall(text)]
     return found[0] if len(found) == 1 else None
 
 
-def with_tile(text: str, tile: int) -> str:
-    """A file's text with another tile width. UsageError unless one constant of the file is called a tile's or a block's."""
-    changed, count = _TILE.subn(rf"\g<1>{tile}", text)
+def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
+    """With another tile width. UsageError unless one constant of the file and its own headers is called a tile's or a block's."""
+    changed = {path: _TILE.subn(rf"\g<1>{tile}", text) for path, text in texts.items()}
+    count = sum(each for _, each in changed.values())
     if count != 1:
         has = f"{count} such constants, and which is meant cannot be told" if count else "none"
         raise UsageError(f"--tile changes the constant of the file that is called TILE… or BLOCK…: it has {has}")
-    return changed
+    return {path: text for path, (text, _) in changed.items()}
 
 
 def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:

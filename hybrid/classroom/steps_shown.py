@@ -53,10 +53,10 @@ def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> tuple[
 def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Trials | None:
     """None unless the launch follows the tile's constant, and its number stands nowhere else in the file."""
     file = trials.file
-    tile = tile_in(file.text)
-    if tile is None or tile <= _TILE or len(re.findall(rf"\b{tile}\b", blanked(file.text))) > 1:
+    tile = tile_in(file.texts)
+    if tile is None or tile <= _TILE or len(re.findall(rf"\b{tile}\b", blanked("\n".join(file.texts.values())))) > 1:
         return None
-    changed = anew(parsed(file.path, with_tile(file.text, _TILE)))
+    changed = anew(parsed(with_tile(file.texts, _TILE)))
     sizes = {"n": tile, "l": tile, "m": tile}
     (_, before, _), (_, after, _) = (each.launch.at({**each.file.constants, **sizes}) for each in (trials, changed))
     return changed if max(after) <= _TILE * _TILE < max(before) * max(before) else None

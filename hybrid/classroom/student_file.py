@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, constants_in, structs_in
-from hybrid.classroom.compiled_text import for_cpu, for_gpu
+from hybrid.classroom.compiled_text import INCLUDE, for_cpu, for_gpu, joined
 from hybrid.classroom.student_kernel import StudentKernel, kernels_of
 from hybrid.errors import UsageError
 
@@ -29,6 +29,7 @@ class StudentFile:
 
     path: Path
     text: str
+    texts: Mapping[Path, str]  # its own, and those of its own headers
     compiled: str
     for_gpu: str
     kernels: tuple[StudentKernel, ...]
@@ -45,29 +46,44 @@ class StudentFile:
 
 def read(path: str) -> StudentFile:
     """UsageError where there is no such file."""
-    return parsed(Path(path), text_of(path))
+    return parsed(texts_of(path))
 
 
-def parsed(file: Path, text: str) -> StudentFile:
-    """A file of this name with this text."""
-    plain = blanked(text)
+def texts_of(path: str) -> dict[Path, str]:
+    """The file's text, and those of its own headers and of the headers that these include."""
+    texts: dict[Path, str] = {}
+
+    def collect(file: Path) -> None:
+        texts[file] = text_of(str(file))
+        for _, _, quoted in INCLUDE.findall(texts[file]):
+            header = (file.parent / quoted).resolve()
+            if quoted and header.is_file() and header not in texts:
+                collect(header)
+
+    collect(Path(path))
+    return texts
+
+
+def parsed(texts: Mapping[Path, str]) -> StudentFile:
+    """Of the first file; the others are its own headers."""
+    file, text = next(iter(texts.items()))
+    whole = joined(texts)
+    plain = blanked(whole)
     comment = re.search(r"//\s*lab:(.*)", text)
-    constants = constants_in(plain)
-    structs = structs_in(plain)
-    has_main = re.search(r"\bmain\s*\(", plain) is not None
     return StudentFile(
         path=file,
         text=text,
-        compiled=for_cpu(text, file),
-        for_gpu=for_gpu(text, file),
-        kernels=kernels_of(text),
-        constants=constants,
-        structs=structs,
+        texts=texts,
+        compiled=for_cpu(whole),
+        for_gpu=for_gpu(whole, file.name),
+        kernels=kernels_of(text, whole),
+        constants=constants_in(plain),
+        structs=structs_in(plain),
         headers=tuple(
-            dict.fromkeys(name for name in re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", text) if name in _STANDARD)
+            dict.fromkeys(name for name in re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", whole) if name in _STANDARD)
         ),
         launch_comment=comment[1].strip() if comment else "",
-        has_main=has_main,
+        has_main=re.search(r"\bmain\s*\(", blanked(text)) is not None,
     )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hybrid.classroom.c_text import blanked, end_of_block
+from hybrid.classroom.c_text import aliases_in, blanked, end_of_block
 
 _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:extern\s+\"C\"\s+)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
@@ -17,10 +17,6 @@ _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
 ELEMENTS = {"float": "float32", "double": "float64"}
 SCALES = ("alpha", "beta")
-_ALIAS = re.compile(
-    r"\btypedef\s+(float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(float|double)\s*;"
-    r"|#[ \t]*define[ \t]+(\w+)[ \t]+(float|double)\b"
-)
 _NUMBERS = {
     "uint",
     "uint32_t",
@@ -79,17 +75,9 @@ class StudentKernel:
         return replace(self, parameters=parameters)
 
 
-def kernels_of(text: str) -> tuple[StudentKernel, ...]:
-    plain = blanked(text)
-    return tuple(_kernels(plain, _aliases(plain)))
-
-
-def _aliases(plain: str) -> dict[str, str]:
-    """Other names of float and double."""
-    found = {}
-    for typedef, of_typedef, of_using, using, of_define, define in _ALIAS.findall(plain):
-        found[of_typedef or of_using or of_define] = typedef or using or define
-    return found
+def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
+    """`whole`: the text with own headers, which may have other names of types."""
+    return tuple(_kernels(blanked(text), aliases_in(blanked(whole or text))))
 
 
 def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from hybrid.classroom.c_text import blanked, end_of_block
+from hybrid.classroom.c_text import blanked, end_of_block, origin
 from hybrid.classroom.launches import launches_in
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
@@ -49,7 +49,8 @@ def refuse_unsupported(text: str, name: str) -> None:
     launches = [launch.opening for launch in launches_in(text, name)]
 
     def refuse(place: int, what: str) -> None:
-        raise UsageError(f"{name}, line {text.count(chr(10), 0, place) + 1}: {what}: the CPU runtime does not have that")
+        file, line = origin(text, place, name)
+        raise UsageError(f"{file}, line {line}: {what}: the CPU runtime does not have that")
 
     for found in _INCLUDE.finditer(text):
         what = next((what for pattern, what in _HEADERS.items() if re.match(pattern, found[1])), "")

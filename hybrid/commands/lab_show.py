@@ -76,14 +76,14 @@ def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
 
 def _picture(options: argparse.Namespace, trials_of: TrialsOf) -> Picture:
     from hybrid.classroom.steps import picture, with_tile
-    from hybrid.classroom.student_file import parsed, text_of
+    from hybrid.classroom.student_file import parsed, texts_of
     from hybrid.commands.lectures import example_or_file
 
     path, tile = example_or_file(options.file), options.tile
     if options.file in _LECTURES:
         tile = tile or 2
-    text = text_of(str(path))
-    trials = trials_of(parsed(path, with_tile(text, tile) if tile else text), options)
+    texts = texts_of(str(path))
+    trials = trials_of(parsed(with_tile(texts, tile) if tile else texts), options)
     meaning = trials.meaning
     sizes = tuple(options.sizes) if options.sizes else meaning.on((options.width,) * 3)
     if (possible := meaning.on(sizes)) != sizes:
