@@ -14,14 +14,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
+from hybrid.arrays.primes import EXACT_BITS, Room, balanced, largest_modulus, primes_below
 from hybrid.core.problem import INTEGERS
 from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
-_PART_BYTES = CALL_BYTES // 4  # of the elements that a thread works on: each step takes several temporary arrays of int64
+_CACHED_BYTES = CALL_BYTES // 16  # of elements on which several steps are done, with as much for each temporary array
 _DIGIT = np.dtype(np.int32)
 _WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
 
@@ -85,8 +85,9 @@ def write_remainders(matrix: np.ndarray, prime: int, rows: Span, into: np.ndarra
     """Of these rows, modulo the prime, into `into`; with the prime 0, the integers themselves."""
 
     def write(part: Span) -> None:
-        some = matrix[rows.lo + part.lo : rows.lo + part.hi]
-        into[part.slice] = balanced(some, prime) if prime else some
+        for some, room in _in_cache(part, into.shape[1]):
+            numbers = matrix[rows.lo + some.lo : rows.lo + some.hi]
+            into[some.slice] = balanced(numbers, prime, room) if prime else numbers
 
     for _ in on_threads(threads, write, _parts(into.shape)):
         pass
@@ -123,22 +124,27 @@ class ExactResult:
         if not self._exact.primes:
             self._plain = product
             return
-        for _ in on_threads(threads, lambda rows: self._add_digits(number, product, rows), _parts(self._shape)):
+
+        def add(part: Span) -> None:
+            for rows, room in _in_cache(part, self._shape[1]):
+                self._add_digits(number, product, rows, room)
+
+        for _ in on_threads(threads, add, _parts(self._shape)):
             pass
 
-    def _add_digits(self, number: int, product: np.ndarray, rows: Span) -> None:
+    def _add_digits(self, number: int, product: np.ndarray, rows: Span, room: Room) -> None:
         """C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), the digits balanced: modulo p of this product all but its own digit are known."""
         *before, prime = self._exact.primes[: number + 1]
-        rest = np.remainder(product[rows.slice].astype(np.int64), prime) * (self._alpha % prime)
+        rest, weight = balanced(product[rows.slice], prime, room, nearly=True), 1
+        rest *= self._alpha % prime
         if self._beta and self._c is not None:
             rest += balanced(self._c[rows.slice], prime) * (self._beta % prime)
-        known, weight = np.zeros(1, np.int64), 1
-        for digits, p in zip(reversed(self._digits[:number, rows.slice]), reversed(before), strict=True):
-            known = np.remainder(known * p + digits, prime)
-        for p in before:
+        for digits, p in zip(self._digits[:number, rows.slice], before, strict=True):
+            rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: a few such products add up exactly
             weight = weight * p % prime
-        rest = np.remainder(rest - known, prime)
-        self._digits[number, rows.slice] = balanced(rest * pow(weight, -1, prime), prime)
+        digits = balanced(rest, prime, room, nearly=True)
+        digits *= pow(weight, -1, prime)
+        self._digits[number, rows.slice] = balanced(digits, prime, room)
 
     def result(self, into: np.ndarray | None, threads: int) -> np.ndarray:
         """C. Overflow where its type cannot hold an element, CheckFailed where none can be as large; `into` has undefined
@@ -209,4 +215,11 @@ def _magnitude(dtype: np.dtype) -> int:
 
 
 def _parts(shape: tuple[int, ...], item_size: int = 8) -> Iterator[Span]:
-    return rows_of_about(_PART_BYTES, Span(0, shape[0]), shape[1] * item_size)
+    return rows_of_about(CALL_BYTES, Span(0, shape[0]), shape[1] * item_size)
+
+
+def _in_cache(rows: Span, columns: int) -> Iterator[tuple[Span, Room]]:
+    """A few of these rows at a time, with room for as many remainders."""
+    parts = list(rows_of_about(_CACHED_BYTES, rows, columns * 8))
+    room = Room(max(map(len, parts), default=0) * columns)
+    return ((part, room) for part in parts)

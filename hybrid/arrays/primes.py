@@ -40,10 +40,40 @@ def _sieve(limit: int) -> list[int]:
     return np.flatnonzero(is_prime).tolist()
 
 
-def balanced(numbers: np.ndarray, moduli: np.ndarray | int) -> np.ndarray:
-    """Remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type; the moduli, below 2^31, are broadcast."""
-    if numbers.dtype.kind == "u" and numbers.itemsize == 8:
-        remainders = np.remainder(numbers, np.asarray(moduli, np.uint64)).astype(np.int64)
-    else:
-        remainders = np.remainder(numbers.astype(np.int64, copy=False), moduli)
-    return np.where(remainders > moduli // 2, remainders - moduli, remainders)
+class Room:
+    """Memory for the steps of `balanced`, to be used again and again: fresh pages would take longer than the arithmetic."""
+
+    def __init__(self, elements: int) -> None:
+        self._whole, self._left, self._quotients = np.empty(elements, np.int64), np.empty(elements, np.int64), np.empty(elements)
+
+    def of(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What is returned, and two temporary arrays, of int64 and float64."""
+        elements = math.prod(shape)
+        left, whole, quotients = (each[:elements].reshape(shape) for each in (self._left, self._whole, self._quotients))
+        return left, whole, quotients
+
+
+def balanced(numbers: np.ndarray, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> np.ndarray:
+    """Remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type; the moduli, odd and below 2^31, are broadcast.
+    With `room` they lie there, and the numbers may be what it gave last. `nearly`: they may be larger by a 2^50th of the numbers.
+
+    The quotient comes from a multiplication in floating point: whole numbers are divided ten times as slowly. It may be wrong by
+    one, or for numbers beyond 2^53 by some; then what is left is small, but not balanced yet.
+    """
+    shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
+    left, whole, quotients = (room or Room(math.prod(shape))).of(shape)
+    np.copyto(left, numbers, casting="unsafe")  # of uint64 modulo 2^64, as what is subtracted
+    inverse = 1.0 / moduli
+    for _ in range(1 if nearly or _always_right(numbers.dtype) else 2):
+        np.rint(np.multiply(numbers, inverse, out=quotients, dtype=np.float64), out=quotients)
+        np.copyto(whole, quotients, casting="unsafe")
+        whole *= moduli
+        left -= whole
+        numbers = left
+    return left
+
+
+def _always_right(dtype: np.dtype) -> bool:
+    """Whether the quotients of all integers of this type are: below 2^51 none comes as near to a half as its rounding error is
+    large."""
+    return dtype.kind in "biu" and dtype.itemsize <= 4

@@ -132,9 +132,8 @@ class RootMatrix:
             return None
         return elements_of(array) if on_gpu(array) or array.flags.aligned else None
 
-    def in_place_for_blas(self, dtype: str) -> np.ndarray | None:
-        """As `in_place`, on the host; also a matrix whose columns lie in memory as rows usually do, such as the transpose of one:
-        BLAS takes that by a flag."""
+    def as_it_lies(self, dtype: str) -> np.ndarray | None:
+        """As `in_place`; on the host also a matrix whose columns lie in memory as rows usually do, as those of a transpose."""
         array = self.in_place(dtype)
         if array is not None or self._array is None or on_gpu(self._array):
             return array

@@ -19,6 +19,7 @@ from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
 from hybrid.devices.cuda_ipc import CudaIpc
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
 from hybrid.devices.cuda_queues import CudaQueues
+from hybrid.devices.cuda_transposed import TransposedCopies, is_transposed
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 from hybrid.devices.pinned_memory import pinned_memory
 from hybrid.errors import DoesNotFit
@@ -29,8 +30,9 @@ _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # NCCL's kernels get SMs before multiplications that are waiting, because the other ranks' GPUs wait for them, too; and the host
 # waits for what those that prepare find of the next tile.
 _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1, "allgather": 1, "prepare": 1}
-# Thread blocks of a stream with a lower number are started first. The check's sums shall take the SMs that multiplications leave.
-_PRIORITIES = {"allgather": -2, "prepare": -2, "multiply": -1}
+# Thread blocks of a stream with a lower number are started first. The check's sums shall take the SMs that multiplications leave;
+# what is transposed when it has arrived is what later multiplications wait for.
+_PRIORITIES = {"allgather": -2, "prepare": -2, "copy in": -2, "multiply": -1}
 
 
 class CudaDevice(CudaIpc):
@@ -94,7 +96,8 @@ class CudaDevice(CudaIpc):
         return self._cupy.ndarray((rows, width), dtype, start)[:, :columns]
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
-        return self._enqueue("copy in", after, lambda stream: self._copy(into, source, stream))
+        copy = self._transposed.copy if is_transposed(source) else self._copy
+        return self._enqueue("copy in", after, lambda stream: copy(into, source, stream))
 
     def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self._enqueue("exchange", after, lambda stream: self._copy(into, source, stream))
@@ -135,6 +138,10 @@ class CudaDevice(CudaIpc):
 
     def check_operations(self) -> CudaCheckOperations:
         return self._check_operations
+
+    @cached_property
+    def _transposed(self) -> TransposedCopies:
+        return TransposedCopies(self._cupy, partial(self.reserve, shared=False), self._copy)
 
     @cached_property
     def _kernel_queues(self) -> CudaQueues:

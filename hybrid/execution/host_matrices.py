@@ -33,18 +33,18 @@ def host_matrices(
     threads: int,
     kept: Mapping[str, RowView] = MappingProxyType({}),
     *,
-    by_blas: bool = False,
+    as_they_lie: bool = False,
 ) -> dict[str, RowView]:
     """The node's shared matrices; or the root's own arrays, where they lie if they can be read there. Every rank calls it.
 
-    `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks. `by_blas`: it multiplies them
-    where they lie, and reads a transposed one as it is.
+    `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks. `as_they_lie`: transposed ones
+    are read as they lie, by BLAS's flag, or by copies to a GPU, which turns them.
     """
     problem, node = plan.problem, team.node
     rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
     columns = {"A": problem.l, "B": problem.m, "C": problem.m}
     if plan.at_root:
-        return _arrays_of_root(team, plan, a, b, out, threads, by_blas=by_blas)
+        return _arrays_of_root(team, plan, a, b, out, threads, as_they_lie=as_they_lie)
     types = element_types(problem)
     shared = {key: source for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
     there = {key: source.array for key, source in shared.items() if source.at_root}
@@ -56,14 +56,14 @@ def host_matrices(
 
 
 def _arrays_of_root(
-    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int, *, by_blas: bool
+    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int, *, as_they_lie: bool
 ) -> dict[str, RowView]:
     """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
     problem = plan.problem
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     views, types = {}, element_types(problem)
     with team.phase("scatter", timed=False), busy():
-        in_place = [_in_place(source, problem.operand_dtype, by_blas) for source in (a, b)]
+        in_place = [_in_place(source, problem.operand_dtype, as_they_lie) for source in (a, b)]
         for key, array in zip("ABC", (*in_place, out), strict=True):
             height, width = shapes[key]
             if team.rank != plan.root:
@@ -88,8 +88,8 @@ def in_numbers(views: Iterable[RowView], problem: Problem) -> list[RowView]:
     return [NumbersView(view) if problem.short_operands and view.array.itemsize == 2 else view for view in views]
 
 
-def _in_place(source: MatrixSource, dtype: str, by_blas: bool) -> np.ndarray | None:
-    return source.in_place_for_blas(dtype) if by_blas and isinstance(source, RootMatrix) else source.in_place(dtype)
+def _in_place(source: MatrixSource, dtype: str, as_they_lie: bool) -> np.ndarray | None:
+    return source.as_it_lies(dtype) if as_they_lie and isinstance(source, RootMatrix) else source.in_place(dtype)
 
 
 def fill(

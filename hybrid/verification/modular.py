@@ -26,6 +26,7 @@ class Modular:
 
     def __init__(self, random: np.random.Generator, columns: int, threads: int) -> None:
         self._prime, self._threads = float(_next_prime(int(random.integers(_LEAST, _MOST - 1000)))), threads
+        self._below_inverse = (1 - 2.0**-50) / self._prime
         self.x = random.integers(1, int(self._prime), columns).astype(np.float64)
 
     def times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -34,14 +35,19 @@ class Modular:
         def multiply(where: slice, rows: np.ndarray) -> None:
             for part, values in in_cache(rows):
                 into = product[where.start + part.start : where.start + part.stop]
-                residues = np.fmod(values, self._prime)
+                residues = self._residues(values)
                 for some in pieces(Span(0, values.shape[1]), _COLUMNS):
-                    into += np.fmod(np.dot(residues[:, some.slice], vector[some.slice]), self._prime)
-                np.fmod(into, self._prime, out=into)
+                    into += self._residues(np.dot(residues[:, some.slice], vector[some.slice]))
+                into[...] = self._residues(into)
 
         for _ in over_rows(matrix, self._threads, multiply):
             pass
         return product
+
+    def _residues(self, values: np.ndarray) -> np.ndarray:
+        """Of integers up to 2^53, of their sign and at most 8 above the prime: what fmod gives, in a tenth of the time. The
+        quotient is never too large, so that its product with the prime is exact, too."""
+        return values - np.trunc(values * self._below_inverse) * self._prime
 
     def differ(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Where these are not the same modulo the prime; NaN never is."""

@@ -110,6 +110,7 @@ class InC:
     def __init__(self, library: Any, pool: int, threads: int) -> None:
         self._library, self._process, self._pool = library, os.getpid(), pool
         self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # that the threads use, and their addresses
+        self._of_transposed = ByNumPy(threads)
         self._batch = library.new_batch(pool, threads)
         if not self._batch:
             raise MemoryError("no thread for checksums")
@@ -119,6 +120,9 @@ class InC:
 
     def sum(self, rows: RowsToSum) -> None:
         matrix, columns, address = rows.matrix, rows.columns, self._address
+        if matrix.strides[1] != matrix.itemsize:  # transposed: NumPy reads it in the order of its memory
+            self._of_transposed.sum(rows)
+            return
         stride, item_size = matrix.strides[0], matrix.itemsize
         first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
@@ -130,12 +134,15 @@ class InC:
     def complete(self) -> None:
         if self._batch:
             self._library.complete(self._pool, self._batch)
+        self._of_transposed.complete()
 
     def wait(self) -> None:
         if self._batch:
             self._library.wait_for(self._pool, self._batch)
+        self._of_transposed.wait()
 
     def abandon(self) -> None:
+        self._of_transposed.abandon()
         batch, self._batch = self._batch, None
         if batch and self._process == os.getpid():  # a fork's child has no such threads
             self._library.drop(self._pool, batch)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hybrid
-from hybrid.errors import DeviceUnavailable, DoesNotFit
+from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit
 
 pytestmark = pytest.mark.gpu
 
@@ -223,3 +223,48 @@ def test_complex_matrices(rng, poisoned_gpu, types):
         for each in (c, cupy.asnumpy(on_gpu)):
             assert each.dtype == np.result_type(*types)
             assert (np.abs(each - wanted) <= 4 * bound(a.astype(each.dtype), b) + 4 * np.finfo(each.dtype).eps).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+@pytest.mark.parametrize(
+    "plan", [{}, {"PANEL_ROWS": "100", "PANEL_COLUMNS": "300"}, {"SLAB_ROWS": "200"}, {"GPU_MEMORY": "3M"}], ids=str
+)
+def test_transposed_matrices_are_turned_on_the_gpu(rng, monkeypatch, poisoned_gpu, dtype, plan):
+    """Also where they arrive in several parts; and a fault is found where an element was turned to a wrong place."""
+    from hybrid.devices import cuda_transposed
+
+    for name, value in plan.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    for at_once in (cuda_transposed._BYTES_AT_ONCE, 50_000):
+        monkeypatch.setattr(cuda_transposed, "_BYTES_AT_ONCE", at_once)
+        for _ in range(5):
+            n, l, m = (int(size) for size in rng.integers(1, 900, 3))
+            a, b = rng.standard_normal((l, n)).astype(dtype), rng.standard_normal((m, l)).astype(dtype)
+            how = {"device": "cuda", "dtype": np.float32 if dtype == np.float16 else dtype}
+            c = hybrid.multiply(a, b, transpose_a=True, transpose_b=True, **how)
+            wide = a.T.astype(np.float64), b.T.astype(np.float64)
+            assert (np.abs(c - wide[0] @ wide[1]) <= bound(*(each.astype(how["dtype"]) for each in wide))).all(), (n, l, m)
+            straight = hybrid.multiply(np.ascontiguousarray(a.T), b, transpose_b=True, **how)
+            np.testing.assert_array_equal(c, straight)
+    copy = cuda_transposed.TransposedCopies.copy
+
+    def exchanged(copies, into, source, stream):
+        copy(copies, into, source, stream)
+        with stream:
+            into[:2] = into[1::-1].copy()
+
+    monkeypatch.setattr(cuda_transposed.TransposedCopies, "copy", exchanged)
+    a, b = rng.standard_normal((200, 300)).astype(dtype), rng.standard_normal((200, 100)).astype(dtype)
+    with pytest.raises(CheckFailed):
+        hybrid.multiply(a, b, transpose_a=True, device="cuda")
+
+
+@pytest.mark.mpi
+def test_transposed_matrices_are_turned_on_the_gpus_of_all_ranks(comm, rng, poisoned_gpu):
+    a, b = np.random.default_rng(5).standard_normal((900, 800)), np.random.default_rng(6).standard_normal((700, 900))
+    for _ in range(2):
+        c = hybrid.multiply(
+            *((a, b) if comm.rank == 0 else (None, None)), transpose_a=True, transpose_b=True, comm=comm, device="cuda"
+        )
+        if comm.rank == 0:
+            assert (np.abs(c - a.T @ b.T) <= bound(a.T, b.T)).all()

@@ -126,7 +126,8 @@ def test_an_overflow_says_what_holds_all():
 def test_the_work_is_done_in_parts_by_several_threads(monkeypatch):
     rng = np.random.default_rng(0)
     a, b = rng.integers(-(2**40), 2**40, (50, 7)), rng.integers(-(2**15), 2**15, (7, 30))
-    monkeypatch.setattr(integers, "_PART_BYTES", 1000)
+    monkeypatch.setattr(integers, "CALL_BYTES", 1000)
+    monkeypatch.setattr(integers, "_CACHED_BYTES", 500)
     assert (exact_product(a, b, "int64", threads=3) == a.astype(object) @ b.astype(object)).all()
     big = np.zeros((50, 30), np.int64)
     big[41, 17] = 300
