@@ -38,6 +38,7 @@ from hybrid.verification.other_nodes import sums_of_other_nodes
 from hybrid.verification.transfers import verify_transfer
 
 if TYPE_CHECKING:
+    from hybrid.verification.expected_sums import ExpectedSums
     from hybrid.verification.recompute import Recomputed
     from hybrid.verification.wrong_parts import WrongParts
 
@@ -236,14 +237,13 @@ class _Product:
         a, b, c = in_numbers((a, b, c), plan.problem)
         return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
 
-    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+    def _compute_again(self, wrong: WrongParts, expected: Sequence[ExpectedSums]) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute
 
         team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
         if plan.at_root:
-            return recompute_at_root(team, plan, self._views, self._threads_of_all, wrong)
-        a, b, c = in_numbers((a, b, c), plan.problem)
-        return recompute(team, plan, a, b, c, wrong, self._threads)
+            return recompute_at_root(team, plan, self._views, self._threads_of_all, wrong, expected)
+        return recompute(team, plan, in_numbers((a, b, c), plan.problem), wrong, expected, self._threads)
 
     @property
     def _threads_of_all(self) -> int:
