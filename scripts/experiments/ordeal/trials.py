@@ -101,14 +101,13 @@ def trial(
     most_ranks: int,
     usual: Mapping[Sequence[str], set[str]],
     resources: Sequence[str],
-    holder: int | None,
+    *,
+    own_folders: bool,
 ) -> Line:
     """The line of one trial. `usual`: what each command says when all is well; `resources`: those that can be taken away;
-    `holder`: as for `Job`."""
+    `own_folders`: nobody else makes files in /dev/shm and /tmp."""
     ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
     blow = dice.choice(blows(ranks, command, resources))
-    if blow.resource == "cut link":  # the holder's mount namespace does not have the new nodes' names
-        holder = None
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
         started = RESOURCES[blow.resource](ranks, folder, dice) if blow.resource else nullcontext(None)
@@ -116,9 +115,11 @@ def trial(
             environment = _ENVIRONMENT | (place.environment if place else {})
             limits = dict([blow.limit] if blow.limit else [])
             launch = place.launch if place else None
-            job = Job(_in(folder, command), ranks, environment, limits, launch=launch, holder=holder)
+            job = Job(_in(folder, command), ranks, environment, limits, launch=launch)
             try:
-                return about | _struck(job, blow, place, dice, usual[command], watched=command is not LIBRARY)
+                told = _struck(job, blow, place, dice, usual[command], watched=command is not LIBRARY)
+                others = not own_folders and not any(path.startswith("process ") for path in told["left"])
+                return about | told | {"apart": told["apart"] or others}
             finally:
                 job.end()
 
@@ -155,7 +156,7 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
         "well": _well(blow, code, said, out, watched=watched) or young,
         "launcher_hung": launcher_hung,
         "left": left,
-        "apart": not watched or young or starts or blow.kills_who_would_speak or job.may_be_of_others(left),
+        "apart": not watched or young or starts or blow.kills_who_would_speak,
     }
 
 
