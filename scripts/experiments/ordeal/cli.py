@@ -4,10 +4,11 @@
 Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
 all, get a signal, are stopped for good or put to sleep; or the job gets too little of a resource; or its disk, /dev/shm or
 memory becomes full, or a link between its ranks is cut (as root, in namespaces and a control group of its own). Counted are jobs
-that had not ended after 30 s, the slowest end, failures that were not named by exactly one line of ours, and processes and files
-that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was killed, or it is a program that has
-none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started, or that
-other jobs may have left; and a launcher that goes on when its job is gone. Ends with 1 for all that is not counted apart.
+that had not ended after 30 s and four times what their work takes alone, the slowest end, failures that were not named by exactly
+one line of ours, and processes and files that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was
+killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job
+whose MPI had not started, or that other jobs may have left; and a launcher that goes on when its job is gone. Ends with 1 for all
+that is not counted apart.
 --jobs: so many at a time, each with a /dev/shm and a /tmp of its own where this process may mount them (as root); their seeds are
 SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
 """
@@ -25,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from experiments.common import cli, records, results, schema, tables
 from experiments.ordeal.apart import own_folders, tell, told
 from experiments.ordeal.resources import why_not
-from experiments.ordeal.trials import COMMANDS, LIMIT, trial, usual_lines
+from experiments.ordeal.trials import COMMANDS, LIMIT, Usual, trial, usual
 from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
 
@@ -99,13 +100,13 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     if not words:
         print("other jobs' files are not told from these: no /dev/shm and /tmp of their own", file=sys.stderr, flush=True)
     with ThreadPoolExecutor(options.jobs) as threads:
-        usual = [sorted(lines) for lines in threads.map(usual_lines, COMMANDS)]
+        known = [(each.lines, each.seconds) for each in threads.map(usual, COMMANDS)]
     alike = ["--tell", "own" if words else "shared", "--minutes", str(options.minutes), "--ranks", str(options.ranks)]
     several = [
         [*alike, "--trials", str(-(-(options.trials - number) // options.jobs)), "--seed", str(options.seed + number)]
         for number in range(min(options.jobs, options.trials))
     ]
-    for line in told(several, usual, words):
+    for line in told(several, known, words):
         if options.verbose and (_hung(line) or _unnamed(line) or _stayed(line)):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield line
@@ -114,12 +115,14 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
 def _tell(options: argparse.Namespace) -> int:
     """In a process that another one of this script has started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the job that is under way is ended
-    usual = dict(zip(COMMANDS, map(set, json.load(sys.stdin)), strict=True))
+    known = {
+        command: Usual(tuple(lines), seconds) for command, (lines, seconds) in zip(COMMANDS, json.load(sys.stdin), strict=True)
+    }
     resources = [name for name, reason in why_not().items() if not reason]
     dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
     number = 0
     while number < options.trials and time.monotonic() - began < 60 * options.minutes:
-        line = trial(number, dice, options.ranks, usual, resources, own_folders=options.tell == "own")
+        line = trial(number, dice, options.ranks, known, resources, own_folders=options.tell == "own")
         tell(line | {"seed": options.seed})
         number += 1
     return 0
