@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -75,12 +75,16 @@ class FileMatrix:
 
     def __init__(self, name: str, readers: int = 1) -> None:
         """`readers`: ranks of this node."""
-        try:
+        self._name = name
+        with _naming(name):
             self._file = open_matrix(name, readers)
-        except (UsageError, DoesNotFit) as error:
-            raise type(error)(f"{name} {error}") from None
         self.path, self.shape, self.dtype = self._file.path, self._file.shape, self._file.dtype.newbyteorder("=")
         self.at_once = self._file.at_once  # reading takes as long as the whole file takes, whatever the rows
+
+    def load(self) -> None:
+        """Read now what can only be read as a whole: what is malformed in it is found before anything is computed."""
+        with busy(), _naming(self._name):
+            self._file.load()
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         with busy() if self.at_once else nullcontext():
@@ -88,6 +92,15 @@ class FileMatrix:
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         return None  # the file may change meanwhile, and each row is read several times
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """In what is said of it."""
+    try:
+        yield
+    except (UsageError, DoesNotFit) as error:
+        raise type(error)(f"{file} {error}") from None
 
 
 class SharedMatrix:

@@ -18,7 +18,7 @@ from hybrid.plan.plan import PROCESS_BYTES, Plan
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival
 from hybrid.reporting.energy_lines import cost_line, joules_in_units
-from hybrid.reporting.run_report import moved_bytes
+from hybrid.reporting.phase_table import moved_bytes
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
 from hybrid.selection.machine import Machine, Test
 

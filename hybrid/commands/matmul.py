@@ -59,7 +59,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     session = session_of(team)
     with team.phase("agree", timed=False) as looking:
         _refuse_unwritable(options)
-        product = product_asked_for(options, len(team.node_ranks))
+        product = product_asked_for(options, len(team.node_ranks), load=True)
         shape = product.sizes[0], product.sizes[2]
         output = product_output(team, shape, product.result, options.out) if options.out and not options.resume else None
         looking.mine = take_inventory(session, settings)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
-def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1) -> TypedProduct:
-    """UsageError where files do not fit the sizes, or types each other."""
+def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, load: bool = False) -> TypedProduct:
+    """UsageError where files do not fit the sizes, or types each other. `load`: read now what can only be read as a whole."""
     import numpy as np
 
     from hybrid.arrays.elements import FileElements, GeneratedElements
@@ -38,6 +38,9 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1) -> Ty
             )
     asked = options.dtype or ""
     types = {key: _type_of(file, asked) for key, file in files.items()}
+    if load:
+        for file in files.values():
+            file.load()
     made = _named(asked) if asked else next(iter(types.values()), np.dtype(np.float64))
     a, b = (
         FileElements(files[key], types[key])

@@ -54,8 +54,8 @@ class Speaker:
         """Within this context it is shown how far the products are."""
         if self._silent:
             return nullcontext(lambda *told: None)
+        from hybrid.reporting.phase_table import rate
         from hybrid.reporting.progress import Progress
-        from hybrid.reporting.run_report import rate
 
         return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part, note=note)
 
@@ -64,7 +64,8 @@ class Speaker:
             return
         from hybrid.core.price import Price
         from hybrid.reporting.energy_lines import cost_line, energy_line, energy_record, paid_for
-        from hybrid.reporting.run_report import arithmetic_line, as_record, last_line, plans_of, table, wall_line
+        from hybrid.reporting.phase_table import table
+        from hybrid.reporting.run_report import arithmetic_line, as_record, last_line, plans_of, wall_line
 
         options, plan = self._options, plans_of(outcome)
         if options.printed:

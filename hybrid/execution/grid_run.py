@@ -28,6 +28,7 @@ from hybrid.selection.session import Session
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.check import Check, Suspect, WrongCopy
 from hybrid.verification.exchanged import verify_exchange
+from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.wrong_parts import WrongParts
 
 
@@ -104,6 +105,9 @@ class GridRun:
         return True
 
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
+        return []
+
+    def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
         return []
 
     def check_parts(self, threads: int) -> Check:

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +15,10 @@ from hybrid.core.settings import Settings
 from hybrid.core.timeline import Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.grid_run import GridRun
-from hybrid.execution.host_matrices import fill, host_matrices, in_numbers
+from hybrid.execution.host_matrices import fill, host_matrices
 from hybrid.execution.outcome import Outcome, RunOptions
+from hybrid.execution.product_check import ProductCheck
 from hybrid.execution.rank_run import RankRun
-from hybrid.execution.root_alone import recompute_at_root, verify_at_root
 from hybrid.execution.scatter_gather import rows_from_root, scatter, transfers_of_b, transfers_of_c
 from hybrid.host.row_copy import copy_rows
 from hybrid.host.row_view import RowView
@@ -32,14 +30,7 @@ from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.row_exchange import RowExchange
-from hybrid.verification.check import Check, Suspect, settled
-from hybrid.verification.freivalds import verify
-from hybrid.verification.other_nodes import sums_of_other_nodes
-from hybrid.verification.transfers import verify_transfer
-
-if TYPE_CHECKING:
-    from hybrid.verification.recompute import Recomputed
-    from hybrid.verification.wrong_parts import WrongParts
+from hybrid.verification.check import Check
 
 
 def run_product(
@@ -86,15 +77,21 @@ class _Product:
             wall.enter("prepare")
             self._rows = rows_from_root(team, plan, self._views, a, b, self._settings)
             run = self._rank_run()
+            of_run = self._settings, run, partial(self._once, run)
+            check = ProductCheck(self._session, self._decision, self._operands, self._views, *of_run)
             try:
                 with ExitStack() as measured:
-                    totals = self._repeat(run, measured)
+                    totals = self._repeat(run, check, measured)
             except BaseException:
                 run.abandon()
                 raise
-        seen, check = self._views, self._check
-        outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), check, repeats=len(totals))
+        seen, result = self._views, self._check
+        outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), result, repeats=len(totals))
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
+
+    def _once(self, run: RankRun | GridRun) -> None:
+        self._make_ready(run)
+        self._multiply(run)
 
     def _make_ready(self, run: RankRun | GridRun) -> None:
         with self._team.phase("scatter", timed=False), busy():
@@ -125,7 +122,7 @@ class _Product:
         )
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers)
 
-    def _repeat(self, run: RankRun | GridRun, measured: ExitStack) -> list[float]:
+    def _repeat(self, run: RankRun | GridRun, checking: ProductCheck, measured: ExitStack) -> list[float]:
         """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end. `measured`:
         left after the last."""
         team, options, totals = self._team, self._options, []
@@ -140,7 +137,7 @@ class _Product:
             if index >= 0:
                 totals.append(seconds)
             with wall.within("check"):
-                check = self._checked(run)
+                check = checking.result()
             if check is not None:
                 check = self._named(check, index)
                 before = self._check.repaired if self._check is not None else ()  # is told, too
@@ -187,67 +184,6 @@ class _Product:
         if self._options.measured:
             run.note_work()
         return seconds
-
-    def _checked(self, run: RankRun | GridRun) -> Check | None:
-        if self._plan.check == "off":
-            return None
-        wrong = self._wrong_parts() if self._settings.on_fault == "repair" else None
-        result = self._checked_for_repair(run, wrong)
-        if result.ok or wrong is None:
-            return result
-        from hybrid.execution.repair import Means, repaired
-
-        means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
-        return repaired(self._session, self._decision, self._settings, run, result, wrong, means)
-
-    def _checked_for_repair(self, run: RankRun | GridRun, wrong: WrongParts | None) -> Check:
-        """`wrong`: gets what is, where the product may be repaired."""
-        plan, check = self._plan, None
-        if plan.check == "device":
-            elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
-            check = run.check(elsewhere if len(plan.topology.nodes) > 1 else None)
-        by_host = self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
-        return settled(check, by_host)
-
-    def _wrong_parts(self) -> WrongParts:
-        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
-
-        return WrongParts(self._plan.problem.n, self._plan.problem.m)
-
-    def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
-        timeline, wrong, began = self._team.timeline, self._wrong_parts(), time.perf_counter()
-        repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
-        self._make_ready(run)
-        self._multiply(run)
-        check = self._checked_for_repair(run, wrong)
-        timeline.repeat = repeat
-        timeline.add("repair", began, time.perf_counter())
-        return check, wrong
-
-    def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
-        team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
-        by = self._decision.multiplied_by
-        if plan.at_root:
-            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects, by)
-        if len(plan.topology.nodes) > 1:
-            for key, source in zip("AB", self._operands, strict=True):
-                if isinstance(source, RootMatrix):
-                    verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        a, b, c = in_numbers((a, b, c), plan.problem)
-        return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
-
-    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        from hybrid.verification.recompute import recompute
-
-        team, plan, (a, b, c) = self._team, self._plan, (self._views[key] for key in "ABC")
-        if plan.at_root:
-            return recompute_at_root(team, plan, self._views, self._threads_of_all, wrong)
-        a, b, c = in_numbers((a, b, c), plan.problem)
-        return recompute(team, plan, a, b, c, wrong, self._threads)
-
-    @property
-    def _threads_of_all(self) -> int:
-        return sum(placement.threads.count for placement in self._decision.placements)
 
 
 def _with_times(team: Team, outcome: Outcome, arithmetic: Computed) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from hybrid.verification.copy_checksums import CopyChecksums
 from hybrid.verification.device_check import DeviceCheck
 from hybrid.verification.rounding import THRESHOLD
 from hybrid.verification.wrong_sums import MOST_SUSPECTS
+
+if TYPE_CHECKING:
+    from hybrid.verification.expected_sums import ExpectedSums
+    from hybrid.verification.wrong_parts import WrongParts
 
 SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
 
@@ -79,8 +83,8 @@ class RankCheck:
         if self.copies is not None:
             self.copies.complete()
         if self.device is not None:
-            sums, suspects, wrong = self.device.sums(THRESHOLD)
-            on_device = self.device.checksums_of_pieces()
+            sums, suspects, wrong = self.device.sums.compared(THRESHOLD)
+            on_device = self.device.sums.checksums_of_pieces()
         in_memory: dict[int, tuple[list[int], np.ndarray]] = self.copies.results() if self.copies is not None else {}
         if len(on_device):
             self._add_in_place(in_memory, on_device)
@@ -124,6 +128,14 @@ class RankCheck:
             found.append((copy, rows))
         return found
 
+    def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
+        """Of this rank's rows, for what is to be computed again of them."""
+        if self.device is None:
+            return []
+        parts = wrong.blocks(self._plan.shares[self._team.rank].rows)
+        found = (self.device.sums.expected(rows, columns) for rows, columns in parts)
+        return [expected for expected in found if expected is not None]
+
     def _checksums_of(self, copy: WrongCopy) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
         """Of a piece's rows as they are on this rank's device, and in memory, None where they are not summed here; and whether
         this is an operand that has been written since."""
@@ -132,7 +144,7 @@ class RankCheck:
             return None, None, False
         if copy.rank == self._team.rank and self.device is not None:
             piece = self._all_pieces()[copy.rank].layout.pieces[copy.number]
-            on_device = self.device.checksums()[piece.offset : piece.offset + len(piece.rows)]
+            on_device = self.device.sums.checksums()[piece.offset : piece.offset + len(piece.rows)]
         if self.copies is None:
             return on_device, None, False
         return on_device, self.copies.rows_of(copy.place), copy.place[0] != "C" and self.copies.was_written(copy.place)

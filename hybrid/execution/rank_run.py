@@ -26,6 +26,7 @@ from hybrid.transport.panel_stream import PanelStream, PanelTransfers
 from hybrid.verification.check import Check, Findings, Suspect, WrongCopy
 
 if TYPE_CHECKING:
+    from hybrid.verification.expected_sums import ExpectedSums
     from hybrid.verification.wrong_parts import WrongParts
 
 
@@ -162,6 +163,13 @@ class RankRun:
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
         """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""
         return self._check.wrong_copies(self._findings) if self._check is not None else []
+
+    def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
+        """What the devices of all ranks expect of the sums of what is wrong, by which that can be checked when it was computed
+        again. Every rank calls it."""
+        with self._team.phase("repair") as telling:
+            telling.mine = self._check.expected_sums(wrong) if self._check is not None else []
+        return [expected for of_rank in telling.all for expected in of_rank]
 
     def note_work(self) -> None:
         """After the clock has stopped: when each copy and kernel of the product ran. A phase must follow, which tells the

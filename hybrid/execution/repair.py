@@ -18,6 +18,7 @@ from hybrid.selection.decision import Decision
 from hybrid.selection.session import TOO_OFTEN, Session
 from hybrid.selection.transport import may_leave_out
 from hybrid.verification.check import Check, WrongCopy
+from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.recompute import Recomputed
 from hybrid.verification.wrong_parts import WrongParts
 
@@ -29,7 +30,7 @@ class Means:
     """Of a repair. Every rank calls each of them."""
 
     multiply_again: Callable[[], tuple[Check, WrongParts]]  # the whole product; its check, and what that found wrong
-    compute: Callable[[WrongParts], list[Recomputed]]  # these parts, on a CPU
+    compute: Callable[[WrongParts, Sequence[ExpectedSums]], list[Recomputed]]  # these parts, on a CPU, checked by these sums
     check: Callable[[WrongParts], Check]  # all of C, on the host; adds what it finds wrong
 
 
@@ -58,7 +59,8 @@ def repaired(
         if not _blame(copies, blamed):
             return failed
         _add_what_copies_spoilt(wrong, plan, copies)
-        done, checked = _computed_again(wrong, means, whole=bool(copies))
+        expected = [] if copies else run.expected_sums(wrong)  # of wrong operands the devices' sums are wrong, too
+        done, checked = _computed_again(wrong, means, expected, whole=bool(copies))
     if not checked.ok:
         return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
@@ -100,10 +102,12 @@ def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tupl
             wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
 
 
-def _computed_again(wrong: WrongParts, means: Means, *, whole: bool) -> tuple[list[Recomputed], Check]:
+def _computed_again(
+    wrong: WrongParts, means: Means, expected: Sequence[ExpectedSums], *, whole: bool
+) -> tuple[list[Recomputed], Check]:
     """Until it is right, but not for ever: in the last round in all columns. `whole`: all of C is to be checked in any case,
     since of a wrong copy the checksums do not tell every row that is wrong."""
-    done = means.compute(wrong)
+    done = means.compute(wrong, expected)
     checked = _of_parts(done)
     if whole or not checked.ok:
         checked = means.check(wrong)  # more may be wrong than was found
@@ -112,7 +116,7 @@ def _computed_again(wrong: WrongParts, means: Means, *, whole: bool) -> tuple[li
             break
         if last:
             wrong.in_all_columns()
-        done += means.compute(wrong)
+        done += means.compute(wrong, [])
         checked = means.check(wrong)
     return done, checked
 

@@ -17,6 +17,7 @@ from hybrid.verification.check import Check, Suspect
 from hybrid.verification.suspects import MultipliedBy, unsaid
 
 if TYPE_CHECKING:
+    from hybrid.verification.expected_sums import ExpectedSums
     from hybrid.verification.recompute import Recomputed
     from hybrid.verification.wrong_parts import WrongParts
 
@@ -43,7 +44,9 @@ def verify_at_root(
     return check
 
 
-def recompute_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts) -> list[Recomputed]:
+def recompute_at_root(
+    team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts, expected: Sequence[ExpectedSums]
+) -> list[Recomputed]:
     """As `recompute`."""
     from hybrid.verification.recompute import recompute  # which most products need not load
 
@@ -51,7 +54,7 @@ def recompute_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], thre
         if team.rank == plan.root:
             a, b, c = _on_host(views)
             alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
-            done = recompute(Team(), alone, a, b, c, wrong, threads, row_blocks)
+            done = recompute(Team(), alone, (a, b, c), wrong, expected, threads, row_blocks)
             copy_back(c.array, views["C"].array)
             computing.mine = [replace(each, by=plan.root) for each in done]
     return computing.all[plan.root]

@@ -28,6 +28,7 @@ from hybrid.verification.freivalds import verify
 from hybrid.verification.transfers import verify_gathered
 
 if TYPE_CHECKING:
+    from hybrid.verification.expected_sums import ExpectedSums
     from hybrid.verification.recompute import Recomputed
     from hybrid.verification.wrong_parts import WrongParts
 
@@ -118,11 +119,11 @@ class _RowBlockProduct:
         a, b, c = self._views()
         return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects, self._decision.multiplied_by)
 
-    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+    def _compute_again(self, wrong: WrongParts, expected: Sequence[ExpectedSums]) -> list[Recomputed]:
         from hybrid.verification.recompute import recompute
 
         a, b, c = self._views()
-        done = recompute(self._team, self._plan, a, b, c, wrong, self._threads)
+        done = recompute(self._team, self._plan, (a, b, c), wrong, expected, self._threads)
         with self._team.phase("repair"):
             copy_back(c.array, self._c)
         return done

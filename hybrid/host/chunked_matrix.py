@@ -31,6 +31,9 @@ class ChunkedMatrix:
         self._array, self._chunk = array, chunk or (1, 1)
         self._read_direct = getattr(array, "read_direct", None)  # which h5py has: without a copy in between
 
+    def load(self) -> None:
+        """Nothing: rows are read when they are needed."""
+
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
         """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
 

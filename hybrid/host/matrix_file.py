@@ -28,6 +28,9 @@ class MatrixFile(Protocol):
     dtype: np.dtype
     at_once: bool  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
 
+    def load(self) -> None:
+        """Read now what can only be read as a whole. UsageError or DoesNotFit, without the name."""
+
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = ...) -> None:
         """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far."""
 

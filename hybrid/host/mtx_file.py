@@ -99,7 +99,8 @@ def elements(path: str, found: Header) -> Any:
 
 
 class MtxFile:
-    """A matrix in a Matrix Market file. Whoever reads rows of it reads all of it."""
+    """A matrix in a Matrix Market file. Whoever reads rows of it reads all of it: in `load`, so that what is malformed is known
+    before anything is computed, and else in `read`."""
 
     at_once = True
 
@@ -116,25 +117,40 @@ class MtxFile:
             raise UsageError(f"cannot be read: {error}") from None
         self.path, self.shape = os.path.abspath(path), self._header.shape
         self.dtype = np.dtype(np.complex128 if self._header.is_complex else np.float64)  # a text has no type
+        self._readers = readers
+        self._loaded: Any = None
+        self._refuse_beyond_memory()
+
+    def _refuse_beyond_memory(self) -> None:
         each = _BYTES_OF_AN_ENTRY if self._header.sparse else self.dtype.itemsize
-        need, free = each * self._header.entries * readers, available_host_bytes()
+        need, free = each * self._header.entries * self._readers, available_host_bytes()
         if need > free:
-            whole = f"each of {readers} ranks of a node" if readers > 1 else "who reads a row"
+            whole = f"each of {self._readers} ranks of a node" if self._readers > 1 else "who reads a row"
             raise DoesNotFit(
                 f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which {whole} reads all; "
                 "use .npy, .h5 or .zarr"
             )
 
+    def load(self) -> None:
+        """Read it, for the next `read`. UsageError for what is malformed, DoesNotFit, without the name."""
+        self._refuse_beyond_memory()  # again: others may have been read since
+        try:
+            self._loaded = elements(self.path, self._header)
+        except OSError as error:
+            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}") from None
+        except UsageError as error:
+            raise UsageError(f"cannot be read: {error}") from None
+
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
         """Write these rows to `into`, converted to its type. UsageError for what is malformed, or what the type cannot hold."""
         if not len(rows):
             return
-        try:
-            found = elements(self.path, self._header)
-        except OSError as error:
-            raise UsageError(f"{self.path} cannot be read: {error.strerror or one_line(error)}") from None
-        except UsageError as error:
-            raise UsageError(f"{self.path} cannot be read: {error}") from None
+        if self._loaded is None:
+            try:
+                self.load()
+            except (UsageError, DoesNotFit) as error:
+                raise type(error)(f"{self.path} {error}") from None
+        found, self._loaded = self._loaded, None
         with refusing_overflow(self.path, into.dtype):
             if isinstance(found, np.ndarray):
                 into[...] = found[rows.slice]

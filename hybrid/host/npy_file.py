@@ -42,6 +42,9 @@ class NpyFile:
         self._offset, self._by_columns = array.offset, not array.flags.c_contiguous
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (open as long as this object lives)
 
+    def load(self) -> None:
+        """Nothing: rows are read when they are needed."""
+
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
         """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
 

@@ -11,7 +11,8 @@ from hybrid.core.energy import CPU, GPU, LEAST_SECONDS, MEMORY, Energy
 from hybrid.core.price import Price
 from hybrid.core.record import record
 from hybrid.core.text import counted, rate_in_units
-from hybrid.reporting.run_report import operations, plans_of
+from hybrid.reporting.phase_table import operations
+from hybrid.reporting.run_report import plans_of
 
 if TYPE_CHECKING:
     from hybrid.execution.outcome import Outcome

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import Asked
 from hybrid.core.spans import Span
-from hybrid.core.text import counted, percents, ranges, rate_in_units, rounded_up
-from hybrid.core.timeline import PHASES, Spread
+from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
+from hybrid.core.timeline import Spread
 from hybrid.plan.arithmetic import Arithmetic, Computed
-from hybrid.plan.plan import Plan
+from hybrid.reporting.phase_table import Plans, operations
 
 if TYPE_CHECKING:
     from hybrid.execution.outcome import Outcome, Parts
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from hybrid.verification.check import Check
 
 SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line
-OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
 
 
 def heading(decision: Decision, asked: Asked | None = None) -> str:
@@ -88,88 +86,10 @@ def describe(placement: RankPlacement, rows: Span) -> str:
     return "  ".join([*parts, f"rows {rows}"])
 
 
-Plans = Plan | Sequence[Plan]  # of a product, or of the parts in which it was computed
-
-
-def _listed(plans: Plans) -> Sequence[Plan]:
-    return [plans] if isinstance(plans, Plan) else plans
-
-
-def operations(plans: Plans) -> int:
-    """Multiplications and additions of a product, or of the parts that were computed."""
-    return sum(plan.problem.operations for plan in _listed(plans))
-
-
-def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
-    """For each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
-
-    The shares add up: in a last line stands what passed between the phases, or by how much they ran beside each other.
-    """
-    inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
-    medians = [phases[phase].median for phase in inside]
-    rest = total.median - sum(medians)
-    *shares, share_of_rest = percents([*medians, rest])
-    share_of = dict(zip(inside, shares, strict=True)) if total.median else {}
-    lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
-    for phase in PHASES:
-        if phase not in phases:
-            continue
-        spread = phases[phase]
-        share = f"{share_of[phase]} %" if phase in share_of else "–"
-        seconds = f"{spread.median:>10.4f}{spread.min:>10.4f}{spread.max:>10.4f}"
-        lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plan, phase, spread.median)}".rstrip())
-    if share_of_rest:
-        lines.append(f"  {'between' if rest > 0 else 'overlap':<10}{rest:>10.4f}{'':>20}{share_of_rest:>6} %")
-    return "\n".join(lines)
-
-
 def wall_line(parts: dict[str, float]) -> str:
     """The whole command so far, and its parts in the order in which they began; those that would show as 0.00 s are left out."""
     shown = [f"{part} {seconds:.2f}" for part, seconds in parts.items() if seconds >= SHOWN]
     return f"wall {sum(parts.values()):.2f} s: {', '.join(shown)}"
-
-
-def rate(plan: Plans, phase: str, seconds: float) -> str:
-    """The work of all ranks in this phase, divided by the time of the slowest rank."""
-    if seconds <= 0:
-        return ""
-    if phase == "multiply":
-        return rate_in_units(operations(plan) / seconds, "F")
-    moved = sum(moved_bytes(of_part, phase) for of_part in _listed(plan))
-    if phase == "fill":  # B is the same for all parts
-        moved -= sum(each.problem.operand_bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
-    return rate_in_units(moved / seconds, "B") if moved else ""
-
-
-def moved_bytes(plan: Plan, phase: str) -> int:
-    """Bytes that all ranks write (fill), read (check) or move in a phase; 0 where that depends on where the operands lie."""
-    p = plan.problem
-    a, b, c = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m), p.bytes(p.n, p.m)
-    nodes = len(plan.topology.nodes)
-    rows_on_other_nodes = sum(len(plan.a_rows_on(node)) for node in range(nodes) if node != plan.root_node)
-    # How often each row of B is loaded from host memory; the other devices fetch it from one that loaded it.
-    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)
-    return {
-        "fill": a + b,
-        "copy in": a + loads_of_b * b if loads_of_b else _loaded_bytes(plan),
-        "exchange": (plan.topology.size - loads_of_b) * b if loads_of_b else 0,
-        "copy out": c * (plan.grid_layout.grid.layers if plan.grid_layout else 1),
-        "gather": p.bytes(rows_on_other_nodes, p.m),
-        "check": a + b + c,
-    }.get(phase, 0)
-
-
-def _loaded_bytes(plan: Plan) -> int:
-    """Bytes of row panels, column panels and k-slabs, each as often as it is loaded."""
-    if plan.parts:
-        return sum(map(_loaded_bytes, plan.parts))
-    p = plan.problem
-    return sum(
-        sum(p.operand_bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.operand_bytes(len(arrival.span), p.l)
-        for share in plan.shares
-        if len(share.rows)
-        for arrival in share.arrivals()
-    )
 
 
 def last_line(plan: Plans, total: Spread, check: Check | None) -> str:

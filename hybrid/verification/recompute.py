@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory; and each checked there."""
+"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory; and each checked there, by
+sums that the device expects of it, or else from the operands."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.check import Check
+from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.group_sums import norms_of
+from hybrid.verification.reexamine import reexamine
 from hybrid.verification.wrong_parts import WrongParts
 
 _BYTES_AT_ONCE = 32 << 20  # of C
@@ -37,14 +40,21 @@ class Recomputed:
 
 
 def recompute(
-    team: Team, plan: Plan, a: RowView, b: RowView, c: RowView, wrong: WrongParts, threads: int, row_blocks: Sequence[Span] = ()
+    team: Team,
+    plan: Plan,
+    matrices: Sequence[RowView],
+    wrong: WrongParts,
+    expected: Sequence[ExpectedSums],
+    threads: int,
+    row_blocks: Sequence[Span] = (),
 ) -> list[Recomputed]:
     """Compute again what is wrong, in C as `verify` takes it. Every rank calls it with the same `wrong`; the same on all.
 
-    Where ranks of a node share the matrices, not the rank that multiplied it does. `row_blocks`: of the ranks that multiplied,
-    where they are not the plan's; no part lies in two of them.
+    Where ranks of a node share the matrices, not the rank that multiplied it does. `expected`: by these a part is checked that
+    lies in one of them. `row_blocks`: of the ranks that multiplied, where they are not the plan's; no part lies in two of them.
     """
-    return _Recomputing(team, plan, (a, b, c), threads).run(wrong, row_blocks or [share.rows for share in plan.shares])
+    recomputing = _Recomputing(team, plan, matrices, expected, threads)
+    return recomputing.run(wrong, row_blocks or [share.rows for share in plan.shares])
 
 
 @dataclass(frozen=True)
@@ -55,8 +65,15 @@ class _Task:
 
 
 class _Recomputing:
-    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], threads: int) -> None:
-        self._team, self._plan, self._threads = team, plan, threads
+    def __init__(
+        self,
+        team: Team,
+        plan: Plan,
+        matrices: Sequence[RowView],
+        expected: Sequence[ExpectedSums],
+        threads: int,
+    ) -> None:
+        self._team, self._plan, self._expected, self._threads = team, plan, expected, threads
         self._a, self._b, self._c = matrices
         several_nodes = len(plan.topology.nodes) > 1
         self._sends = several_nodes and not plan.has_row_blocks  # to the ranks that have C
@@ -125,12 +142,26 @@ class _Recomputing:
         a = self._a[task.rows]
         with np.errstate(all="ignore"):  # A and B may hold NaN or infinities
             product = np.matmul(a, b)
-            change = float(np.abs(np.subtract(product, c)).max(initial=0.0))
-        explicable = change <= _most_by_rounding(a, b) and verify_alone(a, b, c, self._threads).ok
+            changes = np.abs(np.subtract(product, c))
+        change, was_wrong = float(changes.max(initial=0.0)), self._is_wrong(a, b, c, changes)
         c[...] = product
-        check = verify_alone(a, b, c, self._threads)
-        recomputed = Recomputed(task.rows, task.columns, self._team.rank, change, not explicable, check)
+        recomputed = Recomputed(task.rows, task.columns, self._team.rank, change, was_wrong, self._checked(task, a, b, c))
         return recomputed, product if self._sends else None
+
+    def _is_wrong(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, changes: np.ndarray) -> bool:
+        """Whether C is, where these are the changes that make it right. Mostly the largest tells."""
+        if not changes.any():
+            return False
+        row, column = divmod(int(changes.argmax()), changes.shape[1])
+        of_a, of_b, of_c = a[row], b[:, column : column + 1], c[row, column : column + 1]
+        if not changes[row, column] <= _most_by_rounding(of_a, of_b) or reexamine(of_a, of_b, of_c).wrong:
+            return True
+        return not verify_alone(a, b, c, self._threads).ok
+
+    def _checked(self, task: _Task, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Check:
+        of_task = (expected.part(task.rows, task.columns) for expected in self._expected)
+        by_sums = next((expected.check(c) for expected in of_task if expected is not None), None)
+        return by_sums if by_sums is not None and by_sums.ok else verify_alone(a, b, c, self._threads)
 
     def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
         own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))
@@ -139,6 +170,6 @@ class _Recomputing:
 
 
 def _most_by_rounding(a: np.ndarray, b: np.ndarray) -> float:
-    """Two products of these, in whatever order their terms are added up, differ by no more."""
-    norms_b = np.sqrt(np.einsum("kj,kj->j", b, b, dtype=np.float64))
-    return 2 * len(b) * float(np.finfo(b.dtype).eps) * float(norms_of(a).max(initial=0.0) * norms_b.max(initial=0.0))
+    """Two products of this row and this column, in whatever order their terms are added up, differ by no more."""
+    norm_a, norm_b = norms_of(np.stack([a.astype(np.float64), b[:, 0].astype(np.float64)])).tolist()
+    return 2 * len(b) * float(np.finfo(b.dtype).eps) * norm_a * norm_b

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -50,7 +51,8 @@ class WrongSums:
 
     def _above(self, row: int, error: float) -> list[tuple[int, float]]:
         """All groups of a row with wrong sums, and how large they are. `error`: the largest."""
-        sizes = self._sizes_of(slice(row, row + 1))[0]
+        near, of_rows = self._near
+        sizes = of_rows[row - near.lo]
         largest = int(np.nanargmax(sizes))
         with np.errstate(all="ignore"):
             sizes = sizes * (error / sizes[largest])
@@ -59,10 +61,8 @@ class WrongSums:
     def squares(self) -> np.ndarray:
         """All squares of C, as WrongParts numbers them, in which sums look wrong: near rows with wrong ones, since large errors
         hide small ones in the rows that are taken together."""
-        rows, together = np.flatnonzero(self._errors > self._limit), rows_together(self._found[:, 1].mean())
         of_share, groups_of_share = len(self._layout.share.rows), self._layout.groups
-        near = Span(max(0, int(rows[0]) - together), min(of_share, int(rows[-1]) + 1 + together))
-        sizes = self._sizes_of(near.slice)
+        near, sizes = self._near
         usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
         where, groups = np.nonzero(sizes > usual * spread_beside(sizes, usual))
         first, found = self._layout.share.rows.lo + near.lo, set()
@@ -72,6 +72,13 @@ class WrongSums:
             numbers = range(across.lo // GROUP_COLUMNS, -(-across.hi // GROUP_COLUMNS))
             found |= set(product(down, numbers))
         return np.array(sorted(found), np.intp).reshape(-1, 2)
+
+    @cached_property
+    def _near(self) -> tuple[Span, np.ndarray]:
+        """Rows near those with wrong sums, and the sizes of all of their sums."""
+        rows, together = np.flatnonzero(self._errors > self._limit), rows_together(self._found[:, 1].mean())
+        near = Span(max(0, int(rows[0]) - together), min(len(self._errors), int(rows[-1]) + 1 + together))
+        return near, self._sizes_of(near.slice)
 
     def _columns(self, group: int) -> Span:
         panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)

@@ -52,8 +52,10 @@ class Product:
         self.c = multiply(self.a, self.b)
         wide = np.float64 if self.dtype == "float32" else np.longdouble
         rows = random.choice(n, min(n, _ROWS_LOOKED_AT, max(1, _TERMS_LOOKED_AT // n**2)), replace=False)
-        exact = self.a[rows].astype(wide) @ self.b.astype(wide)
-        self.rounding = 1.0 if data == "integers" else float(np.abs(self.c[rows] - exact).max())
+        self.rounding = 1.0
+        if data != "integers":
+            exact = self.a[rows].astype(wide) @ self.b.astype(wide)
+            self.rounding = float(np.abs(self.c[rows] - exact).max())
         self._plan = make_plan(PlanRequest(Problem(n, n, n, self.dtype), Topology(((0,),)), check="host"))
 
     def checked(self) -> Check:
@@ -221,7 +223,7 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
         for data in DATA:
             if options.repair:
                 product = Product(data, n, random, partial(hybrid.multiply, device=options.device))
-                yield from repairs.measured(product, n, data, options.device, faults, random)
+                yield from repairs.measured(product, n, data, options.device, faults, random, options.kinds)
             else:
                 yield from measured(n, data, faults, random)
 
@@ -236,6 +238,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults")
     parser.add_argument("--repair", action="store_true", help="count what is repaired, and how long that takes")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="with --repair: what multiplies (cpu)")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=[*repairs.KINDS], default=[*repairs.KINDS], help="with --repair: of faults (all)"
+    )
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
     cli.add_lines(parser)
     return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)

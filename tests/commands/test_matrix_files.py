@@ -72,16 +72,19 @@ def test_from_any_format_to_any(folder, way, target):
         (["9", "9", "9", "--out", "B.zarr:/C"], "B.zarr is there, and a folder cannot be replaced in one step"),
         (["9", "9", "9", "--out", "none/C.h5:/C"], "there is no folder"),
         (["9", "9", "9", "--out", "A.h5:/C", "--json", "A.h5"], "--out and --json name the same file, A.h5"),
+        (["--a", "word.mtx", "--b", "word.mtx"], "word.mtx cannot be read: it is malformed: Line 5: "),
         (["9", "20", "9", "--a", "https://example.org/A.h5:/A"], "https://example.org/A.h5:/A is a URL"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_is_one_line_before_anything_is_computed(folder, ranks, arguments, said):
+    (folder / "word.mtx").write_text("%%MatrixMarket matrix array real general\n2 2\n1\n2\nthree\n4\n")
     before = (folder / "A.h5").read_bytes()
     done = start(COMMAND, *arguments, ranks=ranks, cwd=folder)
     assert done.returncode == 2
     (line,) = own_lines(done.stderr)
     assert said in line
+    assert not done.stdout
     assert (folder / "A.h5").read_bytes() == before
 
 

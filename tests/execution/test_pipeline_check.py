@@ -86,8 +86,8 @@ def _findings(share, problem, matrices, device, pieces, buffers, check):
     results = copies.results()
     if check is None:
         return Findings("here", None, np.empty(0, np.uint64), results)
-    sums, suspects, wrong = check.sums(THRESHOLD)
-    return Findings("here", sums, check.checksums_of_pieces(), results, suspects, wrong)
+    sums, suspects, wrong = check.sums.compared(THRESHOLD)
+    return Findings("here", sums, check.sums.checksums_of_pieces(), results, suspects, wrong)
 
 
 def assert_right(results):

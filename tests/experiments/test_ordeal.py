@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from experiments.ordeal import cli
-from experiments.ordeal.job import Job, own_shared_memory
+from experiments.ordeal.apart import own_folders, told
+from experiments.ordeal.job import Job
 from experiments.ordeal.resources import full_disk, full_memory, full_shared_memory
 from experiments.ordeal.trials import COMMANDS, LIBRARY, Blow, _well, blows
+from hybrid.errors import HybridError
 from hybrid.reporting import jsonl
 
 KILL_WORKER = Blow("SIGKILL", signal.SIGKILL, "worker")
@@ -95,17 +99,28 @@ def test_a_job_s_own_disk_or_shared_memory_becomes_full_and_no_other_s(resource)
 
 
 @pytest.mark.needs("namespaces")
-def test_what_a_job_leaves_is_not_taken_for_another_s():
-    """Its /dev/shm is its own: a file there is of one of our jobs, one that others see may be anybody's."""
+def test_jobs_with_folders_of_their_own_see_no_other_s_files_nor_others_theirs():
     of_another = Path("/dev/shm/mpich_shm_0000abcd_0")
-    with own_shared_memory() as holder:
-        job = Job(["-c", "open('/dev/shm/mpich_shm_0000abcd_1', 'w').close()"], 0, {}, {}, holder=holder)
-        assert job.ended(20)
-        assert job.may_be_of_others([str(of_another), "/tmp/hydra_hwloc_xmlfile_AbC123"])
-        left = [path for path in job.remains() if "0000abcd" in path]
-        assert [Path(path).name for path in left] == ["mpich_shm_0000abcd_1"]
-        assert not job.may_be_of_others(left)
+    try:
+        of_another.touch()
+        program = (
+            "import os; open('/dev/shm/mpich_shm_0000abcd_1', 'w').close(); print(os.listdir('/dev/shm'), os.listdir('/tmp'))"
+        )
+        done = subprocess.run([*own_folders(), sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout == "['mpich_shm_0000abcd_1'] []\n"
         assert not of_another.with_name("mpich_shm_0000abcd_1").exists()
+    finally:
+        of_another.unlink()
+
+
+def test_what_a_job_leaves_is_found():
+    job = Job(["-c", "open('/dev/shm/mpich_shm_0000abcd_2', 'w').close()"], 0, {}, {})
+    left = Path("/dev/shm/mpich_shm_0000abcd_2")
+    try:
+        assert job.ended(20)
+        assert str(left) in job.remains()
+    finally:
+        left.unlink()
 
 
 @pytest.mark.launcher
@@ -133,7 +148,16 @@ def test_a_job_s_own_memory_becomes_full():
 
 
 def lines(**differences):
-    line = {"part": "trial", "number": 0, "ranks": 2, "blow": "SIGKILL", "whom": "worker", "seconds": 0.5}
+    line = {
+        "part": "trial",
+        "number": 0,
+        "seed": 7,
+        "ranks": 2,
+        "blow": "SIGKILL",
+        "whom": "worker",
+        "seconds": 0.5,
+        "exit_code": 137,
+    }
     line |= {"ended": True, "well": True, "left": [], "apart": False, "launcher_hung": False}
     return [line, line | differences]
 
@@ -141,13 +165,14 @@ def lines(**differences):
 @pytest.mark.parametrize(
     ("differences", "row", "code"),
     [
-        ({"seconds": 2.5}, "2 0 2.5 s 0 0 0 0", 0),
-        ({"ended": False, "well": False}, "2 1 0.5 s 0 0 0 0", 1),
-        ({"ended": False, "well": False, "launcher_hung": True}, "2 0 0.5 s 0 0 0 1", 0),
-        ({"well": False}, "2 0 0.5 s 1 0 0 0", 1),
-        ({"left": ["/dev/shm/x"]}, "2 0 0.5 s 0 1 0 0", 1),
-        ({"left": ["/dev/shm/x"], "apart": True}, "2 0 0.5 s 0 0 1 0", 0),
-        ({"left": ["process 12"]}, "2 0 0.5 s 0 1 0 0", 1),
+        ({"seconds": 2.5}, "2 0 2.5 s 0 0 0 0 0", 0),
+        ({"seconds": 12.5, "exit_code": 0}, "2 0 0.5 s 1 0 0 0 0", 0),
+        ({"ended": False, "well": False}, "2 1 0.5 s 0 0 0 0 0", 1),
+        ({"ended": False, "well": False, "launcher_hung": True}, "2 0 0.5 s 0 0 0 0 1", 0),
+        ({"well": False}, "2 0 0.5 s 0 1 0 0 0", 1),
+        ({"left": ["/dev/shm/x"]}, "2 0 0.5 s 0 0 1 0 0", 1),
+        ({"left": ["/dev/shm/x"], "apart": True}, "2 0 0.5 s 0 0 0 1 0", 0),
+        ({"left": ["process 12"]}, "2 0 0.5 s 0 0 1 0 0", 1),
     ],
 )
 def test_what_went_wrong_is_counted(differences, row, code):
@@ -158,12 +183,31 @@ def test_what_went_wrong_is_counted(differences, row, code):
     assert results.exit_code() == code
 
 
+def test_the_trials_of_several_files_are_summed(tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in ("one.jsonl", "two.jsonl")]
+    for path, more in zip(paths, ({}, {"well": False}), strict=True):
+        for line in lines(**more):
+            jsonl.write({"command": "ordeal", "arguments": [], "run": "1", "date": "2026-01-01", **line}, path)
+    assert cli.main(["--sum", *paths]) == 1
+    assert "all 4 0 0.5 s 0 1 0 0 0" in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert cli.main(["--sum", paths[0]]) == 0
+    (tmp_path / "other.jsonl").write_text("")
+    assert cli.main(["--sum", paths[0], str(tmp_path / "other.jsonl")]) == 2
+    assert "other.jsonl has no lines of scripts/ordeal.py" in capsys.readouterr().err
+
+
+def test_a_process_that_cannot_try_jobs_is_told_and_the_others_are_ended():
+    with pytest.raises(HybridError, match="a process that tries jobs has ended with 2"):
+        list(told([["--tell", "shared", "--ranks", "0"]], [], []))
+
+
 @pytest.mark.launcher
 @pytest.mark.exhaustive
 def test_a_trial_from_start_to_end(tmp_path, capsys):
     path = str(tmp_path / "lines.jsonl")
-    assert cli.main(["--trials", "1", "--ranks", "2", "--seed", "5", "--json", path]) == 0
+    assert cli.main(["--trials", "3", "--jobs", "2", "--ranks", "2", "--seed", "5", "--json", path]) == 0
     said = capsys.readouterr().out
-    assert len([line for line in jsonl.read(path) if line["part"] == "trial"]) == 1
+    trials = [(line["seed"], line["number"]) for line in jsonl.read(path) if line["part"] == "trial"]
+    assert sorted(trials) == [(5, 0), (5, 1), (6, 0)]
     assert cli.main(["--from", path]) == 0
     assert capsys.readouterr().out == said

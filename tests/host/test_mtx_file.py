@@ -98,6 +98,32 @@ def test_what_is_malformed_is_said(path, text, said):
     assert "Error" not in str(found.value)
 
 
+def test_a_file_is_loaded_once_and_for_the_next_read_alone(path, monkeypatch):
+    path.write_text("%%MatrixMarket matrix array real general\n1 2\n1\n2\n")
+    file, read_before, original = open_matrix(str(path)), [], mtx_file.elements
+    monkeypatch.setattr(mtx_file, "elements", lambda *given: read_before.append(1) or original(*given))
+    file.load()
+    into = np.empty((1, 2))
+    for times in (1, 2):
+        file.read(Span(0, 1), into)
+        assert (into.tolist(), len(read_before)) == ([[1.0, 2.0]], times)
+
+
+def test_what_is_malformed_is_found_when_it_is_loaded(path):
+    path.write_text("%%MatrixMarket matrix array real general\n2 2\n1\n2\nx\n4\n")
+    file = open_matrix(str(path))
+    with pytest.raises(UsageError, match=r"^cannot be read: it is malformed: Line 5: "):
+        file.load()
+
+
+def test_memory_is_looked_at_again_when_it_is_loaded(path, monkeypatch):
+    path.write_text("%%MatrixMarket matrix array real general\n100 100\n" + "1\n" * 10_000)
+    file = open_matrix(str(path))
+    monkeypatch.setattr(mtx_file, "available_host_bytes", lambda: 1000)
+    with pytest.raises(DoesNotFit, match=r"^takes 78\.1 KiB to be read"):
+        file.load()
+
+
 def test_a_file_of_another_kind_is_called_one(path):
     path.write_text("1 2 3\n")
     with pytest.raises(UsageError, match=r"^cannot be read: it is no Matrix Market file: it does not begin with %%MatrixMarket$"):

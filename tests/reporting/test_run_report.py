@@ -22,6 +22,7 @@ from hybrid.host.row_view import RowView
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import named
 from hybrid.plan.arithmetic import BYTES, NATIVE, Arithmetic
+from hybrid.reporting.phase_table import moved_bytes, rate, table
 from hybrid.reporting.run_report import (
     arithmetic_line,
     as_record,
@@ -29,11 +30,8 @@ from hybrid.reporting.run_report import (
     heading,
     labelled_corner,
     last_line,
-    moved_bytes,
     parts_line,
     plans_of,
-    rate,
-    table,
     top_left,
     verdict,
     wall_line,

@@ -84,7 +84,7 @@ def test_a_device_tells_all_sums_that_look_wrong(operands, wrong):
 
     transport = Wrong(device, 0, RankMatrices(a, RowView(b, Span(0, len(b))), c))
     list(run_share(share, buffers, transport, device, lambda phase: None, check))
-    _, suspects, _ = check.sums(THRESHOLD)
+    _, suspects, _ = check.sums.compared(THRESHOLD)
     assert sorted((suspect.row, suspect.columns.lo) for suspect in suspects) == [
         (row, column // 64 * 64) for row, column in wrong
     ]

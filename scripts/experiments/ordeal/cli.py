@@ -1,41 +1,51 @@
 # SPDX-License-Identifier: MIT
-"""Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
+"""Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--jobs J] [--json F]
 
 Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
 all, get a signal, are stopped for good or put to sleep; or the job gets too little of a resource; or its disk, /dev/shm or
 memory becomes full, or a link between its ranks is cut (as root, in namespaces and a control group of its own). Counted are jobs
-that had not ended after 30 s, the slowest end, failures that were not named by exactly one line of ours, and processes and files
-that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was killed, or it is a program that has
-none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started, or that
-other jobs may have left; and a launcher that goes on when its job is gone. Ends with 1 for all that is not counted apart.
+that had not ended after 30 s and four times what their work takes alone, the slowest end, failures that were not named by exactly
+one line of ours, and processes and files that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was
+killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job
+whose MPI had not started, or that other jobs may have left; and a launcher that goes on when its job is gone. Ends with 1 for all
+that is not counted apart.
+--jobs: so many at a time, each with a /dev/shm and a /tmp of its own where this process may mount them (as root); their seeds are
+SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
 """
 
 import argparse
+import json
 import random
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 from experiments.common import cli, records, results, schema, tables
-from experiments.ordeal.job import own_shared_memory
+from experiments.ordeal.apart import own_folders, tell, told
 from experiments.ordeal.resources import why_not
-from experiments.ordeal.trials import COMMANDS, LIMIT, trial, usual_lines
+from experiments.ordeal.trials import COMMANDS, LIMIT, Usual, trial, usual
+from hybrid.errors import UsageError
+from hybrid.reporting import jsonl
 
 _TRIAL = {
     "number": schema.whole,
+    "seed": schema.whole,
     "ranks": schema.whole,
     "blow": schema.name,
     "whom": schema.name,
     "seconds": schema.real,
+    "exit_code": lambda value: value is None or isinstance(value, int),
     "ended": lambda value: isinstance(value, bool),
     "well": lambda value: isinstance(value, bool),
     "left": lambda value: isinstance(value, list) and all(schema.text(path) for path in value),
     "apart": lambda value: isinstance(value, bool),  # nobody of ours could have said or removed anything
     "launcher_hung": lambda value: isinstance(value, bool),
 }
-_HEADS = ("blow", "to", "trials", "hangs", "slowest end", "not by one line", "stayed", "stayed (apart)", "launcher hung (apart)")
+_COUNTED = ("trials", "hangs", "slowest end", "went on", "not by one line", "stayed", "stayed (apart)", "launcher hung (apart)")
+_HEADS = ("blow", "to", *_COUNTED)
 
 
 class Results(results.Results):
@@ -48,7 +58,7 @@ class Results(results.Results):
             (blow, whom, *_counts([line for line in self.lines if (line["blow"], line["whom"]) == (blow, whom)]))
             for blow, whom in kinds
         ]
-        yield tables.Table(_HEADS, "llrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
+        yield tables.Table(_HEADS, "llrrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
 
     def exit_code(self) -> int:
         """1 if anything was not as it should be, but for what is counted apart."""
@@ -68,11 +78,13 @@ def _stayed(line: records.Line) -> bool:
 
 
 def _counts(lines: Sequence[records.Line]) -> tuple[str, ...]:
-    ends = [line["seconds"] for line in lines if line["ended"]]
+    ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
+    went_on = sum(line["ended"] and not line["exit_code"] for line in lines)  # and did all of their work, which takes some time
     return (
         str(len(lines)),
         str(sum(map(_hung, lines))),
-        f"{max(ends):.1f} s" if ends else f"over {LIMIT:.0f} s",
+        f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s",
+        str(went_on),
         str(sum(map(_unnamed, lines))),
         str(sum(map(_stayed, lines))),
         str(sum(bool(line["left"]) and line["apart"] for line in lines)),
@@ -81,26 +93,65 @@ def _counts(lines: Sequence[records.Line]) -> tuple[str, ...]:
 
 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    refused = why_not()
-    for name, reason in refused.items():
+    for name, reason in why_not().items():
         if reason:
             print(f"not tried, {name}: {reason}", file=sys.stderr, flush=True)
-    with own_shared_memory() as holder:
-        if holder is None:
-            print("other jobs' files are not told from these: no /dev/shm of their own", file=sys.stderr, flush=True)
-        yield from _trials(options, [name for name, reason in refused.items() if not reason], holder)
-
-
-def _trials(options: argparse.Namespace, resources: Sequence[str], holder: int | None) -> Iterator[records.Line]:
-    usual = {command: usual_lines(command) for command in COMMANDS}
-    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
-    number = 0
-    while number < options.trials and time.monotonic() - began < 60 * options.minutes:
-        line = trial(number, dice, options.ranks, usual, resources, holder)
+    words = own_folders()
+    if not words:
+        print("other jobs' files are not told from these: no /dev/shm and /tmp of their own", file=sys.stderr, flush=True)
+    with ThreadPoolExecutor(options.jobs) as threads:
+        known = [(each.lines, each.seconds) for each in threads.map(usual, COMMANDS)]
+    alike = ["--tell", "own" if words else "shared", "--minutes", str(options.minutes), "--ranks", str(options.ranks)]
+    several = [
+        [*alike, "--trials", str(-(-(options.trials - number) // options.jobs)), "--seed", str(options.seed + number)]
+        for number in range(min(options.jobs, options.trials))
+    ]
+    for line in told(several, known, words):
         if options.verbose and (_hung(line) or _unnamed(line) or _stayed(line)):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield line
+
+
+def _tell(options: argparse.Namespace) -> int:
+    """In a process that another one of this script has started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the job that is under way is ended
+    known = {
+        command: Usual(tuple(lines), seconds) for command, (lines, seconds) in zip(COMMANDS, json.load(sys.stdin), strict=True)
+    }
+    resources = [name for name, reason in why_not().items() if not reason]
+    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
+    number = 0
+    while number < options.trials and time.monotonic() - began < 60 * options.minutes:
+        line = trial(number, dice, options.ranks, known, resources, own_folders=options.tell == "own")
+        tell(line | {"seed": options.seed})
         number += 1
+    return 0
+
+
+def _summed(paths: Sequence[str]) -> int:
+    lines = [line for path in paths for line in _trials_in(path)]
+    made = Results(lines)
+    print(*made.printed(), sep="\n", flush=True)
+    return made.exit_code()
+
+
+def _trials_in(path: str) -> list[records.Line]:
+    """Of all runs, also those that were cut short."""
+    lines = [line for line in jsonl.read(path) if line.get("command") == Results.command and line.get("part") != records.END]
+    if not lines:
+        raise UsageError(f"{path} has no lines of scripts/{Results.command}.py")
+    for line in lines:
+        if reason := Results.fault(line):
+            raise UsageError(f"{path}, a line of {Results.command}: {reason}")
+    return lines
+
+
+def _work(options: argparse.Namespace) -> int:
+    if options.tell:
+        return _tell(options)
+    if options.sum:
+        return _summed(options.sum)
+    return cli.present(options, Results, _measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,8 +159,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)")
     parser.add_argument("--trials", type=cli.at_least_1, default=10**6, metavar="K", help="so many at most")
     parser.add_argument("--ranks", type=cli.at_least_1, default=4, metavar="P", help="at most (4)")
+    parser.add_argument("--jobs", type=cli.at_least_1, default=1, metavar="J", help="at a time (1)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, blows and times")
     parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
+    parser.add_argument("--sum", nargs="+", metavar="FILE", help="the trials in these files of --json, and try nothing")
+    parser.add_argument("--tell", choices=("own", "shared"), help=argparse.SUPPRESS)
     parser.set_defaults(picture=None)
     cli.add_lines(parser)
-    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)
+    return cli.command(parser, _work, arguments)

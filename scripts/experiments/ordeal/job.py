@@ -4,14 +4,13 @@
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +27,7 @@ _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 
 class Job:
     """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…); `ignoring`: signals they ignore;
-    `launch`: the words before the command, where they are not those of mpirun; `holder`: the process in whose mount namespace it
-    is started (see `own_shared_memory`)."""
+    `launch`: the words before the command, where they are not those of mpirun."""
 
     def __init__(
         self,
@@ -39,13 +37,10 @@ class Job:
         limits: Mapping[str, int],
         ignoring: Sequence[int] = (),
         launch: Sequence[str] | None = None,
-        holder: int | None = None,
     ) -> None:
-        self.ranks, self._holder = ranks, holder
+        self.ranks = ranks
         if launch is None:
             launch = mpirun(ranks) if ranks else []
-        if holder is not None:
-            launch = ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--", *launch]
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (until the trial is over)
         self.began, self._began_at = time.monotonic(), time.time() - _CLOCK
         self._process = subprocess.Popen(
@@ -98,15 +93,6 @@ class Job:
         workers = [processes[-1] for processes in self.rank_processes().values()]
         return self.ranks > 1 and (len(workers) < self.ranks or not all(map(_has_started, workers)))
 
-    def may_be_of_others(self, left: Sequence[str]) -> bool:
-        """Whether all these may be what other jobs of this machine have left meanwhile."""
-        ours = ["process "] if self._holder is None else ["process ", self._shared_memory]
-        return not any(path.startswith(tuple(ours)) for path in left)
-
-    @property
-    def _shared_memory(self) -> str:
-        return f"/proc/{self._holder}/root{SHARED_MEMORY}" if self._holder else SHARED_MEMORY
-
     def remains(self) -> list[str]:
         """Processes and files that stay after its end, those of its launcher not counted. The processes are ended then."""
         deadline = time.monotonic() + _LEAVING
@@ -118,7 +104,7 @@ class Job:
     def _left(self) -> list[str]:
         running = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
         processes = [f"process {process}" for process in running]
-        files = sorted(path for path in candidates(self._shared_memory) if self._may_be_ours(path))
+        files = sorted(path for path in candidates() if self._may_be_ours(path))
         return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
 
     def _may_be_ours(self, path: Path) -> bool:
@@ -180,22 +166,6 @@ def _rank_of(process: int) -> int | None:
             if variable.startswith(_RANK_VARIABLES):
                 return int(variable.partition("=")[2])
     return None
-
-
-@contextmanager
-def own_shared_memory() -> Iterator[int | None]:
-    """A process whose mount namespace has a /dev/shm of its own, for jobs whose files are not to be taken for those of others.
-    None where this process may not make one."""
-    words = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs tmpfs {SHARED_MEMORY} && echo ready && exec sleep infinity"]
-    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
-        yield None
-        return
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as holder:
-        try:
-            assert holder.stdout is not None
-            yield holder.pid if holder.stdout.readline() == "ready\n" else None
-        finally:
-            holder.kill()
 
 
 def _has_started(worker: int) -> bool:

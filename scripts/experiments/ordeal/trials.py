@@ -17,10 +17,13 @@ from experiments.common.records import Line
 from experiments.ordeal.job import Job
 from experiments.ordeal.resources import RESOURCES, Place
 from hybrid.core.record import record
+from hybrid.errors import HybridError
 
 STALL = 3.0  # seconds, --stall of every job
 _ENVIRONMENT = {"HYBRID_STALL": str(STALL)}
-LIMIT = 30.0  # seconds after the blow, beyond which a job hangs
+LIMIT = 30.0  # seconds after the blow, beyond which a job hangs; beside those that its work takes
+_TIMES_USUAL = 4  # as long as usual a job may take, of several ranks beside other jobs
+_LONGEST = 300.0  # seconds that a command may take when all is well
 LATEST = 2.0  # seconds after the start at which the blow falls
 PAUSE = 4.5  # seconds for which a whole job is put to sleep: longer than --stall
 _OURS = re.compile(r"^hybrid(\.\w+)?: (?!\w+( of product \d+)? …)", re.MULTILINE)  # the others are progress
@@ -83,12 +86,24 @@ def blows(ranks: int, command: Sequence[str], resources: Sequence[str]) -> list[
     return ending + standing + asleep + limits + taken
 
 
-def usual_lines(command: Sequence[str]) -> set[str]:
-    """What it says on standard error when all is well."""
+@record
+class Usual:
+    """What a command says on standard error when all is well, and how many seconds it takes."""
+
+    lines: tuple[str, ...]
+    seconds: float
+
+
+def usual(command: Sequence[str]) -> Usual:
+    """HybridError where it does not succeed."""
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
         job = Job(_in(folder, command), 0, _ENVIRONMENT, {})
-        job.ended(LIMIT)
-        return set(job.said()[1].splitlines())
+        try:
+            if not job.ended(_LONGEST) or job.exit_code:
+                raise HybridError(f"{' '.join(command[1:])} does not succeed: {' '.join(job.said()[1].split())}")
+            return Usual(tuple(job.said()[1].splitlines()), time.monotonic() - job.began)
+        finally:
+            job.end()
 
 
 def _in(folder: str, command: Sequence[str]) -> list[str]:
@@ -99,16 +114,15 @@ def trial(
     number: int,
     dice: random.Random,
     most_ranks: int,
-    usual: Mapping[Sequence[str], set[str]],
+    usual: Mapping[Sequence[str], Usual],
     resources: Sequence[str],
-    holder: int | None,
+    *,
+    own_folders: bool,
 ) -> Line:
-    """The line of one trial. `usual`: what each command says when all is well; `resources`: those that can be taken away;
-    `holder`: as for `Job`."""
+    """The line of one trial. `usual`: what is so of each command when all is well; `resources`: those that can be taken away;
+    `own_folders`: nobody else makes files in /dev/shm and /tmp."""
     ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
     blow = dice.choice(blows(ranks, command, resources))
-    if blow.resource == "cut link":  # the holder's mount namespace does not have the new nodes' names
-        holder = None
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
         started = RESOURCES[blow.resource](ranks, folder, dice) if blow.resource else nullcontext(None)
@@ -116,14 +130,16 @@ def trial(
             environment = _ENVIRONMENT | (place.environment if place else {})
             limits = dict([blow.limit] if blow.limit else [])
             launch = place.launch if place else None
-            job = Job(_in(folder, command), ranks, environment, limits, launch=launch, holder=holder)
+            job = Job(_in(folder, command), ranks, environment, limits, launch=launch)
             try:
-                return about | _struck(job, blow, place, dice, usual[command], watched=command is not LIBRARY)
+                told = _struck(job, blow, place, dice, usual[command], watched=command is not LIBRARY)
+                others = not own_folders and not any(path.startswith("process ") for path in told["left"])
+                return about | told | {"apart": told["apart"] or others}
             finally:
                 job.end()
 
 
-def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usual: set[str], *, watched: bool) -> dict[str, Any]:
+def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usual: Usual, *, watched: bool) -> dict[str, Any]:
     """`watched`: by supervisors."""
     at = dice.uniform(0, LATEST)
     struck, young, starts = (blow.signum is not None or place is not None) and not job.ended(at), False, False
@@ -136,13 +152,13 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
         else:
             _strike(job, blow, processes, dice, young=young)
     began = time.monotonic()
-    ended = job.ended(LIMIT if blow.name != "asleep" else 2 * LIMIT)  # it has all of its work to do
+    ended = job.ended(LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began
     launcher_hung = not ended and job.only_launcher_runs()
     left = job.remains()
     code = job.exit_code if ended else None
     out, err = job.said()
-    said = [line for line in err.splitlines() if _OURS.match(line) and line not in usual]
+    said = [line for line in err.splitlines() if _OURS.match(line) and line not in usual.lines]
     return {
         "blow": blow.name,
         "whom": blow.whom,
@@ -155,7 +171,7 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
         "well": _well(blow, code, said, out, watched=watched) or young,
         "launcher_hung": launcher_hung,
         "left": left,
-        "apart": not watched or young or starts or blow.kills_who_would_speak or job.may_be_of_others(left),
+        "apart": not watched or young or starts or blow.kills_who_would_speak,
     }
 
 

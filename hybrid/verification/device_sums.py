@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""What the check of a rank's product keeps on its device: sums and checksums; and what they tell when the product is done."""
+
+from __future__ import annotations
+
+import secrets
+from functools import cached_property
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
+from hybrid.devices.base import CheckOperations
+from hybrid.devices.cpu_check import summary_of
+from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
+from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout
+from hybrid.verification.check import Suspect
+from hybrid.verification.copied import piece_table
+from hybrid.verification.expected_sums import ExpectedSums
+from hybrid.verification.rounding import Sums, is_exact, of_product, random_x
+from hybrid.verification.wrong_sums import WrongSums, fractions_in
+
+
+class DeviceSums:
+    """The matrices of a DeviceCheck, by name, and parts of them. What reads them is called when the device is idle."""
+
+    def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
+        self._operations, self._layout, self._problem = operations, layout, problem
+        of_operand = {operand: [piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"}
+        self._numbers = {operand: np.array(numbers, np.intp) for operand, numbers in of_operand.items()}
+        rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
+        summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
+        ends = np.cumsum([rows, groups, checksums, checksums, rows * groups, summary, totals]).tolist()
+        self.matrices = m = operations.make(
+            {
+                "x": (1, problem.m),
+                "weights of A": (1, problem.l),
+                "weights of B": (1, problem.m),
+                "weights of C": (1, problem.m),
+                "B·x": (problem.l, groups),
+                "squares of B": (problem.l, groups),
+                "differences": (rows, groups),
+                "squares of C": (rows, groups),
+                "unused": (rows, 1),
+                "numbers": (1, 4),
+                "found": (rows, NUMBERS_A_ROW),
+                "checksum table": table.shape,
+                "to clear": (1, ends[-1]),
+            }
+        )
+        widths = [len(panel) for panel in layout.share.column_panels]
+        self._x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)
+        operations.write(m["x"], self._x[None, :])
+        of_operands, of_c = problem.operand_item_size, problem.item_size
+        for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
+            operations.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
+        operations.write(m["numbers"], of_product(problem, layout.group)[None, :])
+        operations.write(m["checksum table"], table)
+        parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
+        self.row_squares, self.column_squares = parts[0].reshape(-1, 1), parts[1]
+        # Of all rows of pieces the largest magnitudes and checksums.
+        self.largest, self.of_rows = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
+        self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
+        self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
+        self._told, self.tell = operations.told(m["to clear"][:, ends[4] :])
+
+    def checksums(self) -> np.ndarray:
+        """Of all rows of all pieces, in the layout's order."""
+        return self._operations.read(self.of_rows)[:, 0]
+
+    def checksums_of_pieces(self) -> np.ndarray:
+        """As `CopiedPieces.of_pieces` makes them."""
+        return np.array(self._totals_told[:, 0])
+
+    def compared(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], np.ndarray | None]:
+        """What the comparison found; the sums that differ by more than `allowed` standard deviations, or at all where every sum
+        is exact: all of them, or of more than a few rows the worst; and all squares of C with such sums."""
+        largest_a, largest_b, largest_c = self._largest_elements
+        exact = is_exact(self._problem, self._layout.group, largest_a, largest_b)
+        limit, has_fractions = 0.0 if exact else allowed, exact and largest_c >= NOT_INTEGRAL
+        rows, groups = len(self._layout.share.rows), self._layout.groups
+        summary = self._told[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER)
+        sums = Sums.of(summary, rows, groups, largest_a, largest_b)
+        if sums.error <= limit and not has_fractions:
+            return sums, (), None
+        found, fractions = np.array(self._operations.read(self.matrices["found"])), {}
+        if exact:
+            fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
+            sums = Sums.of(summary_of(found), rows, groups, largest_a, largest_b)
+        wrong = WrongSums(self._layout, lambda rows: self._operations.read(self.matrices["differences"][rows]), found, limit)
+        return sums, wrong.suspects(fractions), wrong.squares()
+
+    def expected(self, rows: Span, columns: Span) -> ExpectedSums | None:
+        """What the sums of this part of C, of this rank's rows, have to be; None where the part cuts groups of columns."""
+        first, end = np.searchsorted(self._starts, [columns.lo, columns.hi]).tolist()
+        whole = [*range(columns.lo, columns.hi, self._layout.group), columns.hi]
+        if self._starts[first : end + 1].tolist() != whole:
+            return None
+        own, groups = rows.within(self._layout.share.rows).slice, slice(first, end)
+        largest_a, largest_b, _ = self._largest_elements
+        return ExpectedSums(
+            rows,
+            columns,
+            self._layout.group,
+            self._x[columns.slice],
+            -self._operations.read(self.subtracted[own])[:, groups],
+            self._operations.read(self.row_squares[own]),
+            self._operations.read(self.column_squares)[:, groups],
+            of_product(self._problem, self._layout.group),
+            is_exact(self._problem, self._layout.group, largest_a, largest_b),
+        )
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """The first columns of all groups, and where the last ends. Groups of several panels are numbered in their order."""
+        panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)
+        starts = [panel.lo + number * self._layout.group for panel, groups in panels for number in range(len(groups))]
+        return np.array([*starts, self._problem.m])
+
+    @property
+    def _largest_elements(self) -> tuple[float, ...]:
+        """Magnitudes of A, B and C."""
+        largest = self._totals_told[:, 1].view(np.float64)
+        return tuple(float(largest[numbers].max(initial=0.0)) for numbers in self._numbers.values())
+
+    @property
+    def _totals_told(self) -> np.ndarray:
+        """Of each piece its checksum and its largest magnitude."""
+        return self._told[0, self.summary.size :].reshape(-1, 2).view(np.uint64)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""What a device's check expects of sums over a part of C, by which the host checks that part when it was computed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hybrid.core.spans import Span
+from hybrid.devices.cpu_check import compare
+from hybrid.host.row_sums import NOT_INTEGRAL, row_sums
+from hybrid.plan.check_layout import NUMBERS_A_ROW
+from hybrid.verification.check import Check
+from hybrid.verification.rounding import THRESHOLD
+
+
+@dataclass(frozen=True)
+class ExpectedSums:
+    """Of whole groups of columns. A·(B·x), and what `compare` takes, as the device has summed them; so no operand is read."""
+
+    rows: Span
+    columns: Span
+    group: int  # columns in a sum
+    x: np.ndarray
+    products: np.ndarray
+    row_squares: np.ndarray
+    column_squares: np.ndarray
+    numbers: np.ndarray
+    exact: bool  # nothing is rounded
+
+    def part(self, rows: Span, columns: Span) -> ExpectedSums | None:
+        """None where that is not all within this, or cuts groups."""
+        if not (rows.lies_in(self.rows) and columns.lies_in(self.columns)):
+            return None
+        lo, hi = columns.lo - self.columns.lo, columns.hi - self.columns.lo
+        if lo % self.group or (hi % self.group and columns.hi != self.columns.hi):
+            return None
+        own, groups = rows.within(self.rows).slice, slice(lo // self.group, -(-hi // self.group))
+        return replace(
+            self,
+            rows=rows,
+            columns=columns,
+            x=self.x[lo:hi],
+            products=self.products[own, groups],
+            row_squares=self.row_squares[own],
+            column_squares=self.column_squares[:, groups],
+        )
+
+    def check(self, c: np.ndarray) -> Check:
+        """Of what is in this part of C."""
+        sums, squares = np.empty_like(self.products), np.empty_like(self.products)
+        largest, found = np.empty(len(c)), np.empty((len(c), NUMBERS_A_ROW))
+        with np.errstate(all="ignore"):
+            row_sums(c, self.x, self.group, sums, squares, largest)
+            compare(sums - self.products, squares, self.row_squares, self.column_squares, self.numbers, found)
+        if found[:, 4].any():
+            return Check("none", 0.0, THRESHOLD, False)  # A·B may overflow, or holds NaN or infinities
+        error, count = float(found[:, 2].max(initial=0.0)), float(found[:, 1].sum())
+        if self.exact:
+            return Check("exact", count, 0.0, not count and float(largest.max(initial=0.0)) < NOT_INTEGRAL)
+        return Check("freivalds", error, THRESHOLD, error <= THRESHOLD)
