@@ -24,6 +24,7 @@ from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.kernels.remainders import (
     column_measuring,
     guarding,
+    lacks_float64,
     line_kernel,
     magnitude_packing,
     products_of,
@@ -56,14 +57,18 @@ class _Panel:
 
 
 class ModularProduct:
-    """Of one rank, for any number of products. `memory` has the share's layout; `fast`: with as few moduli as are accurate."""
+    """Of one rank, for any number of products. `memory` has the share's layout; `fast`: with as few moduli as are accurate.
+    `by_integers`: C is put together by integers, as other ranks do it whose GPUs have little float64; or if this one has."""
 
-    def __init__(self, device: Device, memory: Any, share: RankShare, problem: Problem, *, fast: bool) -> None:
+    def __init__(
+        self, device: Device, memory: Any, share: RankShare, problem: Problem, *, fast: bool, by_integers: bool = False
+    ) -> None:
         layout = share.layout.remainders
         assert layout is not None
         self.done: Computed = {}  # of the last product
         self._device, self._problem, self._fast, self._layout = device, problem, fast, layout
         self._queues: KernelQueues = device.kernel_queues()
+        self._by_integers = by_integers or lacks_float64(self._queues.capability)
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
         self._units = -(-problem.l // UNIT)
         self._sampled = -(-self._units // sampling(problem.l, problem.dtype))
@@ -90,7 +95,8 @@ class ModularProduct:
         products = [products_of(self._queues, "", 1, 1, moduli), products_of(self._queues, element, 1, 1, 1)]
         lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
         measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
-        return [*measuring, *lines, telling(), guarding(1, 1), *packings, *products, reconstruction(element, moduli, 1, 1)]
+        back = reconstruction(element, moduli, 1, 1, by_integers=self._by_integers)
+        return [*measuring, *lines, telling(), guarding(1, 1), *packings, *products, back]
 
     def begin(self) -> None:
         """Before each product."""
@@ -237,10 +243,11 @@ class ModularProduct:
             height, width = len(rows), padded(len(part), 1)
             remainders = self._products[0, : moduli * height * width].reshape(moduli * height, width)
             scales = [self._operands[name].numbers[3:4, lines.slice] for name, lines in (("A", rows), ("B", part))]
-            products, back = products_of(self._queues, "", height, len(part), moduli), (self._element, moduli, height, len(part))
+            products = products_of(self._queues, "", height, len(part), moduli)
+            back = reconstruction(self._element, moduli, height, len(part), by_integers=self._by_integers)
             work += [
                 self._queues.kernel(products, (a, b, remainders, np.int64(height), inner)),
-                self._queues.kernel(reconstruction(*back), (remainders, *scales, c[:, part.within(columns).slice])),
+                self._queues.kernel(back, (remainders, *scales, c[:, part.within(columns).slice])),
             ]
         return work
 

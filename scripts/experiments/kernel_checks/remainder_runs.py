@@ -146,13 +146,16 @@ def byte_product(run: Runner, a: np.ndarray, b: np.ndarray, rows: int, columns: 
     return c
 
 
-def put_together(run: Runner, planes: np.ndarray, row_scales: np.ndarray, column_scales: np.ndarray, dtype: str) -> np.ndarray:
+def put_together(
+    run: Runner, planes: np.ndarray, row_scales: np.ndarray, column_scales: np.ndarray, dtype: str, *, by_integers: bool = False
+) -> np.ndarray:
     """C from its remainders. The scales are inverse powers of two, one row of them each."""
     moduli, rows, columns = planes.shape
     below = run.empty(moduli * rows, -(-columns // 16) * 16, "uint8", POISON)
     below[:, :columns] = planes.reshape(moduli * rows, columns)
     c = run.empty(rows, columns, dtype, aligned=run.aligned)
-    run(remainders.reconstruction(C_TYPES[dtype], moduli, rows, columns), below, row_scales, column_scales, c)
+    launch = remainders.reconstruction(C_TYPES[dtype], moduli, rows, columns, by_integers=by_integers)
+    run(launch, below, row_scales, column_scales, c)
     return c
 
 
