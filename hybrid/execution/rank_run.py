@@ -96,8 +96,11 @@ class RankRun:
         for panels in (self._gather, self._panel_stream):
             if panels is not None:
                 panels.begin()
+        same_plan = self._rank_device.used_for(self._plan)
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
+        if self._modular is not None and (self._poisoned or not same_plan):
+            self._modular.forget()
 
     def multiply(self) -> None:
         """This rank's row block times B. Every rank calls it."""
@@ -130,7 +133,10 @@ class RankRun:
         with self._team.phase("check") as checking, busy():
             checking.mine = self._check.findings(elsewhere)
         self._findings = checking.all
-        return self._check.judge(checking.all)
+        judged = self._check.judge(checking.all)
+        if not judged.ok and self._modular is not None:
+            self._modular.forget()  # what it keeps may be what is wrong
+        return judged
 
     def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
         """Of a check that is undecided: all sums of C that look wrong, the same on every rank. None where others may, too, or
@@ -188,10 +194,13 @@ class RankRun:
         # All ranks do the last step alike, so that C's bits do not depend on which rank computes them.
         by_integers = any(gpu is not None and lacks_float64(gpu.capability) for gpu in gpus)
 
-        def make() -> ModularProduct:
-            return ModularProduct(device, memory, self._share, self._plan.problem, fast=fast, by_integers=by_integers)
+        keeps_b = self._plan.has_row_blocks
 
-        return self._rank_device.once_for_plan(f"modular {fast} {by_integers}", self._plan, make)
+        def make() -> ModularProduct:
+            how = {"fast": fast, "by_integers": by_integers, "keeps_b": keeps_b}
+            return ModularProduct(device, memory, self._share, self._plan.problem, **how)
+
+        return self._rank_device.once_for_plan(f"modular {fast} {by_integers} {keeps_b}", self._plan, make)
 
     def _entering(self, phase: str) -> None:
         self._team.enter(phase)

@@ -63,15 +63,21 @@ def _norms(run: runs.Runner, shape: Shape) -> str:
         lines = random.integers(-99, 99, (count, l)) * 2.0 ** random.integers(-9, 9, (count, 1))
         lines[1::4], lines[2::4] = 0, 0
         lines[2::4, -1] = 4.0
+        fingerprints = set()
         for fraction, out_of_range in ((0.0, 0.0), (0.5, 0.0), (0.0, 1e200)):
             matrix = np.rint(lines)
             matrix[-1, -1] += fraction + out_of_range
             found = runs.measured(run, operand, run.copied(matrix if operand == "A" else matrix.T))
+            fingerprints.add(models.fingerprint(matrix))
+            if found.summary[0, 4] != models.fingerprint(matrix):
+                return f"{operand}'s fingerprint"
             wanted = [fraction > 0, out_of_range > 0]
             if found.summary[0, :1].view(float)[0] != np.abs(matrix).max() or list(found.summary[0, 1:3]) != wanted:
                 return f"{operand}'s summary"
             if found.least != found.numbers[0][found.numbers[0] > 0].min():
                 return f"{operand}'s least norm"
+        if len(fingerprints) != 3:
+            return "fingerprints of different matrices are the same"
         found = runs.measured(run, operand, run.copied(lines if operand == "A" else lines.T))
         if not np.allclose(found.numbers[0], np.sqrt((lines**2).sum(axis=1)), rtol=1e-13):
             return f"{operand}'s norms"

@@ -16,7 +16,7 @@ from hybrid.devices.remainder_memory import OperandMemory
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.plan.arithmetic import UNIT, Arithmetic, integer_bits, sampling
-from hybrid.plan.remainder_layout import PAIR, RemainderLayout, remainder_layout
+from hybrid.plan.remainder_layout import PAIR, SUMMARY_WORDS, RemainderLayout, remainder_layout
 
 _NEARLY_ONE = 0x3F
 
@@ -62,7 +62,9 @@ class Emulation:
         ):
             operand, lines = self._of[name], self._lines[name]
             measures, numbers, steps = operand.measures_of(lines), operand.numbers[:, lines.slice], operand.steps[:, lines.slice]
-            summary = self._device.matrix(self._memory, self._layout.summaries + 32 * number, 1, 4, "uint64")
+            summary = self._device.matrix(
+                self._memory, self._layout.summaries + 8 * SUMMARY_WORDS * number, 1, SUMMARY_WORDS, "uint64"
+            )
             summing_up = remainders.line_kernel("summarize", len(lines))
             found[f"norms of {name}"] = [
                 self._kernel(measuring(self._element, *matrix.shape), matrix, measures),
