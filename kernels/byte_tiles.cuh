@@ -3,7 +3,29 @@
 #pragma once
 #include "packed.cuh"
 
+#if __CUDA_ARCH__ >= 750
+// Copies of 16 bytes to shared memory. Compute capability 7.5 has no asynchronous ones: there they are made when they are begun, and
+// the barrier before a stage is read is all that is waited for.
 #if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void begin_copy(void* shared, const void* global) { copy_async<16>(shared, global); }
+__device__ __forceinline__ void close_copies() { copies_commit(); }
+template <int PENDING>
+__device__ __forceinline__ void wait_for_copies()
+{
+    copies_wait<PENDING>();
+}
+#else
+__device__ __forceinline__ void begin_copy(void* shared, const void* global)
+{
+    *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+}
+__device__ __forceinline__ void close_copies() {}
+template <int PENDING>
+__device__ __forceinline__ void wait_for_copies()
+{
+}
+#endif
+
 // A block's tile of ROWS×COLUMNS, of which each warp computes WARP_ROWS×WARP_COLUMNS. A stage of shared memory holds 128 bytes
 // along k of all lines, as they are packed; STAGES of them are a ring buffer.
 template <typename Byte, int ROWS, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES>
@@ -30,10 +52,10 @@ struct ByteTiles {
                 bool of_a = line < ROWS;
                 Size from = of_a ? first_row + line : first_column + line - ROWS;
                 Size unit = from / UNIT * steps + step;
-                copy_async<16>(stage + line * UNIT + piece, (of_a ? a : b) + unit * UNIT_BYTES + from % UNIT * UNIT + piece);
+                begin_copy(stage + line * UNIT + piece, (of_a ? a : b) + unit * UNIT_BYTES + from % UNIT * UNIT + piece);
             }
         }
-        copies_commit();
+        close_copies();
     }
 
     // sums += the products of steps `begin` to `end`, whose first STAGES - 1 copies have been started.
@@ -43,7 +65,7 @@ struct ByteTiles {
         int top = warp % WARPS_DOWN * WARP_ROWS, left = ROWS + warp / WARPS_DOWN * WARP_COLUMNS;
         int row = lane % 16, piece_a = lane / 16, column = lane % 8 + lane / 16 * 8, piece_b = lane / 8 % 2;
         for (Size step = begin; step < end; ++step) {
-            copies_wait<STAGES - 2>();
+            wait_for_copies<STAGES - 2>();
             __syncthreads();
             copy(step + STAGES - 1);
             const unsigned char* stage = shared + step % STAGES * STAGE;
@@ -60,7 +82,7 @@ struct ByteTiles {
                 for (int i = 0; i < DOWN; ++i)
 #pragma unroll
                     for (int j = 0; j < ACROSS; ++j)
-                        mma_m16n8k32<Byte>(sums[i][j], part_a[i], part_b[j / 2][j % 2 * 2], part_b[j / 2][j % 2 * 2 + 1]);
+                        multiply_bytes<Byte>(sums[i][j], part_a[i], part_b[j / 2][j % 2 * 2], part_b[j / 2][j % 2 * 2 + 1]);
             }
         }
     }

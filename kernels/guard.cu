@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(PACKING_THREADS)
     pack_columns(b, Magnitudes<T>{cuts, packed, every, units(b.rows)}, gridDim.y);
 }
 
-#if __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 750
 using GuardTiles = ByteTiles<unsigned char, 64, 64, 32, 32, 2>;
 
 // `least`: the bits of a float, the least ratio so far. `row_steps`, `column_steps`: what one unit of a magnitude is, in norms.

@@ -72,6 +72,36 @@ __device__ __forceinline__ int dot_bytes(unsigned unsigned_bytes, unsigned signe
     return sum;
 }
 
+#if __CUDA_ARCH__ >= 750
+// ldmatrix: four matrices of eight rows of 16 bytes. Lane i has the address of row i % 8 of matrix i / 8; it gets of each matrix
+// bytes 4·(lane % 4) to 4·(lane % 4) + 3 of row lane / 4.
+__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const void* shared)
+{
+    unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+// On the matrix units: a warp's d (8×8) += a (8×16) · b (16×8), of signed or unsigned bytes. Lane (g, t) = (lane / 4, lane % 4) has
+// of a the columns 4t to 4t+3 of row g, of b the rows 4t to 4t+3 of column g; d(g, 2t) and d(g, 2t+1).
+#define MMA_OF_BYTES(TYPES)                                                                           \
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32." TYPES ".s32 {%0, %1}, {%2}, {%3}, {%0, %1};" \
+                 : "+r"(d[0]), "+r"(d[1])                                                             \
+                 : "r"(a), "r"(b))
+
+template <typename Byte>
+__device__ __forceinline__ void mma_m8n8k16(int (&d)[2], unsigned a, unsigned b)
+{
+    if constexpr (static_cast<Byte>(-1) < 0)
+        MMA_OF_BYTES("s8.s8");
+    else
+        MMA_OF_BYTES("u8.u8");
+}
+#undef MMA_OF_BYTES
+#endif
+
 #if __CUDA_ARCH__ >= 800
 // cp.async: copies BYTES (4, 8 or 16) from global to shared memory asynchronously, without registers. Both addresses are aligned
 // to BYTES. It is complete after a copies_wait for its group.
@@ -113,17 +143,6 @@ __device__ __forceinline__ void mma_m8n8k4(double (&d)[2], double a, double b)
     asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
                  : "+d"(d[0]), "+d"(d[1])
                  : "d"(a), "d"(b));
-}
-
-// ldmatrix: four matrices of eight rows of 16 bytes. Lane i has the address of row i % 8 of matrix i / 8; it gets of each matrix
-// bytes 4·(lane % 4) to 4·(lane % 4) + 3 of row lane / 4.
-__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const void* shared)
-{
-    unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
 }
 
 // The same with each matrix transposed, as of elements of 16 bits: a lane gets of each those of rows 2·(lane % 4) and
@@ -189,6 +208,26 @@ __device__ __forceinline__ void mma_m16n8k8(double (&d)[4], const double (&a)[4]
 }
 #endif
 #endif  // CUDA_ON_CPU
+
+#if __CUDA_ARCH__ >= 750
+// A lane's part of d (16×8) += a (16×32) · b (32×8), of bytes. Before sm_80 it takes four mma of 8×8×16.
+template <typename Byte>
+__device__ __forceinline__ void multiply_bytes(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+#if __CUDA_ARCH__ >= 800
+    mma_m16n8k32<Byte>(d, a, b0, b1);
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        int part[2] = {d[2 * half], d[2 * half + 1]};
+        mma_m8n8k16<Byte>(part, a[half], b0);
+        mma_m8n8k16<Byte>(part, a[half + 2], b1);
+        d[2 * half] = part[0];
+        d[2 * half + 1] = part[1];
+    }
+#endif
+}
+#endif
 
 #if __CUDA_ARCH__ >= 800
 // A lane's part of d (16×8) += a (16×8) · b (8×8). Before sm_90 it takes four mma of 8×8×4.

@@ -2,6 +2,9 @@
 // What must be known of each line (a row of A, a column of B) before it is scaled and rounded to integers: its Euclidean norm
 // and largest magnitude, from which its power of two follows, and whether all of its elements are integers.
 //
+// It also tells whether a matrix is the one of a product before, whose remainders may still be there: by a fingerprint, a sum of the
+// elements' bits with a weight for each place, which another matrix has with a probability of about 2⁻⁶⁴.
+//
 // Every sum is added up in an order that depends on the matrix alone, without atomic additions: so each line gets the same power
 // of two wherever it is computed. Memory bandwidth limits it: each element is read once.
 #include "hardware.cuh"
@@ -9,11 +12,24 @@
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, CHUNK = 512;  // CHUNK: rows of B that a block adds up
 
-struct Measure {
-    double squares = 0, sum = 0, most = 0, fraction = 0;  // fraction: 1 if an element is no integer
+// Different for each number from 0 on, and never 0.
+__device__ __forceinline__ unsigned weight_of(Size place)
+{
+    unsigned mixed = (static_cast<unsigned>(place) + 1) * 0x9E3779B1u;
+    mixed = (mixed ^ mixed >> 15) * 0x85EBCA77u;
+    return mixed ^ mixed >> 13;
+}
 
-    __device__ __forceinline__ void take(double x)
+struct Measure {
+    static constexpr int NUMBERS = 5;
+    double squares = 0, sum = 0, most = 0, fraction = 0;  // fraction: 1 if an element is no integer
+    unsigned long long fingerprint = 0;
+
+    __device__ __forceinline__ void take(double x, Size k)
     {
+        unsigned long long bits = static_cast<unsigned long long>(__double_as_longlong(x));
+        unsigned weight = weight_of(k);
+        fingerprint += (bits & 0xffffffffu) * weight + (bits >> 32) * (weight * 0xC2B2AE3Du);
         squares = fma(x, x, squares);
         sum += fabs(x);
         most = fmax(most, fabs(x));
@@ -26,6 +42,7 @@ struct Measure {
         sum += other.sum;
         most = fmax(most, other.most);
         fraction = fmax(fraction, other.fraction);
+        fingerprint += other.fingerprint;
     }
 
     __device__ __forceinline__ void join_warp()
@@ -36,6 +53,7 @@ struct Measure {
             other.sum = __shfl_xor_sync(~0u, sum, distance);
             other.most = __shfl_xor_sync(~0u, most, distance);
             other.fraction = __shfl_xor_sync(~0u, fraction, distance);
+            other.fingerprint = __shfl_xor_sync(~0u, fingerprint, distance);
             join(other);
         }
     }
@@ -43,12 +61,14 @@ struct Measure {
     __device__ void store(const Matrix<double>& into, Size row) const
     {
         into(row, 0) = squares, into(row, 1) = sum, into(row, 2) = most, into(row, 3) = fraction;
+        into(row, 4) = __longlong_as_double(static_cast<long long>(fingerprint));
     }
 
     __device__ static Measure load(const Matrix<const double>& from, Size row)
     {
         Measure measure;
         measure.squares = from(row, 0), measure.sum = from(row, 1), measure.most = from(row, 2), measure.fraction = from(row, 3);
+        measure.fingerprint = static_cast<unsigned long long>(__double_as_longlong(from(row, 4)));
         return measure;
     }
 };
@@ -57,17 +77,18 @@ struct Measure {
 template <typename T>
 __global__ void __launch_bounds__(THREADS) measure_rows(Matrix<const T> a, Matrix<double> measures)
 {
-    __shared__ double parts[WARPS][4];
-    Matrix<double> of_warps{&parts[0][0], WARPS, 4, 4};
+    __shared__ double parts[WARPS][Measure::NUMBERS];
+    Matrix<double> of_warps{&parts[0][0], WARPS, Measure::NUMBERS, Measure::NUMBERS};
     Measure mine;
     const T* row = &a(blockIdx.x, 0);
 #pragma unroll 4
-    for (Size k = threadIdx.x; k < a.columns; k += THREADS) mine.take(widened(row[k]));
+    for (Size k = threadIdx.x; k < a.columns; k += THREADS) mine.take(widened(row[k]), k);
     mine.join_warp();
     if (threadIdx.x % 32 == 0) mine.store(of_warps, threadIdx.x / 32);
     __syncthreads();
     if (threadIdx.x > 0) return;
-    for (int warp = 1; warp < WARPS; ++warp) mine.join(Measure::load({&parts[0][0], WARPS, 4, 4}, warp));
+    for (int warp = 1; warp < WARPS; ++warp)
+        mine.join(Measure::load({&parts[0][0], WARPS, Measure::NUMBERS, Measure::NUMBERS}, warp));
     mine.store(measures, blockIdx.x);
 }
 
@@ -75,18 +96,20 @@ __global__ void __launch_bounds__(THREADS) measure_rows(Matrix<const T> a, Matri
 template <typename T>
 __global__ void __launch_bounds__(THREADS) measure_columns(Matrix<const T> b, Matrix<double> measures)
 {
-    __shared__ double parts[WARPS * 32][4];
+    constexpr int THREADS_OF_ALL = WARPS * 32, NUMBERS = Measure::NUMBERS;
+    __shared__ double parts[THREADS_OF_ALL][NUMBERS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Size column = blockIdx.x * Size(32) + lane, first = blockIdx.y * Size(CHUNK);
     Measure mine;
     if (column < b.columns) {
 #pragma unroll 8
-        for (Size k = first + warp; k < min(b.rows, first + CHUNK); k += WARPS) mine.take(widened(b(k, column)));
+        for (Size k = first + warp; k < min(b.rows, first + CHUNK); k += WARPS) mine.take(widened(b(k, column)), k);
     }
-    mine.store({&parts[0][0], WARPS * 32, 4, 4}, threadIdx.x);
+    mine.store({&parts[0][0], THREADS_OF_ALL, NUMBERS, NUMBERS}, threadIdx.x);
     __syncthreads();
     if (warp > 0 || column >= b.columns) return;
-    for (int other = 1; other < WARPS; ++other) mine.join(Measure::load({&parts[0][0], WARPS * 32, 4, 4}, other * 32 + lane));
+    for (int other = 1; other < WARPS; ++other)
+        mine.join(Measure::load({&parts[0][0], THREADS_OF_ALL, NUMBERS, NUMBERS}, other * 32 + lane));
     mine.store(measures, blockIdx.y * b.columns + column);
 }
 
@@ -98,8 +121,8 @@ __device__ __forceinline__ bool in_range(const Measure& line)
 
 // Joins what the chunks of a line found, and says it in rows 0, 1 and 4 of `lines`: norm, largest magnitude, and for the guard the
 // factor that brings the mean magnitude to 8. `steps` is one such unit, in norms. `summary` is of all lines, and 0 before: the
-// largest magnitude, whether some element is no integer, whether some line is out of range, and the least norm but 0 with all of
-// its bits inverted. `inner` is the length of a line.
+// largest magnitude, whether some element is no integer, whether some line is out of range, the least norm but 0 with all of its
+// bits inverted, and the fingerprint. `inner` is the length of a line.
 __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measures, Matrix<double> lines, Matrix<float> steps,
                                                      Matrix<unsigned long long> summary, double inner)
 {
@@ -117,6 +140,7 @@ __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measur
     if (line.fraction > 0) atomicMax(&summary(0, 1), 1ull);
     if (!in_range(line)) atomicMax(&summary(0, 2), 1ull);
     if (line.most > 0) atomicMax(&summary(0, 3), ~static_cast<unsigned long long>(__double_as_longlong(norm)));
+    atomicAdd(&summary(0, 4), line.fingerprint * (2ull * weight_of(i) + 1));  // integers' sum is the same in every order
 }
 
 // The power of two by which each line is multiplied before it is rounded to integers, and its inverse: rows 2 and 3 of `lines`.

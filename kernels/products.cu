@@ -168,6 +168,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MULTIPLIERS + 
 }
 
 __device__ __forceinline__ void store_two(double* to, int x, int y) { *reinterpret_cast<double2*>(to) = make_double2(x, y); }
+__device__ __forceinline__ void store_two(int* to, int x, int y) { *reinterpret_cast<int2*>(to) = make_int2(x, y); }
 __device__ __forceinline__ void store_two(float* to, int x, int y) { *reinterpret_cast<float2*>(to) = make_float2(x, y); }
 
 template <typename T>

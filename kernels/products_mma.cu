@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Products of packed bytes on the matrix units of any GPU from compute capability 8.0 on (mma.sync). `products` is for all moduli
+// Products of packed bytes on the matrix units of any GPU from compute capability 7.5 on (mma.sync). `products` is for all moduli
 // in one launch, and what leaves it are remainders: sums of 32 bits are reduced in registers, and never written. `byte_products`
 // is for signed bytes, and writes the sums.
 //
 // Global loads per multiply-add: 1/64, of one byte. Limit: issuing the matrix instructions and their loads from shared memory.
 #include "byte_tiles.cuh"
 
-#if __CUDA_ARCH__ >= 800
-constexpr int ROWS = 128, COLUMNS = 128, STAGES = 3;
+#if __CUDA_ARCH__ >= 750
+constexpr int ROWS = 128, COLUMNS = 128;
+constexpr int STAGES = __CUDA_ARCH__ >= 800 ? 3 : 2;  // as many as shared memory has room for
 template <typename Byte>
 using Tiles = ByteTiles<Byte, ROWS, COLUMNS, 64, 64, STAGES>;
 
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(Tiles<unsigned char>::THREADS, 1)
         }
 }
 
+__device__ __forceinline__ int element_of(int sum, int) { return sum; }
 __device__ __forceinline__ float element_of(int sum, float) { return static_cast<float>(sum); }
 
 // As a double without a conversion, which is slow where float64 is: 2⁵² + 2³¹ + sum by its bits, and the first two taken off.

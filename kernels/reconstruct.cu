@@ -6,7 +6,10 @@
 // Each wᵢ is the sum of two doubles. Sums of the high parts are exact, and so is what is left when a multiple of P is taken off;
 // those of the low parts are rounded, by about 2⁻⁷¹·P. With N of 8 at most both are exact.
 //
-// Memory bandwidth limits it: N bytes are read and one element is written.
+// Where float64 is slow, `reconstruct_by_integers` adds up in words of 32 bits instead, exactly, and rounds once. Its C has the same
+// bits with N of 8 at most; with more the other one's may be a neighbour, of one element in some ten thousand.
+//
+// Memory bandwidth limits both: N bytes are read and one element is written.
 #include "moduli.cuh"
 
 using Wide = unsigned __int128;
@@ -18,12 +21,17 @@ __host__ __device__ constexpr Wide product_of_moduli(int count)
     return product;
 }
 
+// What the product of the other moduli must be multiplied by to be 1 modulo the i-th.
+__host__ __device__ constexpr int inverse_of_others(int i, int count)
+{
+    int p = modulus(i), rest = static_cast<int>(product_of_moduli(count) / p % p), inverse = 1;
+    while (rest * inverse % p != 1) ++inverse;
+    return inverse;
+}
+
 __host__ __device__ constexpr Wide weight(int i, int count)
 {
-    Wide others = product_of_moduli(count) / modulus(i);
-    int p = modulus(i), rest = static_cast<int>(others % p), inverse = 1;
-    while (rest * inverse % p != 1) ++inverse;
-    return others * inverse;
+    return product_of_moduli(count) / modulus(i) * inverse_of_others(i, count);
 }
 
 __host__ __device__ constexpr double as_double(Wide x)
@@ -90,6 +98,59 @@ struct Sum {
     }
 };
 
+// The sum of remainders times weights in words of 32 bits, each with room for carries; and as parts of P, to 40 bits, from which
+// follows how many times P must be taken off.
+template <int N>
+struct IntegerSum {
+    static constexpr int words()
+    {
+        int bits = 1;  // the sign
+        for (Wide left = product_of_moduli(N); left; left >>= 1) ++bits;
+        return (bits + 31) / 32;
+    }
+    static constexpr int WORDS = words(), HALF = 20;
+    unsigned long long word[WORDS] = {};
+    unsigned high = 0, low = 0;  // parts of P in units of 2⁻²⁰ and 2⁻⁴⁰: 16 · 255 · 2²⁰ is below 2³²
+
+    template <int I>
+    __device__ __forceinline__ void add(unsigned remainder)
+    {
+        constexpr Wide WEIGHT = weight(I, N);
+        constexpr int P = modulus(I);
+        constexpr unsigned long long PART = ((static_cast<unsigned long long>(inverse_of_others(I, N)) << 2 * HALF) + P / 2) / P;
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i)
+            word[i] += static_cast<unsigned long long>(remainder) * static_cast<unsigned>(WEIGHT >> 32 * i);
+        high += remainder * static_cast<unsigned>(PART >> HALF);
+        low += remainder * static_cast<unsigned>(PART & ((1u << HALF) - 1));
+    }
+
+    // Modulo P, between -P/2 and P/2, rounded to the nearest double.
+    __device__ __forceinline__ double value() const
+    {
+        constexpr Wide P = product_of_moduli(N);
+        unsigned long long parts = (static_cast<unsigned long long>(high) << HALF) + low;
+        unsigned times = static_cast<unsigned>((parts + (1ull << (2 * HALF - 1))) >> 2 * HALF);
+        Wide sum = 0;
+#pragma unroll
+        for (int i = WORDS - 1; i >= 0; --i) sum = (sum << 32) + word[i];  // carries beyond the highest word vanish
+        sum -= P * times;
+        bool negative = static_cast<long long>((sum << (128 - 32 * WORDS)) >> 64) < 0;
+        if (negative) sum = -sum;
+        if constexpr (WORDS < 4) sum &= (Wide(1) << 32 * WORDS) - 1;
+        unsigned long long upper = static_cast<unsigned long long>(sum >> 64), lower = static_cast<unsigned long long>(sum);
+        double size;
+        if (WORDS <= 2 || upper == 0) {
+            size = static_cast<double>(lower);
+        } else {  // the 64 highest bits, of which the last one tells whether there are others below
+            int shift = 64 - __clzll(static_cast<long long>(upper));
+            unsigned long long below = lower << (64 - shift), kept = static_cast<unsigned long long>(sum >> shift);
+            size = static_cast<double>(kept | (below != 0)) * __hiloint2double((1023 + shift) << 20, 0);
+        }
+        return negative ? -size : size;
+    }
+};
+
 template <int I, int N>
 __device__ __forceinline__ void add_remainders(Sum<N> (&sums)[4], const unsigned char* from, Size plane)
 {
@@ -98,6 +159,15 @@ __device__ __forceinline__ void add_remainders(Sum<N> (&sums)[4], const unsigned
     sums[1].template add<I>(one_and_byte<1>(four));
     sums[2].template add<I>(one_and_byte<2>(four));
     sums[3].template add<I>(one_and_byte<3>(four));
+    if constexpr (I + 1 < N) add_remainders<I + 1, N>(sums, from + plane, plane);
+}
+
+template <int I, int N>
+__device__ __forceinline__ void add_remainders(IntegerSum<N> (&sums)[4], const unsigned char* from, Size plane)
+{
+    unsigned four = __ldcs(reinterpret_cast<const unsigned*>(from));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[j].template add<I>(four >> 8 * j & 255);
     if constexpr (I + 1 < N) add_remainders<I + 1, N>(sums, from + plane, plane);
 }
 
@@ -115,22 +185,36 @@ __device__ __forceinline__ void store_four(float* to, const double (&x)[4])
 
 // `remainders`: one matrix below the other, each of as many rows as C; the row stride is a multiple of 4. A block takes 1024 columns of
 // a row, a thread four of them. `row_scales`, `column_scales`: the inverse powers of two.
-template <typename T, int N>
-__global__ void __launch_bounds__(256) reconstruct(Matrix<const unsigned char> remainders, Matrix<const double> row_scales,
-                                                   Matrix<const double> column_scales, Matrix<T> c)
+template <typename Sum, typename T, int N>
+__device__ __forceinline__ void put_together(const Matrix<const unsigned char>& remainders, const double* row_scales,
+                                             const double* column_scales, const Matrix<T>& c)
 {
     Size row = blockIdx.x, column = (blockIdx.y * Size(256) + threadIdx.x) * 4;
     if (column >= c.columns) return;
-    Sum<N> sums[4];
+    Sum sums[4];
     add_remainders<0, N>(sums, &remainders(row, column), c.rows * remainders.stride);
     double four[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-        four[j] = sums[j].value() * row_scales.data[row] * column_scales.data[min(column + j, c.columns - 1)];
+    for (int j = 0; j < 4; ++j) four[j] = sums[j].value() * row_scales[row] * column_scales[min(column + j, c.columns - 1)];
     T* to = &c(row, column);
     if (column + 3 < c.columns && reinterpret_cast<size_t>(to) % 16 == 0)
         store_four(to, four);
     else
         for (int j = 0; j < 4; ++j)
             if (column + j < c.columns) to[j] = rounded<T>(four[j]);
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(256) reconstruct(Matrix<const unsigned char> remainders, Matrix<const double> row_scales,
+                                                   Matrix<const double> column_scales, Matrix<T> c)
+{
+    put_together<Sum<N>, T, N>(remainders, row_scales.data, column_scales.data, c);
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(256)
+    reconstruct_by_integers(Matrix<const unsigned char> remainders, Matrix<const double> row_scales,
+                            Matrix<const double> column_scales, Matrix<T> c)
+{
+    put_together<IntegerSum<N>, T, N>(remainders, row_scales.data, column_scales.data, c);
 }

@@ -56,12 +56,14 @@ struct Ring {
 };
 
 // An asynchronous copy of BYTES, of which the first `valid` are read and zeros fill the rest. cp.async copies no fewer than four
-// bytes: elements of two whose rows are not aligned to four go through a register, when this is called.
+// bytes: elements of one or two whose rows are not aligned to four go through a register, when this is called.
 template <int BYTES>
 __device__ __forceinline__ void copy_piece(void* shared, const void* global, int valid)
 {
     if constexpr (BYTES == 2)
         *static_cast<unsigned short*>(shared) = valid ? *static_cast<const unsigned short*>(global) : 0;
+    else if constexpr (BYTES == 1)
+        *static_cast<unsigned char*>(shared) = valid ? *static_cast<const unsigned char*>(global) : 0;
     else
         copy_async<BYTES>(shared, global, valid);
 }
@@ -71,6 +73,8 @@ __device__ __forceinline__ void copy_piece(void* shared, const void* global)
 {
     if constexpr (BYTES == 2)
         *static_cast<unsigned short*>(shared) = *static_cast<const unsigned short*>(global);
+    else if constexpr (BYTES == 1)
+        *static_cast<unsigned char*>(shared) = *static_cast<const unsigned char*>(global);
     else
         copy_async<BYTES>(shared, global);
 }
@@ -122,7 +126,7 @@ public:
         T* tile = to[0] - Tile::offset(row, column);
         int rows = K == Along::COLUMNS ? extent : remaining - row, columns = K == Along::COLUMNS ? remaining - column : extent;
         int valid_bytes = max(min(columns, WIDTH), 0) * static_cast<int>(sizeof(T));
-        constexpr int TOGETHER = WIDTH * sizeof(T) == 2 ? 16 : 1;  // what goes through registers is waited for
+        constexpr int TOGETHER = WIDTH * sizeof(T) < 4 ? 16 : 1;  // what goes through registers is waited for
 #pragma unroll TOGETHER
         for (int i = 0; i < PASSES; ++i)
             copy_piece<WIDTH * sizeof(T)>(tile + Tile::offset(row + i * ROWS_PER_PASS, column), from + i * pass_step,

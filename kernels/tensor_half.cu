@@ -9,7 +9,7 @@
 // With ADDS it computes C += A · B.
 #include "hardware.cuh"
 #include "matrix.cuh"
-#include "stages.cuh"
+#include "mma_loop.cuh"
 #include "vectors.cuh"
 
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH,
@@ -18,10 +18,9 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     tensor_half(Matrix<const T> a, Matrix<const T> b, Matrix<float> c)
 {
     constexpr int WARPS_DOWN = ROWS / WARP_ROWS, THREADS = WARPS_DOWN * (COLUMNS / WARP_COLUMNS) * 32;
-    constexpr int PARTS = WARP_ROWS / 16, STEPS = DEPTH / 16, SLICES = (STEPS - 1) * PARTS;
+    constexpr int PARTS = WARP_ROWS / 16, STEPS = DEPTH / 16;
     constexpr int C_WIDTH = WIDTH >= 4 ? 2 : 1;  // the same alignment, in floats
     static_assert(WARP_COLUMNS == WARP_ROWS, "a step has as many fragments of A as of B, each 16 long");
-    static_assert(STEPS % 2 == 0, "fragments alternate between two register buffers");
     // Eight rows of 16 bytes that an ldmatrix reads lie in all 32 banks: rows of A are 64 or 128 bytes, those of B more.
     static_assert(DEPTH == 32 || DEPTH == 64, "the swizzle of A is for these");
     using ATile = Tile<T, ROWS, DEPTH, Swizzle<DEPTH == 32, DEPTH == 32 ? 2 : 3, 0>>;
@@ -47,45 +46,11 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
         load_matrices_transposed(b_fragment[step % 2][part], b_from[part] + 16 * step * COLUMNS);
     };
 
-    for (int tile = 0; tile < Pipeline::AHEAD; ++tile) pipeline.copy_tile(tile);
-    pipeline.wait();
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) fetch(0, part);
-    Ring<STAGES, Pipeline::STAGE> ring;
-    auto multiply_tile = [&](bool prefetch) {
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            if (step == STEPS - 1) {  // the rest of this tile is in registers: on to the next stage
-                pipeline.wait();
-                int forward = ring.advance();
-#pragma unroll
-                for (int i = 0; i < STEPS; ++i) a_from[i] += forward;
-#pragma unroll
-                for (int i = 0; i < PARTS; ++i) b_from[i] += forward;
-            }
-#pragma unroll
-            for (int i = 0; i < PARTS; ++i) {
-                if (step < STEPS - 1) pipeline.copy_slice(step * PARTS + i, SLICES, prefetch);
-                fetch((step + 1) % STEPS, i);
-#pragma unroll
-                for (int next = 0; next < 2 * PARTS; ++next) {
-                    int j = i % 2 ? 2 * PARTS - 1 - next : next;  // to and fro: each mma has an operand of the one before
-                    const unsigned* two = b_fragment[step % 2][j / 2] + j % 2 * 2;
-                    mma_m16n8k16<T>(sums[i][j], a_fragment[step % 2][i], two[0], two[1]);
-                }
-            }
-        }
+    auto mma = [&](int step, int i, int j) {
+        const unsigned* two = b_fragment[step % 2][j / 2] + j % 2 * 2;
+        mma_m16n8k16<T>(sums[i][j], a_fragment[step % 2][i], two[0], two[1]);
     };
-    int tile = 0;  // two loops, for the long one must not branch: instructions after a branch are fetched late
-    // Narrow copies are all issued at the beginning of a tile: to spread so many of them out takes too many registers, and those of
-    // single elements are not asynchronous.
-    if constexpr (WIDTH > 2)
-        for (; tile + Pipeline::AHEAD < pipeline.full_tiles; ++tile) multiply_tile(true);
-    for (; tile < pipeline.tiles; ++tile) {
-        pipeline.copy_checked(tile + Pipeline::AHEAD);
-        multiply_tile(false);
-    }
-    copies_wait<0>();
+    multiply_tiles<Pipeline, STAGES, STEPS, PARTS, (WIDTH > 2)>(pipeline, a_from, b_from, fetch, mma);
 
 #pragma unroll
     for (int i = 0; i < PARTS; ++i)

@@ -20,9 +20,10 @@ from hybrid.kernels.sources import KERNELS
 Multiply = Callable[..., None]
 
 _MOST_CACHED_LAUNCHES = 10_000
-# CUDA's names of types, by NumPy's letters of the arrays that hold them; bfloat16 lies in a uint16.
-_CUDA_R_32F, _CUDA_R_16F, _CUDA_R_16BF = 0, 2, 14
-_OF_16_BITS = {"e": _CUDA_R_16F, "H": _CUDA_R_16BF}
+# What cublasGemmEx wants to know, by NumPy's letters of the operands' arrays (bfloat16 lies in a uint16): cudaDataType of A and
+# B, and of C, and cublasComputeType_t.
+_OF_FLOATS, _OF_INTEGERS = (0, 68), (10, 72)  # CUDA_R_32F, CUBLAS_COMPUTE_32F; CUDA_R_32I, CUBLAS_COMPUTE_32I
+_BY_GEMM_EX = {"e": (2, *_OF_FLOATS), "H": (14, *_OF_FLOATS), "b": (3, *_OF_INTEGERS)}  # CUDA_R_16F, CUDA_R_16BF, CUDA_R_8I
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
 
 
@@ -107,7 +108,8 @@ def matrix_argument(matrix: Any) -> np.ndarray:
 
 def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
     """c = a · b, or c += a · b, by cuBLAS, on row-major matrices with any row stride, on the current stream. Products of
-    operands of 16 bits are added up in float32, as by our kernels."""
+    operands of 16 bits are added up in float32, as by our kernels. Of bytes B must be column-major, for which alone cuBLAS has
+    fast kernels, and C is int32."""
     import cupy
     from cupy_backends.cuda.libs import cublas as library
 
@@ -121,14 +123,18 @@ def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
         return
     handle = cupy.cuda.device.get_cublas_handle()
     alpha, beta = np.ones((), c.dtype), np.array(adding, c.dtype)
-    leading = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, b, c)]
+    by_columns = a.dtype.char == "b"
+    rows_of_b = b.T if by_columns else b
+    leading = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, rows_of_b, c)]
     library.setStream(handle, cupy.cuda.get_current_stream().ptr)
     library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
     # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with the operands exchanged and none transposed.
-    sizes = library.CUBLAS_OP_N, library.CUBLAS_OP_N, columns, rows, inner, alpha.ctypes.data
-    if half := _OF_16_BITS.get(a.dtype.char):
-        of_b, of_a = (b.data.ptr, half, leading[1]), (a.data.ptr, half, leading[0])
-        of_c, how = (c.data.ptr, _CUDA_R_32F, leading[2]), (library.CUBLAS_COMPUTE_32F, library.CUBLAS_GEMM_DEFAULT)
+    how_b = library.CUBLAS_OP_T if by_columns else library.CUBLAS_OP_N
+    sizes = how_b, library.CUBLAS_OP_N, columns, rows, inner, alpha.ctypes.data
+    if of_type := _BY_GEMM_EX.get(a.dtype.char):
+        of_operands, type_of_c, computed_in = of_type
+        of_b, of_a = (b.data.ptr, of_operands, leading[1]), (a.data.ptr, of_operands, leading[0])
+        of_c, how = (c.data.ptr, type_of_c, leading[2]), (computed_in, library.CUBLAS_GEMM_DEFAULT)
         library.gemmEx(handle, *sizes, *of_b, *of_a, beta.ctypes.data, *of_c, *how)
         return
     gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]

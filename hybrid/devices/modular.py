@@ -25,6 +25,7 @@ from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.kernels.remainders import (
     column_measuring,
     guarding,
+    lacks_float64,
     line_kernel,
     magnitude_packing,
     products_of,
@@ -35,7 +36,7 @@ from hybrid.kernels.remainders import (
 )
 from hybrid.plan.arithmetic import UNIT, Arithmetic, Computed, Summary, choose, expected, integer_bits, joined, sampling
 from hybrid.plan.rank_share import RankShare
-from hybrid.plan.remainder_layout import GUARDS
+from hybrid.plan.remainder_layout import GUARDS, SUMMARY_WORDS
 from hybrid.plan.schedule import Arrival, Tile
 
 _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
@@ -55,31 +56,52 @@ class _Panel:
     held: Arithmetic | None = None  # whose remainders are there
     has_magnitudes: bool = False
     summary: Summary | None = None
+    fingerprint: int | None = None  # of its elements
+
+    def take_over(self, before: _Panel | None) -> None:
+        """What was made of the panel that was here in the product before, if it had the same elements."""
+        if before is not None and (before.lines, before.fingerprint) == (self.lines, self.fingerprint):
+            self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
 
 
 class ModularProduct:
-    """Of one rank, for any number of products. `memory` has the share's layout; `fast`: with as few moduli as are accurate."""
+    """Of one rank, for any number of products. `memory` has the share's layout; `fast`: with as few moduli as are accurate.
+    `by_integers`: C is put together by integers, as other ranks do it whose GPUs have little float64; or if this one has.
+    `keeps_b`: what is made of B serves the next product, too, as long as B's elements are the same."""
 
-    def __init__(self, device: Device, memory: Any, share: RankShare, problem: Problem, *, fast: bool) -> None:
+    def __init__(
+        self,
+        device: Device,
+        memory: Any,
+        share: RankShare,
+        problem: Problem,
+        *,
+        fast: bool,
+        by_integers: bool = False,
+        keeps_b: bool = False,
+    ) -> None:
         layout = share.layout.remainders
         assert layout is not None
         self.done: Computed = {}  # of the last product
         self._device, self._problem, self._fast, self._layout = device, problem, fast, layout
         self._queues: KernelQueues = device.kernel_queues()
+        self._keeps_b = keeps_b and share.holds_all
+        self._by_integers = by_integers or lacks_float64(self._queues.capability)
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
         self._units = -(-problem.l // UNIT)
         self._sampled = -(-self._units // sampling(problem.l, problem.dtype))
         self._operands = {"A": OperandMemory(device, memory, layout.a), "B": OperandMemory(device, memory, layout.b)}
         self._slots = {"A": 0, "B": layout.a.lines // UNIT}  # of summaries
         count = (layout.a.lines + layout.b.lines) // UNIT
-        self._summaries = device.matrix(memory, layout.summaries, count, 4, "uint64")
+        self._summaries = device.matrix(memory, layout.summaries, count, SUMMARY_WORDS, "uint64")
         self._least = device.matrix(memory, layout.least, GUARDS, 4, "int32")[:, :1]
         self._found, self._least_found = (
-            self._queues.host_memory((count, 4), "uint64"),
+            self._queues.host_memory((count, SUMMARY_WORDS), "uint64"),
             self._queues.host_memory((GUARDS, 4), "int32"),
         )
         self._products = device.matrix(memory, layout.products, 1, layout.end - layout.products, "uint8")
         self._panels: dict[tuple[str, int], _Panel] = {}
+        self._before: dict[tuple[str, int], _Panel] = {}  # of B, in the product before, if it is to be kept
         self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: where and when the ratio is told
         self._asked, self._asks_ahead = 0, False
         # What products launch again and again, by the place of the matrix that may lie elsewhere in the next.
@@ -93,18 +115,26 @@ class ModularProduct:
         products = [products_of(self._queues, "", 1, 1, moduli), products_of(self._queues, element, 1, 1, 1)]
         lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
         measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
-        return [*measuring, *lines, telling(), guarding(1, 1), *packings, *products, reconstruction(element, moduli, 1, 1)]
+        back = reconstruction(element, moduli, 1, 1, by_integers=self._by_integers)
+        return [*measuring, *lines, telling(), guarding(1, 1), *packings, *products, back]
+
+    def forget(self) -> None:
+        """Something else was, or may have been, written to the memory."""
+        self._panels.clear()
 
     def begin(self) -> None:
         """Before each product."""
-        self.end()  # of one that failed
+        kept = self._panels.items() if self._keeps_b else ()
+        self._before = {place: panel for place, panel in kept if panel.operand == "B" and panel.summary is not None}
+        self._panels.clear()
+        self._guarded.clear()
         self.done = {}
         self._asked = 0
 
     def end(self) -> None:
         """All tiles have been told. The panels may be arrays that their owner wants to free."""
-        self._panels.clear()
-        self._guarded.clear()
+        for panel in self._panels.values():
+            panel.matrix = None
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
         """A panel is complete after these events. Returns when it has been measured."""
@@ -170,8 +200,12 @@ class ModularProduct:
             if panel.summary is None:
                 self._device.wait(panel.summary_there)
                 words = self._found[self._slots[panel.operand] + panel.lines.lo // UNIT]
-                largest, least = words[:1].view(np.float64)[0], (~words[3:]).view(np.float64)[0] if words[3] else np.inf
-                panel.summary = Summary(float(largest), not words[1], not words[2], float(least))
+                largest, least = words[:1].view(np.float64)[0], (~words[3:4]).view(np.float64)[0] if words[3] else np.inf
+                panel.summary, panel.fingerprint = (
+                    Summary(float(largest), not words[1], not words[2], float(least)),
+                    int(words[4]),
+                )
+                panel.take_over(self._before.get((panel.operand, panel.lines.lo)))
             whole = whole.joined(panel.summary)
         return whole
 
@@ -246,9 +280,10 @@ class ModularProduct:
             height, width = len(rows), padded(len(part), 1)
             remainders = self._products[0, : moduli * height * width].reshape(moduli * height, width)
             scales = [self._operands[name].numbers[3:4, lines.slice] for name, lines in (("A", rows), ("B", part))]
-            products, back = products_of(self._queues, "", height, len(part), moduli), (self._element, moduli, height, len(part))
+            products = products_of(self._queues, "", height, len(part), moduli)
+            back = reconstruction(self._element, moduli, height, len(part), by_integers=self._by_integers)
             work += [
                 self._queues.kernel(products, (a, b, remainders, np.int64(height), inner)),
-                self._queues.kernel(reconstruction(*back), (remainders, *scales, c[:, part.within(columns).slice])),
+                self._queues.kernel(back, (remainders, *scales, c[:, part.within(columns).slice])),
             ]
         return work

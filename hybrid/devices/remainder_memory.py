@@ -8,7 +8,7 @@ from typing import Any
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device
 from hybrid.plan.arithmetic import UNIT
-from hybrid.plan.remainder_layout import CHUNK_ROWS, OperandRemainders
+from hybrid.plan.remainder_layout import CHUNK_ROWS, MEASURE_BYTES, MEASURES, OperandRemainders
 
 
 class OperandMemory:
@@ -25,8 +25,8 @@ class OperandMemory:
         return Span(first + span.lo, first + span.hi)
 
     def measures_of(self, lines: Span) -> Any:
-        offset = self._layout.measures + 32 * self._chunks * lines.lo
-        return self._device.matrix(self._memory, offset, self._chunks * len(lines), 4, "float64")
+        offset = self._layout.measures + MEASURE_BYTES * self._chunks * lines.lo
+        return self._device.matrix(self._memory, offset, self._chunks * len(lines), MEASURES, "float64")
 
     def planes_from(self, line: int, units: int, moduli: int) -> Any:
         """A row for each plane, from this line's unit on."""

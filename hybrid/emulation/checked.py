@@ -24,7 +24,7 @@ from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import Launch, launch_of, named, sums_type
-from hybrid.kernels.elements import not_a_number, numbers_of, storage, stored
+from hybrid.kernels.elements import largest_rounding, not_a_number, numbers_of, spread_of, storage, stored
 
 _PLAIN = {  # mode without a sanitizer: the order of threads, when asynchronous copies complete
     "forward": ("forward", "late"),
@@ -146,9 +146,10 @@ def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Ver
     a, b = (Guarded(rows, columns, stored_in, not_a_number(job.dtype), aligned=aligned) for rows, columns in ((n, l), (l, m)))
     c = Guarded(n, m, of_c.name, _CANARY, aligned=aligned)
     random = np.random.default_rng((n, l, m))
-    a.inner[:], b.inner[:] = (stored(random.standard_normal(shape), job.dtype) for shape in ((n, l), (l, m)))
+    spread = spread_of(job.dtype)
+    a.inner[:], b.inner[:] = (stored(spread * random.standard_normal(shape), job.dtype) for shape in ((n, l), (l, m)))
     before = random.standard_normal((n, m)).astype(of_c) if job.adds else np.zeros((n, m), of_c)
-    c.inner[:] = before if job.adds else np.nan
+    c.inner[:] = before if job.adds else not_a_number(of_c.name)
     operands = a.inner.copy(), b.inner.copy()
     order, copies = _PLAIN.get(job.mode, ("shuffled", "mixed"))
     guarded = (a, b, c) if job.mode == "address" else ()
@@ -165,7 +166,7 @@ def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Ver
     of_a, of_b = (numbers_of(operand) for operand in operands)
     exact = before + of_a.astype(wide) @ of_b.astype(wide)
     size = np.abs(before) + np.abs(of_a).astype("f8") @ np.abs(of_b).astype("f8")
-    bound = 2 * (l + 2) * np.finfo(of_c).eps * size + 1e-300
+    bound = 2 * (l + 2) * largest_rounding(of_c.name) * size + 1e-300
     wrong = ~(np.abs(c.inner - exact) <= bound)
     if wrong.any():
         row, column = np.argwhere(wrong)[0]

@@ -48,6 +48,54 @@ __device__ __forceinline__ T* dynamic_shared_memory()
     return static_cast<T*>(cuda_on_cpu::dynamic_shared_memory());
 }
 
+#if __CUDA_ARCH__ >= 750
+struct SixteenBytes {
+    unsigned words[4];
+};
+
+NOT_INSTRUMENTED inline void exchange_rows(const cuda_on_cpu::Lanes& lanes)
+{
+    for (int lane = 0; lane < 32; ++lane)
+        for (int matrix = 0; matrix < 4; ++matrix) {
+            auto row = static_cast<const SixteenBytes*>(lanes.input[8 * matrix + lane / 4]);
+            static_cast<unsigned*>(lanes.output[lane])[matrix] = row->words[lane % 4];
+        }
+}
+
+__device__ inline void load_matrices(unsigned (&r)[4], const void* shared, CALLED_FROM)
+{
+    // Each lane reads its own row, as far as sanitizers and counters see it; then the lanes exchange what they read.
+    SixteenBytes row = *static_cast<const SixteenBytes*>(shared);
+    unsigned words[4];
+    cuda_on_cpu::warp_sync(0xffffffffu, exchange_rows, &row, words, false, file, line);
+    for (int i = 0; i < 4; ++i) r[i] = words[i];
+}
+
+// The dot product of 16 bytes, four in each lane's word, of a row of A and a column of B.
+template <typename Byte>
+NOT_INSTRUMENTED void mma_of_few_bytes(const cuda_on_cpu::Lanes& lanes)
+{
+    auto word = [&](int lane, int operand) { return static_cast<const unsigned*>(lanes.input[lane])[operand]; };
+    for (int row = 0; row < 8; ++row)
+        for (int column = 0; column < 8; ++column) {
+            int& sum = static_cast<int*>(lanes.output[row * 4 + column / 2])[column % 2];
+            for (int k = 0; k < 16; ++k) {
+                unsigned a = word(row * 4 + k / 4, 0) >> k % 4 * 8 & 255, b = word(column * 4 + k / 4, 1) >> k % 4 * 8 & 255;
+                sum += static_cast<Byte>(a) * static_cast<Byte>(b);
+            }
+        }
+}
+
+template <typename Byte>
+__device__ inline void mma_m8n8k16(int (&d)[2], unsigned a, unsigned b, CALLED_FROM)
+{
+    unsigned operands[2] = {a, b};
+    int sums[2] = {d[0], d[1]};
+    cuda_on_cpu::warp_sync(0xffffffffu, mma_of_few_bytes<Byte>, operands, sums, false, file, line);
+    d[0] = sums[0], d[1] = sums[1];
+}
+#endif
+
 #if __CUDA_ARCH__ >= 800
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int valid, CALLED_FROM)
@@ -108,28 +156,6 @@ __device__ inline void mma_m8n8k4(double (&d)[2], double a, double b, CALLED_FRO
     double sums[2] = {d[0], d[1]};  // a copy of d: other lanes' code must not access this fiber's registers
     cuda_on_cpu::warp_sync(0xffffffffu, mma<8, 4>, &operands, sums, false, file, line);
     d[0] = sums[0], d[1] = sums[1];
-}
-
-struct SixteenBytes {
-    unsigned words[4];
-};
-
-NOT_INSTRUMENTED inline void exchange_rows(const cuda_on_cpu::Lanes& lanes)
-{
-    for (int lane = 0; lane < 32; ++lane)
-        for (int matrix = 0; matrix < 4; ++matrix) {
-            auto row = static_cast<const SixteenBytes*>(lanes.input[8 * matrix + lane / 4]);
-            static_cast<unsigned*>(lanes.output[lane])[matrix] = row->words[lane % 4];
-        }
-}
-
-__device__ inline void load_matrices(unsigned (&r)[4], const void* shared, CALLED_FROM)
-{
-    // Each lane reads its own row, as far as sanitizers and counters see it; then the lanes exchange what they read.
-    SixteenBytes row = *static_cast<const SixteenBytes*>(shared);
-    unsigned words[4];
-    cuda_on_cpu::warp_sync(0xffffffffu, exchange_rows, &row, words, false, file, line);
-    for (int i = 0; i < 4; ++i) r[i] = words[i];
 }
 
 NOT_INSTRUMENTED inline void exchange_columns(const cuda_on_cpu::Lanes& lanes)

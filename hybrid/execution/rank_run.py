@@ -11,11 +11,13 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.modular import ModularProduct
 from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.host.row_sums import NOT_INTEGRAL
+from hybrid.kernels.remainders import lacks_float64
 from hybrid.plan.arithmetic import Computed
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
@@ -73,7 +75,7 @@ class RankRun:
             self._transport, self._buffers = make_transport(
                 team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream, in_place
             )
-            self._modular = self._make_modular(settings)
+            self._modular = self._make_modular(settings, gpus)
             if self._check is not None:
                 with team.phase("prepare", timed=False):
                     self._check.check_in(self._buffers)
@@ -95,8 +97,11 @@ class RankRun:
         for panels in (self._gather, self._panel_stream):
             if panels is not None:
                 panels.begin()
+        same_plan = self._rank_device.used_for(self._plan)
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
+        if self._modular is not None and (self._poisoned or not same_plan):
+            self._modular.forget()
 
     def multiply(self) -> None:
         """This rank's row block times B. Every rank calls it."""
@@ -129,7 +134,10 @@ class RankRun:
         with self._team.phase("check") as checking, busy():
             checking.mine = self._check.findings(elsewhere)
         self._findings = checking.all
-        return self._check.judge(checking.all)
+        judged = self._check.judge(checking.all)
+        if not judged.ok and self._modular is not None:
+            self._modular.forget()  # what it keeps may be what is wrong
+        return judged
 
     def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
         """Of a check that is undecided: all sums of C that look wrong, the same on every rank. None where others may, too, or
@@ -187,13 +195,20 @@ class RankRun:
         assert self._matrices is not None
         return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream, self._gather)
 
-    def _make_modular(self, settings: Settings) -> ModularProduct | None:
+    def _make_modular(self, settings: Settings, gpus: Sequence[Gpu | None]) -> ModularProduct | None:
         if self._share.layout.remainders is None:
             return None
         device, memory, fast = self._rank_device.device, self._rank_device.memory, settings.precision == "fast"
-        return self._rank_device.once_for_plan(
-            f"modular {fast}", self._plan, lambda: ModularProduct(device, memory, self._share, self._plan.problem, fast=fast)
-        )
+        # All ranks do the last step alike, so that C's bits do not depend on which rank computes them.
+        by_integers = any(gpu is not None and lacks_float64(gpu.capability) for gpu in gpus)
+
+        keeps_b = self._plan.has_row_blocks
+
+        def make() -> ModularProduct:
+            how = {"fast": fast, "by_integers": by_integers, "keeps_b": keeps_b}
+            return ModularProduct(device, memory, self._share, self._plan.problem, **how)
+
+        return self._rank_device.once_for_plan(f"modular {fast} {by_integers} {keeps_b}", self._plan, make)
 
     def _entering(self, phase: str) -> None:
         self._team.enter(phase)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 BOTH = ("float32", "float64")
 HALVES = ("float16", "bfloat16")  # of operands alone: their sums, and C, are float32
 C_TYPES = {"float32": "float", "float64": "double"}
-ELEMENTS = C_TYPES | {"float16": "Float16", "bfloat16": "Bfloat16"}  # of A and B, in C++
-OPERAND_SIZES = {"float32": 4, "float64": 8} | dict.fromkeys(HALVES, 2)  # bytes of an element of A or B
+BYTES = ("int8",)  # of operands alone, too: their sums, and C, are int32. Products of the runner are of no such type
+ELEMENTS = C_TYPES | {"float16": "Float16", "bfloat16": "Bfloat16"}  # of A and B of the runner's products, in C++
+OPERAND_SIZES = {"float32": 4, "float64": 8} | dict.fromkeys(HALVES, 2) | dict.fromkeys(BYTES, 1)  # bytes of an element of A or B
+_IN_CPP = ELEMENTS | {"int8": "signed char"}
 MOST_BLOCKS_Y = 65535  # CUDA's limit of gridDim.y
 LEAST_CAPABILITY = 60  # compute capability, times ten, as everywhere here
 EMULATED_CAPABILITY = 90  # of the emulated GPU
@@ -75,6 +77,10 @@ def _tensor(stages: int, capability: int) -> Form:
     return _linear((128, 128), arguments, stages * 16 * 256, capability)
 
 
+def _tensor_int8(depth: int, stages: int, capability: int) -> Form:
+    return _linear((128, 256), f"128, 256, {depth}, 64, 64, {stages}, 1", stages * depth * (128 + 256), capability)
+
+
 def _tensor_half(depth: int, stages: int, capability: int) -> Form:
     return _linear((128, 256), f"128, 256, {depth}, 64, 64, {stages}, 1", stages * depth * (128 + 256), capability)
 
@@ -108,7 +114,11 @@ CATALOGUE = (
            dict.fromkeys(HALVES, (_tensor_half(32, stages=4, capability=120), _tensor_half(64, stages=4, capability=90),
                                   _tensor_half(32, stages=4, capability=80))),
            dtypes=HALVES, adds=True, reason="this GPU has tensor cores for operands of 16 bits"),
-    Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", dtypes=BOTH + HALVES, adds=True),
+    Kernel("tensor_int8", "cuda", "tensor cores for bytes (mma), sums in int32", "tensor_int8.cu",
+           dict.fromkeys(BYTES, (_tensor_int8(64, stages=4, capability=120), _tensor_int8(128, stages=4, capability=90),
+                                 _tensor_int8(64, stages=4, capability=80))),
+           dtypes=BYTES),
+    Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", dtypes=BOTH + HALVES + BYTES, adds=True),
 )  # fmt: skip
 
 # Auto chooses the first that can run.
@@ -158,7 +168,8 @@ def launch_of(
     assert form is not None, refusal(kernel, dtype, columns, capability)
     assert kernel.adds or not adds, f"{kernel.name} does not add"
     down, across = _pieces(rows, form.tile[0]), _pieces(columns, form.tile[1])
-    arguments = [ELEMENTS[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
+    width = 1 if width * OPERAND_SIZES[dtype] == 2 and dtype in BYTES else width  # two bytes at once, no more than one by one
+    arguments = [_IN_CPP[dtype], *filter(None, [form.arguments]), *([str(width)] if form.by_width else [])]
     if adds:
         arguments.append("true")
     linear = form.linear_grid or ALL in form.tile
@@ -169,7 +180,7 @@ def launch_of(
 
 def sums_type(dtype: str) -> str:
     """Of which type kernels make a C whose operands are of this one."""
-    return "float32" if dtype in HALVES else dtype
+    return "float32" if dtype in HALVES else "int32" if dtype in BYTES else dtype
 
 
 def _form(kernel: Kernel, dtype: str, capability: int) -> Form | None:

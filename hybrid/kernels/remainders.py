@@ -7,12 +7,14 @@ from typing import Protocol
 
 from hybrid.kernels.catalogue import Launch
 
-LEAST_CAPABILITY = 80  # of mma.sync with bytes
+LEAST_CAPABILITY = 75  # of mma.sync with bytes
 MOST_TERMS = 65535 * 128  # of a sum: units along k are blocks in y
 _HOPPER = 90
+# Those with at least half as many units for float64 as for float32, or matrix units for it; others have a 32nd or a 64th.
+_MUCH_FLOAT64 = (60, 70, 80, 90, 100)
 _THREADS, _WARPS = 256, 8
 _CHUNK, _COLUMNS = 512, 32  # norms.cu: rows of B and its columns that a block adds up; packed.cuh: columns that a block packs
-_MMA = (128, 3 * (128 + 128) * 128)  # products_mma.cu: tile, bytes of its stages
+_MMA, _STAGE, _STAGES, _STAGES_OF_75 = 128, (128 + 128) * 128, 3, 2  # products_mma.cu: tile, bytes of a stage, stages
 _WGMMA = (256, 4 * 3 * 128 * 128)  # products.cu: a cluster's tile, bytes of a block's stages
 _GUARD = (64, 2 * (64 + 64) * 128)
 
@@ -61,12 +63,18 @@ def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) ->
         tile, shared = _WGMMA
         clusters = min(gpu.multiprocessors // 2, moduli * _pieces(rows, tile) * _pieces(columns, tile))
         return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a", 2)
-    tile, shared = _MMA
-    return Launch("products_mma.cu", expression, (moduli * _pieces(rows, tile) * _pieces(columns, tile), 1), (128, 1), shared)
+    blocks, stages = moduli * _pieces(rows, _MMA) * _pieces(columns, _MMA), _STAGES if gpu.capability >= 80 else _STAGES_OF_75
+    return Launch("products_mma.cu", expression, (blocks, 1), (128, 1), stages * _STAGE)
 
 
-def reconstruction(element: str, moduli: int, rows: int, columns: int) -> Launch:
-    return _launch("reconstruct.cu", f"reconstruct<{element}, {moduli}>", (rows, _pieces(columns, 4 * _THREADS)))
+def lacks_float64(capability: int) -> bool:
+    """Whether float64 is so slow that C is put together by integers."""
+    return capability not in _MUCH_FLOAT64
+
+
+def reconstruction(element: str, moduli: int, rows: int, columns: int, *, by_integers: bool) -> Launch:
+    name = "reconstruct_by_integers" if by_integers else "reconstruct"
+    return _launch("reconstruct.cu", f"{name}<{element}, {moduli}>", (rows, _pieces(columns, 4 * _THREADS)))
 
 
 def _packing(source: str, what: str, operand: str, arguments: str, lines: int, units: int) -> Launch:

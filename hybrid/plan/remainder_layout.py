@@ -9,6 +9,8 @@ from hybrid.plan.arithmetic import UNIT, sampling
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
 CHUNK_ROWS = 512  # of B, whose norms one thread block adds up: kernels/norms.cu
 ALIGNMENT = 256  # bytes
+MEASURES, MEASURE_BYTES = 5, 48  # numbers of kernels/norms.cu, and what a row of them takes
+SUMMARY_WORDS = 6  # of 64 bits; one is not used
 GUARDS = 16  # tiles for which the guard may be asked before the first one is multiplied
 _MOST_BYTES_OF_PRODUCTS = 512 << 20  # of C's remainders at a time: more columns at once are no faster
 
@@ -26,7 +28,7 @@ class OperandRemainders:
     plane_bytes: int
     magnitudes: int
     magnitude_bytes: int
-    measures: int  # four numbers for each line and chunk of k
+    measures: int  # MEASURE_BYTES for each line and chunk of k
     numbers: int  # five rows: norm, largest magnitude, power of two, its inverse, and what brings the mean magnitude to 8
     steps: int  # of magnitudes, in norms: float32
     end: int
@@ -40,7 +42,13 @@ class OperandRemainders:
         plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // sampling(inner, dtype)) * UNIT
         chunks = -(-inner // CHUNK_ROWS) if in_chunks else 1
         # A cluster reads two units of lines, so from an odd one at the end one more.
-        sizes = (moduli * plane_bytes + UNIT * units * UNIT, magnitude_bytes, 32 * lines * chunks, 40 * lines, 4 * lines)
+        sizes = (
+            moduli * plane_bytes + UNIT * units * UNIT,
+            magnitude_bytes,
+            MEASURE_BYTES * lines * chunks,
+            40 * lines,
+            4 * lines,
+        )
         offsets = [offset]
         for size in sizes:
             offsets.append(offsets[-1] + _aligned(size))
@@ -57,7 +65,7 @@ class RemainderLayout:
     moduli: int
     a: OperandRemainders
     b: OperandRemainders
-    summaries: int  # four words for each unit of lines, with which a panel may begin: A's, then B's
+    summaries: int  # SUMMARY_WORDS for each unit of lines, with which a panel may begin: A's, then B's
     least: int  # what the guard finds: least ratios, each of them 16 bytes behind the one before
     products: int
     chunk: int
@@ -69,7 +77,7 @@ def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int,
     a = OperandRemainders.starting_at(offset, rows, 1, inner, dtype, moduli, in_chunks=False)
     b = OperandRemainders.starting_at(a.end, width, slots, inner, dtype, moduli, in_chunks=True)
     summaries = b.end
-    least = summaries + 32 * ((a.lines + b.lines) // UNIT)
+    least = summaries + 8 * SUMMARY_WORDS * ((a.lines + b.lines) // UNIT)
     products = _aligned(least + 16 * GUARDS)
     most = max(PAIR, _MOST_BYTES_OF_PRODUCTS // (moduli * max(1, rows)) // PAIR * PAIR)
     chunk = min(-(-width // PAIR) * PAIR, most)

@@ -37,9 +37,12 @@ class Rates:
     memory: float
 
 
-# By compute capability. 9.0 was measured on an H200. The others are data sheets': those of an A10, an L4 and an RTX 5090, whose
-# float64 runs at 1/64 of float32, with 0.4 of the units' peak for bytes, as the same kernel reached on an H200.
+# By compute capability. 9.0 was measured on an H200. The others are data sheets': those of a T4, an A100, an A10, an L4 and an
+# RTX 5090, of which all but the A100 have little float64, with 0.4 of the units' peak for bytes, as the same kernel reached on an
+# H200.
 _RATES = {
+    75: Rates(0.4 * 1.3e14, 2.5e11, 8.1e12, 2.6e11),
+    80: Rates(0.4 * 6.24e14, 1.8e13, 1.8e13, 1.3e12),
     90: Rates(1.39e15, 5.6e13, 5.2e13, 3.5e12),
     86: Rates(0.4 * 2.5e14, 4.9e11, 3.1e13, 5e11),
     89: Rates(0.4 * 2.42e14, 4.7e11, 3.0e13, 2.5e11),

@@ -31,6 +31,7 @@ class RankDevice:
         self.reserved = 0  # bytes of `memory`
         self.reserved_for_check = 0  # beside it
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
+        self._last_plan: object = None  # whose product was the last to write to the memory
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
         self._views: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
@@ -77,6 +78,7 @@ class RankDevice:
     def drain(self) -> None:
         """After a failure: wait for all work under way, so that the next product finds nothing of it."""
         self.memory_version += 1
+        self._last_plan = None
         self.device_group.abort()  # first: a collective that some rank never joined has no end
         for device in self._devices():
             with suppress(Exception):  # the failure has been reported; a broken device will report again
@@ -129,6 +131,11 @@ class RankDevice:
 
         devices = self.links.devices
         return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
+
+    def used_for(self, plan: Plan) -> bool:
+        """A product begins. Whether the one before had the same plan, so that the memory holds what it left there."""
+        same, self._last_plan = self._last_plan is plan.shares, plan.shares
+        return same
 
     def _forget_views(self) -> None:
         self._views.clear()

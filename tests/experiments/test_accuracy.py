@@ -17,7 +17,7 @@ from support.selection import examples
 
 from experiments.accuracy import cli, model
 from experiments.accuracy.errors import UNITS, Reference, above
-from experiments.accuracy.kinds import ALL_KINDS, KINDS, matrices, varied
+from experiments.accuracy.kinds import ALL_KINDS, KINDS, balanced, matrices, varied
 from experiments.accuracy.results import FORCED, Results
 from hybrid.errors import DeviceUnavailable
 from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, Arithmetic
@@ -132,8 +132,8 @@ any_matrices = given(
 )
 
 
-@pytest.mark.timeout(300)
-@examples(2000)
+@pytest.mark.timeout(900)
+@examples(5000)
 @any_matrices
 def test_what_the_guard_takes_errs_no_more_than_native_arithmetic(**case):
     checked(**case)
@@ -146,6 +146,17 @@ def test_numbers_of_few_bits_are_multiplied_as_exactly_as_natively(bits, phi, si
     mantissas, exponents = np.frexp(spread(phi, (2, 12, l), random))
     a, b = np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits)
     refuse_worse_than_native(*((a, b.T.copy()) if signed else (np.abs(a), np.abs(b).T.copy())))
+
+
+def test_balanced_matrices_have_the_same_product_and_are_accepted(rng):
+    """Of matrices that are scaled along k; large elements that meet small ones in a row and column of their own stay refused."""
+    for kind, accepted in (("graded k", True), ("halves", True), ("one huge", False), ("sparse", False)):
+        a, b = matrices(kind, "float64", 20, 300, 30, rng)
+        a[:, 7], b[9] = 0, 0
+        even = balanced(a, b)
+        assert (exactly(*(x[:3] if number == 0 else x[:, :2] for number, x in enumerate(even))) == exactly(a[:3], b[:, :2])).all()
+        assert model.chosen(a, b, fast=False)[0] == NATIVE
+        assert (model.chosen(*even, fast=False)[0] != NATIVE) == accepted, kind
 
 
 @pytest.mark.parametrize(("dtype", "fast", "inner"), [("float64", False, 100), ("float64", True, 900), ("float32", False, 900)])
@@ -315,6 +326,7 @@ def test_tables_are_written_between_markers(recorded, tmp_path, monkeypatch):
         (["--kinds", "none"], "invalid choice: 'none'"),
         (["--matrices", "5", "--moduli", "15"], "--matrices takes what the guard chooses, not --moduli"),
         (["--matrices", "5", "--write"], "leave --matrices out"),
+        (["--balanced", "--write"], "leave --balanced out"),
     ],
 )
 def test_wrong_usage_is_refused(words, said, capsys):

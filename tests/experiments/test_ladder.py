@@ -11,7 +11,7 @@ from support.recorded_lines import ROW_BLOCK, SHAPES, ladder_line, ladder_lines,
 
 from experiments.common.tables import printed, write_between_markers
 from experiments.ladder import cli, loads, timing
-from experiments.ladder.results import Results
+from experiments.ladder.results import Results, unit_of
 from experiments.start import SCRIPTS
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE, named
@@ -29,7 +29,7 @@ def lines_file(tmp_path):
 
 
 def rows_of(text, dtype):
-    part = text.split(f"{dtype}, TF/s")[1].split("\n\n")[1]
+    part = text.split(f"{dtype}, {unit_of(dtype)}")[1].split("\n\n")[1]
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in part.splitlines()]
     assert len({len(row) for row in rows}) == 1
     return {row[0]: row[1:] for row in rows}
@@ -49,6 +49,8 @@ def test_a_table_has_each_rung_of_its_dtype():
     assert "tensor" not in rows_of(text, "float32")
     assert set(rows_of(text, "float16")) == {"rung", "---", "tensor_half", "cublas"}
     assert rows_of(text, "float16")["tensor_half"][4] == "48.0 (96.0 %)"
+    assert rows_of(text, "int8")["tensor_int8"][4] == "47.0 (94.0 %)"
+    assert "int8, TOPS (and % of cuBLAS)" in text
     assert "NVIDIA H200, driver 580.1, CuPy 14.2.0, cuBLAS 13.2.0; " in text
     assert "2026-11-21, `python scripts/ladder.py --json lines.jsonl`" in text
 
@@ -198,6 +200,12 @@ def test_loads_are_as_the_formulas_say(name, of_a, of_b):
 @pytest.mark.needs("compiler")
 def test_loads_of_operands_of_16_bits():
     counted = loads.count_loads(named("tensor_half"), "bfloat16", (140, 70, 300))
+    assert (counted.a, counted.b, counted.formula) == ((2,) * 3, (2,) * 3, (2, 2))
+
+
+@pytest.mark.needs("compiler")
+def test_loads_of_bytes():
+    counted = loads.count_loads(named("tensor_int8"), "int8", (140, 140, 300))
     assert (counted.a, counted.b, counted.formula) == ((2,) * 3, (2,) * 3, (2, 2))
 
 

@@ -129,7 +129,7 @@ def test_what_auto_takes_on_each_gpu_is_right_on_its_twin(buffer_of, rng, capabi
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("kernel", ["pipelined", "warp_tiled", "tensor", "tensor_half"])
+@pytest.mark.parametrize("kernel", ["pipelined", "warp_tiled", "tensor", "tensor_half", "tensor_int8"])
 def test_more_along_k_than_a_tile_copy_counts(tmp_path, kernel):
     """What copies clamp to 2³⁰, here to 64, is the size across k. Along k nothing may be clamped."""
     for path in [KERNELS / named(kernel).source, *KERNELS.glob("*.cuh")]:

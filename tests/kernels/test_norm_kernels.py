@@ -44,7 +44,7 @@ def test_norms_and_powers_of_two(run, rng, dtype, operand, count, inner):
     norms = np.sqrt((matrix.astype(np.longdouble) ** 2).sum(axis=1)).astype(float)
     np.testing.assert_allclose(lines.numbers[0], norms, rtol=1e-14)
     np.testing.assert_array_equal(lines.numbers[1], np.abs(matrix).max(axis=1))
-    most, fractions, out_of_range, _ = lines.summary[0]
+    most, fractions, out_of_range, *_ = lines.summary[0]
     assert lines.summary[0, :1].view(float)[0] == np.abs(matrix).max(), most
     assert (fractions, out_of_range) == ((matrix != np.rint(matrix)).any(), 0)
     assert lines.least == lines.numbers[0][lines.numbers[0] > 0].min()

@@ -19,6 +19,7 @@ from hybrid.plan.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose
 
 REMAINDERS = {"float64": (1, 3, 15), "float32": (1, 8)}
 RECONSTRUCTED = [("float64", 3), ("float64", 5), ("float64", 7), ("float64", 14), ("float64", 15), ("float32", 7)]
+RECONSTRUCTIONS = {False: "reconstruct", True: "reconstruct_by_integers"}  # by whether it is by integers
 PRODUCTS = ["products", "byte_products<double>", "byte_products<float>"]
 BITS = {"float64": 53, "float32": 24}
 
@@ -31,11 +32,11 @@ def run():
         for count in counts
         for lines in ("rows", "columns")
     ]
-    back = [f"reconstruct<{C_TYPES[dtype]}, {count}>" for dtype, count in RECONSTRUCTED]
+    back = [f"{name}<{C_TYPES[dtype]}, {count}>" for dtype, count in RECONSTRUCTED for name in RECONSTRUCTIONS.values()]
     return runs.Runner.compiled({KERNELS / "remainders.cu": remainders, KERNELS / "reconstruct.cu": back})
 
 
-@pytest.fixture(scope="module", params=[80, 90])
+@pytest.fixture(scope="module", params=[75, 80, 90])
 def multiply(request):
     return runs.Runner.compiled({KERNELS / "products_mma.cu": PRODUCTS}, capability=request.param)
 
@@ -112,7 +113,7 @@ def check_products(multiply, rng, rows, inner, columns, count=3):
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("multiply", exhaustive([80], [80, 90]), indirect=True)  # which differ in no line of the sums
+@pytest.mark.parametrize("multiply", exhaustive([80], [75, 80, 90]), indirect=True)  # which differ in no line of the sums
 def test_products_are_reduced_before_a_sum_has_no_room(multiply):
     """All remainders are the largest. Of so many such products not even 32 bits without a sign can hold the sum."""
     inner = 66_700
@@ -150,17 +151,22 @@ def spread(rng, count, shape):
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize("by_integers", RECONSTRUCTIONS)
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 1030)])
 @pytest.mark.parametrize(("dtype", "count"), RECONSTRUCTED)
-def test_integers_come_back(run, rng, dtype, count, shape, aligned):
-    """Exactly, where they fit: with 7 moduli or fewer those of 53 bits. Else within 2⁻⁶⁸·P, and rounded once."""
+def test_integers_come_back(run, rng, dtype, count, shape, aligned, by_integers):
+    """Exactly, where they fit: with 7 moduli or fewer those of 53 bits. Else within 2⁻⁶⁸·P, and rounded once; by integers they
+    are only rounded."""
     run = run.but(aligned=aligned)
     numbers = spread(rng, count, shape)
     scales = [2.0 ** rng.integers(-30, 31, (1, length)) for length in shape]
     planes = np.stack([(numbers % p).astype(np.uint8) for p in MODULI[:count]])
-    got = runs.put_together(run, planes, *scales, dtype)
+    got = runs.put_together(run, planes, *scales, dtype, by_integers=by_integers)
     assert run.untouched()
+    if by_integers:
+        np.testing.assert_array_equal(got, (np.vectorize(float)(numbers) * scales[0].T * scales[1]).astype(dtype))
+        return
     lost, fits = Fraction(prod(MODULI[:count]), 2**68), 2 ** BITS[dtype]
     for (i, j), integer in np.ndenumerate(numbers):
         factor = Fraction(scales[0][0, i]) * Fraction(scales[1][0, j])
@@ -172,45 +178,50 @@ def test_integers_come_back(run, rng, dtype, count, shape, aligned):
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize("by_integers", RECONSTRUCTIONS)
 @pytest.mark.parametrize(("dtype", "count"), RECONSTRUCTED)
-def test_remainders_of_0_come_back_as_0(run, dtype, count):
-    got = runs.put_together(run.but(), np.zeros((count, 2, 5), np.uint8), np.ones((1, 2)), np.full((1, 5), 2.0**-40), dtype)
-    np.testing.assert_array_equal(got, np.zeros((2, 5)))
+def test_remainders_of_0_come_back_as_0(run, dtype, count, by_integers):
+    zeros, scales = np.zeros((count, 2, 5), np.uint8), (np.ones((1, 2)), np.full((1, 5), 2.0**-40))
+    np.testing.assert_array_equal(runs.put_together(run.but(), zeros, *scales, dtype, by_integers=by_integers), np.zeros((2, 5)))
 
 
 @pytest.mark.needs("compiler")
-def test_a_product_from_three_moduli_by_hand(run, multiply):
-    """P = 256 · 255 · 253 = 16515840. C = (1000, -7) · (2000, 3)ᵀ = 2000000 - 21 = 1999979."""
-    a, b, ones = np.array([[1000.0, -7.0]]), np.array([[2000.0], [3.0]]), np.ones((1, 1))
+@pytest.mark.parametrize("by_integers", RECONSTRUCTIONS)
+def test_a_product_from_three_moduli_by_hand(run, multiply, by_integers):
+    """The example of kernels/README.md, and of the picture there: (3, -5) · (700, 11)ᵀ = 2100 - 55 = 2045, and P = 16515840."""
+    a, b, ones = np.array([[3.0, -5.0]]), np.array([[700.0], [11.0]]), np.ones((1, 1))
     of_a, of_b = runs.reduced(run.but(), "A", a, ones, 3), runs.reduced(run.but(), "B", b, ones, 3)
     first = [models.unpacked(plane, 1, interleaved=False)[0, :3].tolist() for plane in of_a]
-    assert first == [[232, 249, 0], [235, 248, 0], [241, 246, 0]], "1000 = 3·256 + 232 = 3·255 + 235 = 3·253 + 241"
+    assert first == [[3, 251, 0], [3, 250, 0], [3, 248, 0]], "-5 is 256 - 5, 255 - 5, 253 - 5"
     second = [models.unpacked(plane, 1, interleaved=True)[0, :3].tolist() for plane in of_b]
-    assert second == [[208, 3, 0], [215, 3, 0], [229, 3, 0]], "2000 = 7·256 + 208 = 7·255 + 215 = 7·253 + 229"
+    assert second == [[188, 11, 0], [190, 11, 0], [194, 11, 0]], "700 is 2·256 + 188, 2·255 + 190, 2·253 + 194"
     planes = runs.multiplied(multiply.but(), of_a, of_b, 1, 1, 1)
-    assert planes.ravel().tolist() == [107, 14, 14], "232·208 + 249·3 = 191·256 + 107, and so on"
+    assert planes.ravel().tolist() == [253, 5, 21], "3·188 + 251·11 is 12·256 + 253, and so on"
     weights = [models.weight(i, 3) for i in range(3)]
+    assert weights == [11032065, 8225536, 13774080]
     assert [[weight % p for p in (256, 255, 253)] for weight in weights] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    assert sum(weight * r for weight, r in zip(weights, (107, 14, 14), strict=True)) % (256 * 255 * 253) == 1999979
-    assert runs.put_together(run.but(), planes, ones, ones, "float64").tolist() == [[1999979.0]]
+    assert (253 * 11032065 + 5 * 8225536 + 21 * 13774080) % (256 * 255 * 253) == 2045
+    assert runs.put_together(run.but(), planes, ones, ones, "float64", by_integers=by_integers).tolist() == [[2045.0]]
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize("by_integers", RECONSTRUCTIONS)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("dtype", "count"), [("float64", 14), ("float64", 15), ("float32", 7)])
-def test_the_largest_product_that_the_limit_allows_comes_back(run, dtype, count, sign):
+def test_the_largest_product_that_the_limit_allows_comes_back(run, dtype, count, sign, by_integers):
     """Of two lines of one element, whose norm is all that a norm may be: C is as near to ±P/2 as it can be."""
     largest = int(Arithmetic(count).limit(1))
     assert largest <= isqrt(prod(MODULI[:count]) // 2)
     planes = np.array([sign * largest**2 % p for p in MODULI[:count]], np.uint8).reshape(count, 1, 1)
-    got = runs.put_together(run.but(), planes, np.ones((1, 1)), np.ones((1, 1)), dtype)
+    got = runs.put_together(run.but(), planes, np.ones((1, 1)), np.ones((1, 1)), dtype, by_integers=by_integers)
     assert got[0, 0] == pytest.approx(float(sign * largest**2), rel=1e-6)
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize("by_integers", RECONSTRUCTIONS)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("count", [3, 5])
-def test_the_largest_integer_for_which_so_many_moduli_are_chosen_comes_back(run, count, sign):
+def test_the_largest_integer_for_which_so_many_moduli_are_chosen_comes_back(run, count, sign, by_integers):
     """A product of two integers, chosen so that C itself is as near to ±P/2 as the choice of moduli allows."""
     half = prod(MODULI[:count]) // 2
     first = next(x for x in range(isqrt(half), 0, -1) if half % x <= half >> 33)
@@ -220,4 +231,5 @@ def test_the_largest_integer_for_which_so_many_moduli_are_chosen_comes_back(run,
     assert chosen >= count
     integer = sign * prod(factors)
     planes = np.array([integer % p for p in MODULI[:chosen]], np.uint8).reshape(chosen, 1, 1)
-    assert runs.put_together(run.but(), planes, np.ones((1, 1)), np.ones((1, 1)), "float64")[0, 0] == integer
+    got = runs.put_together(run.but(), planes, np.ones((1, 1)), np.ones((1, 1)), "float64", by_integers=by_integers)
+    assert got[0, 0] == integer

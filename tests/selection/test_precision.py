@@ -32,7 +32,10 @@ def block(n, dtype="float64", links=1, l=None):
         (NATIVE, "cuda", 90, block(16000), 0),
         (AUTO, "cuda", 89, block(2000), 15),  # little float64
         (AUTO, "cuda", 89, block(8000, "float32"), 0),
-        (AUTO, "cuda", 80, block(16000), 0),
+        (AUTO, "cuda", 75, block(2000), 15),
+        (AUTO, "cuda", 75, block(8000, "float32"), 0),
+        (AUTO, "cuda", 80, block(16000), 0),  # matrix units for float64
+        (AUTO, "cuda", 80, block(8000, "float32", links=0), 8),
         (AUTO, "cuda", 70, block(16000), 0),
         (AUTO, "cuda", 100, block(16000), 0),
         (AUTO, "emulate", 90, block(16000), 0),

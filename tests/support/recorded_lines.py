@@ -119,6 +119,7 @@ SPEEDS = {
     "warp_tiled": 49.5,
     "tensor": 49.0,
     "tensor_half": 48.0,
+    "tensor_int8": 47.0,
     "cublas": 50.0,
 }
 TILES = {"naive": [16, 16], "tiled": [16, 16], "tiled32": [32, 32], "warp_tiled": [128, 256], "column_per_thread": [0, 128]}
@@ -158,7 +159,7 @@ def ladder_line(kernel, dtype, shape, *, speed=None, ratio=None, **more):
 def ladder_lines():
     return [
         ladder_line(kernel, dtype, shape, speed=None if kernel == "naive" and shape[0] == 16384 else speed)
-        for dtype in ("float32", "float64", "float16")
+        for dtype in ("float32", "float64", "float16", "int8")
         for shape in SHAPES
         for kernel, speed in SPEEDS.items()
         if dtype in named(kernel).dtypes

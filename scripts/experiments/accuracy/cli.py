@@ -9,6 +9,9 @@ computes them by the kernels and the pipeline of hybrid.multiply, from remainder
 native is the kernel that auto chooses, and cuBLAS stands beside it. With --device emulate the CPU runs the same kernels, slowly.
 Only the forced numbers of moduli are always the model's.
 
+--balanced multiplies columns of A and divides rows of B by powers of two first, so that what is scaled along k comes out even.
+The runner does not: docs/algorithm.md says what it would gain and cost.
+
 --matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, counts those that are accepted,
 and names each seed whose errors exceed native ones, with the command that repeats it. If any does that must not, the exit code
 is 1. --write puts the tables into docs/algorithm.md, between its markers, and the picture beside it.
@@ -22,7 +25,7 @@ import numpy as np
 
 from experiments.accuracy import model
 from experiments.accuracy.errors import UNITS
-from experiments.accuracy.kinds import ALL_KINDS, KINDS, matrices, varied
+from experiments.accuracy.kinds import ALL_KINDS, KINDS, Pair, balanced, matrices, varied
 from experiments.accuracy.measure import ByModel, Measure, OnDevice, Sample
 from experiments.accuracy.results import FORCED, Results
 from experiments.common import cli, plots, records, tables
@@ -46,7 +49,7 @@ OF_RANDOM = {
 
 def _line(options: argparse.Namespace, measure: Measure, kind: str, dtype: str, sizes: Sizes) -> records.Line:
     random = np.random.default_rng(options.seed)
-    a, b = matrices(kind, dtype, *sizes, random)
+    a, b = _as_asked(options, matrices(kind, dtype, *sizes, random))
     sample = Sample(a, b, options.sampled, random)
     rows, columns = model.Lines(a), model.Lines(np.ascontiguousarray(b.T))
     in_range = rows.summary().in_range and columns.summary().in_range
@@ -58,7 +61,7 @@ def _line(options: argparse.Namespace, measure: Measure, kind: str, dtype: str, 
 
 def _random_line(options: argparse.Namespace, measure: Measure, seed: int, kind: str, dtype: str, sizes: Sizes) -> records.Line:
     random = np.random.default_rng(seed)
-    a, b = varied(kind, dtype, *sizes, random)
+    a, b = _as_asked(options, varied(kind, dtype, *sizes, random))
     line = _errors(measure, kind, a, b, Sample(a, b, options.sampled, random))
     alone = {
         "--seed": seed,
@@ -67,9 +70,13 @@ def _random_line(options: argparse.Namespace, measure: Measure, seed: int, kind:
         "--sizes": "x".join(map(str, sizes)),
         "--sampled": options.sampled,
     }
-    words = [str(word) for option in alone.items() for word in option]
+    words = [str(word) for option in alone.items() for word in option] + ["--balanced"] * options.balanced
     repeat = shlex.join(["python", "scripts/accuracy.py", "--device", measure.name, "--matrices", "1", *words])
     return {**line, "part": "random", "seed": seed, "repeat": repeat}
+
+
+def _as_asked(options: argparse.Namespace, pair: Pair) -> Pair:
+    return balanced(*pair) if options.balanced else pair
 
 
 def _errors(measure: Measure, kind: str, a: np.ndarray, b: np.ndarray, sample: Sample) -> records.Line:
@@ -127,6 +134,8 @@ def measured(options: argparse.Namespace) -> Iterator[records.Line]:
 
 
 def work(options: argparse.Namespace) -> int:
+    if options.balanced and options.write:
+        raise UsageError("tables in the documentation are of matrices as they are: leave --balanced out")
     if options.matrices and (options.write or options.picture):
         raise UsageError("tables in the documentation, and the picture, are of all kinds: leave --matrices out")
     if options.write:
@@ -162,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"rows and columns that are looked at ({SAMPLED}; of --matrices {SAMPLED_OF_RANDOM})",
     )
     parser.add_argument("--seed", type=int, default=1, help="of matrices and samples (1)")
+    parser.add_argument("--balanced", action="store_true", help="columns of A and rows of B are made alike first")
     parser.add_argument("--device", choices=SIZES, default="cpu", help="cpu: a model in NumPy (cpu)")
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
     parser.add_argument("--write", action="store_true", help="the tables in docs/algorithm.md, and docs/accuracy.svg")

@@ -105,6 +105,16 @@ def matrices(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Ge
         return np.ascontiguousarray(a.astype(dtype)), np.ascontiguousarray(b.astype(dtype))
 
 
+def balanced(a: np.ndarray, b: np.ndarray) -> Pair:
+    """Column k of A and row k of B multiplied by a power of two and its inverse, so that their largest magnitudes are alike: C is
+    the same. Both must be finite; a column or row of zeros stays."""
+    of_a, of_b = np.abs(a).max(axis=0), np.abs(b).max(axis=1)
+    apart = np.where((of_a > 0) & (of_b > 0), np.frexp(of_b)[1] - np.frexp(of_a)[1], 0)
+    exponents = apart // 2
+    with np.errstate(under="ignore", over="ignore"):
+        return np.ldexp(a, exponents), np.ldexp(b, -exponents[:, None])
+
+
 def varied(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator) -> Pair:
     """Multiplied by any number from 1 to 2 each: how much powers of two lose depends on it."""
     factors = random.uniform(1, 2, 2)

@@ -51,7 +51,7 @@ QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers o
 MOST_THREADS = 1024
 OTHERS = ("greeting", "check", "remainders")  # than the catalogue's kernels
 # Elements that can be copied at once, up to 16 bytes.
-WIDTHS = {"float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
+WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
 
 
 @dataclass(frozen=True)

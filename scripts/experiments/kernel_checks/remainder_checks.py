@@ -63,15 +63,21 @@ def _norms(run: runs.Runner, shape: Shape) -> str:
         lines = random.integers(-99, 99, (count, l)) * 2.0 ** random.integers(-9, 9, (count, 1))
         lines[1::4], lines[2::4] = 0, 0
         lines[2::4, -1] = 4.0
+        fingerprints = set()
         for fraction, out_of_range in ((0.0, 0.0), (0.5, 0.0), (0.0, 1e200)):
             matrix = np.rint(lines)
             matrix[-1, -1] += fraction + out_of_range
             found = runs.measured(run, operand, run.copied(matrix if operand == "A" else matrix.T))
+            fingerprints.add(models.fingerprint(matrix))
+            if found.summary[0, 4] != models.fingerprint(matrix):
+                return f"{operand}'s fingerprint"
             wanted = [fraction > 0, out_of_range > 0]
             if found.summary[0, :1].view(float)[0] != np.abs(matrix).max() or list(found.summary[0, 1:3]) != wanted:
                 return f"{operand}'s summary"
             if found.least != found.numbers[0][found.numbers[0] > 0].min():
                 return f"{operand}'s least norm"
+        if len(fingerprints) != 3:
+            return "fingerprints of different matrices are the same"
         found = runs.measured(run, operand, run.copied(lines if operand == "A" else lines.T))
         if not np.allclose(found.numbers[0], np.sqrt((lines**2).sum(axis=1)), rtol=1e-13):
             return f"{operand}'s norms"
@@ -128,7 +134,8 @@ def _byte_products(run: runs.Runner, shape: Shape) -> str:
     return "" if np.array_equal(got, a @ b) else "products of signed bytes"
 
 
-def _reconstruct(run: runs.Runner, shape: Shape) -> str:
+def _reconstruct(run: runs.Runner, shape: Shape, *, by_integers: bool = False) -> str:
+    """Within what may be lost beside one rounding; by integers nothing is."""
     n, _, m = shape
     for count in (7, 15):
         random = np.random.default_rng(count)
@@ -136,12 +143,32 @@ def _reconstruct(run: runs.Runner, shape: Shape) -> str:
         numbers = random.integers(-largest, largest, (n, m)) >> random.integers(0, 54, (n, m))
         planes = np.stack([numbers % p for p in MODULI[:count]]).astype(np.uint8)
         scales = [2.0 ** random.integers(-30, 30, (1, length)) for length in (n, m)]
-        got = runs.put_together(run, planes, *scales, "float64") / scales[0].T / scales[1]
-        if (np.abs(got - numbers) > (0 if count <= 7 else 2.0**-68 * whole + 2.0**-53 * np.abs(numbers))).any():
+        got = runs.put_together(run, planes, *scales, "float64", by_integers=by_integers) / scales[0].T / scales[1]
+        lost = 0 if count <= 7 or by_integers else 2.0**-68 * whole + 2.0**-53 * np.abs(numbers)
+        if (np.abs(got - numbers) > lost).any():
             return f"integers from {count} moduli"
         if (got[numbers == 0] != 0).any():
             return "0"
     return ""
+
+
+def _reconstruct_by_integers(run: runs.Runner, shape: Shape) -> str:
+    """And integers of all sizes up to nearly ±P/2, rounded once."""
+    n, _, m = shape
+    for count in (7, 15):
+        half, random = prod(MODULI[:count]) // 2, np.random.default_rng(count)
+        most = half - (half >> 22)
+        numbers = np.array(
+            [int(random.integers(1, 2**62)) * most >> 62 + int(random.integers(0, 140)) for _ in range(n * m)], object
+        )
+        numbers = (numbers * random.choice([-1, 1], n * m)).reshape(n, m)
+        numbers[0, :3] = most, -most, 2**53 + 1 if count > 7 else 0
+        planes = np.stack([(numbers % p).astype(np.uint8) for p in MODULI[:count]])
+        ones = np.ones((1, n)), np.ones((1, m))
+        got = runs.put_together(run, planes, *ones, "float64", by_integers=True)
+        if not np.array_equal(got, np.vectorize(float)(numbers)):
+            return f"large integers from {count} moduli"
+    return _reconstruct(run, shape, by_integers=True)
 
 
 _BOTH = ("rows", "columns")
@@ -153,7 +180,9 @@ CHECKS = {
     "products_mma": Check("products_mma.cu", ["products"], _products, ((130, 600, 150),)),
     "byte_products": Check("products_mma.cu", ["byte_products<double>"], _byte_products, ((130, 300, 133),)),
     "reconstruct": Check("reconstruct.cu", ["reconstruct<double, 7>", "reconstruct<double, 15>"], _reconstruct, ((5, 1, 1031),)),
-}
+    "reconstruct_by_integers": Check("reconstruct.cu", [f"reconstruct_by_integers<double, {count}>" for count in (7, 15)],
+                                     _reconstruct_by_integers, ((5, 1, 1031),)),
+}  # fmt: skip
 # What a check needs of the right sources besides its own.
 _BESIDE = {"guard": "norms"}
 

@@ -8,7 +8,7 @@ from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.plan.arithmetic import Summary, choose
 
-_EARLIER = 80  # a compute capability whose products are those of products_mma.cu, which compiles for all later ones
+_EARLIER = 80  # a compute capability whose products are those of products_mma.cu, which compiles for all later ones, too
 _MOST_EXPONENT = 53
 
 
@@ -27,7 +27,10 @@ def launches(target: str, capability: int) -> Iterator[tuple[str, Launch, bool]]
     for dtype, launch in _of_any():
         yield dtype, launch, True
     for dtype in ("", *C_TYPES):
-        ours, earlier = (remainders.products_of(gpu, C_TYPES.get(dtype, ""), 1, 1, 1) for gpu in (Gpu(capability), Gpu(_EARLIER)))
+        ours, earlier = (
+            remainders.products_of(gpu, C_TYPES.get(dtype, ""), 1, 1, 1)
+            for gpu in (Gpu(capability), Gpu(min(capability, _EARLIER)))
+        )
         for launch in dict.fromkeys((ours, earlier)):
             if launch.architecture in ("", target):
                 yield dtype, launch, launch == ours
@@ -46,7 +49,8 @@ def _of_any() -> Iterator[tuple[str, Launch]]:
             for moduli in (1, *moduli_of(dtype)):
                 yield dtype, remainders.remainder_packing(operand, element, moduli, 1, 1)
         for moduli in moduli_of(dtype):
-            yield dtype, remainders.reconstruction(element, moduli, 1, 1)
+            for by_integers in (False, True):
+                yield dtype, remainders.reconstruction(element, moduli, 1, 1, by_integers=by_integers)
 
 
 def moduli_of(dtype: str) -> list[int]:

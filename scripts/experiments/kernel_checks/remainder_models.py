@@ -84,6 +84,23 @@ def _scaled_well(line: Sequence[Fraction], limit: Fraction, bits: int) -> bool:
     return power and scale * inverse == 1 and fits(scale) and not fits(2 * scale)
 
 
+def fingerprint(lines: np.ndarray) -> int:
+    """As norms.cu has it of a matrix with these lines."""
+    bits, of_line = lines.astype(np.float64).view(np.uint64), _weights(lines.shape[1])
+    with np.errstate(over="ignore"):
+        of_high = (of_line * np.uint32(0xC2B2AE3D)).astype(np.uint64)
+        sums = ((bits & np.uint64(0xFFFFFFFF)) * of_line + (bits >> np.uint64(32)) * of_high).sum(axis=1, dtype=np.uint64)
+        return int((sums * (np.uint64(2) * _weights(len(lines)).astype(np.uint64) + np.uint64(1))).sum(dtype=np.uint64))
+
+
+def _weights(count: int) -> np.ndarray:
+    """Of the places of a line, or of the lines."""
+    with np.errstate(over="ignore"):
+        mixed = (np.arange(count, dtype=np.uint32) + np.uint32(1)) * np.uint32(0x9E3779B1)
+        mixed = (mixed ^ mixed >> np.uint32(15)) * np.uint32(0x85EBCA77)
+    return mixed ^ mixed >> np.uint32(13)
+
+
 def sampled(inner: int, every: int) -> np.ndarray:
     """Which elements along k the guard looks at, if it does at one of so many units."""
     there = -(-inner // UNIT)

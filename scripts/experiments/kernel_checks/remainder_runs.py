@@ -12,7 +12,7 @@ from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.plan.arithmetic import UNIT
-from hybrid.plan.remainder_layout import CHUNK_ROWS
+from hybrid.plan.remainder_layout import CHUNK_ROWS, MEASURES, SUMMARY_WORDS
 
 POISON = 0xAA  # in bytes that no kernel has written yet
 NEARLY_ONE = 0.75  # where the search for the least ratio begins
@@ -90,13 +90,13 @@ class Lines:
     numbers: np.ndarray  # rows: norm, largest magnitude, scale, its inverse, what brings the mean magnitude to 8
     steps: np.ndarray
     # The bits of the largest magnitude, whether there are fractions, whether a line is out of range, the inverted bits
-    # of the least norm but 0.
+    # of the least norm but 0, the fingerprint.
     summary: np.ndarray
 
     @property
     def least(self) -> float:
         """The least norm but 0."""
-        return float((~self.summary[0, 3:]).view(float)[0])
+        return float((~self.summary[0, 3:4]).view(float)[0])
 
 
 def number(value: float, dtype: str) -> np.ndarray:
@@ -109,7 +109,7 @@ def measured(run: Runner, operand: str, matrix: np.ndarray) -> Lines:
     count, inner = matrix.shape if operand == "A" else matrix.shape[::-1]
     chunks = 1 if operand == "A" else -(-inner // CHUNK_ROWS)
     numbers, steps = run.empty(5, count, "float64"), run.empty(1, count, "float32")
-    measures, summary = run.empty(chunks * count, 4, "float64"), np.zeros((1, 4), np.uint64)
+    measures, summary = run.empty(chunks * count, MEASURES, "float64"), np.zeros((1, SUMMARY_WORDS), np.uint64)
     measuring = remainders.row_measuring if operand == "A" else remainders.column_measuring
     run(measuring(C_TYPES[matrix.dtype.name], *matrix.shape), matrix, measures)
     run(remainders.line_kernel("summarize", count), measures, numbers, steps, summary, number(inner, "f8"))
@@ -146,13 +146,16 @@ def byte_product(run: Runner, a: np.ndarray, b: np.ndarray, rows: int, columns: 
     return c
 
 
-def put_together(run: Runner, planes: np.ndarray, row_scales: np.ndarray, column_scales: np.ndarray, dtype: str) -> np.ndarray:
+def put_together(
+    run: Runner, planes: np.ndarray, row_scales: np.ndarray, column_scales: np.ndarray, dtype: str, *, by_integers: bool = False
+) -> np.ndarray:
     """C from its remainders. The scales are inverse powers of two, one row of them each."""
     moduli, rows, columns = planes.shape
     below = run.empty(moduli * rows, -(-columns // 16) * 16, "uint8", POISON)
     below[:, :columns] = planes.reshape(moduli * rows, columns)
     c = run.empty(rows, columns, dtype, aligned=run.aligned)
-    run(remainders.reconstruction(C_TYPES[dtype], moduli, rows, columns), below, row_scales, column_scales, c)
+    launch = remainders.reconstruction(C_TYPES[dtype], moduli, rows, columns, by_integers=by_integers)
+    run(launch, below, row_scales, column_scales, c)
     return c
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.common import plots, records, results, schema, tables, targets
 from experiments.ladder.loads import Shape, loads_per_multiply_add
 from hybrid.core.settings import one_of
-from hybrid.kernels.catalogue import ALL, BOTH, CATALOGUE, HALVES, OPERAND_SIZES, Kernel
+from hybrid.kernels.catalogue import ALL, BOTH, BYTES, CATALOGUE, HALVES, OPERAND_SIZES, Kernel
 
 YARDSTICK = "cublas"
 ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000
@@ -44,11 +44,17 @@ def shape_of(line: records.Line) -> Shape:
     return line["n"], line["l"], line["m"]
 
 
+def unit_of(dtype: str) -> str:
+    """Of what a record calls teraflops."""
+    return "TOPS" if dtype in BYTES else "TF/s"
+
+
 def as_text(line: records.Line) -> str:
     what = f"{line['kernel']:18} {line['dtype']} {label(shape_of(line)):12}"
     if not line["seconds"]:
         return f"{what} left out: a launch takes about {line['launch_seconds']:.1f} s"
-    speed = f"{1e3 * line['seconds']['median']:9.3f} ms {line['teraflops']:7.2f} TF/s  {line['ratio']:.4f} × cuBLAS"
+    rate = f"{line['teraflops']:7.2f} {unit_of(line['dtype'])}"
+    speed = f"{1e3 * line['seconds']['median']:9.3f} ms {rate}  {line['ratio']:.4f} × cuBLAS"
     return f"{what} {speed}" + (f"  {line['registers']} registers" if line["registers"] else "")
 
 
@@ -111,12 +117,12 @@ class Results(results.MachineResults):
             for kernel in [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]:
                 speeds = [_speed(self.of(kernel, dtype, shape)) for shape in shapes]
                 rows.append([kernel, *_resources(self.any_of(kernel, dtype)), *speeds])
-            yield tables.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, TF/s (and % of cuBLAS)")
+            yield tables.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
-        """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits have a row and an axis of
-        their own: they are ten times as fast, by few rungs."""
-        of_rows = [[dtype for dtype in self.dtypes() if (dtype in HALVES) == halves] for halves in (False, True)]
+        """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits and of bytes have rows
+        and axes of their own: they are ten times as fast, by few rungs."""
+        of_rows = [[dtype for dtype in self.dtypes() if dtype in together] for together in (BOTH, HALVES, BYTES)]
         of_rows = [dtypes for dtypes in of_rows if dtypes]
         columns, heights = max(map(len, of_rows)), [0.4 + 0.33 * max(map(self._bars, dtypes)) for dtypes in of_rows]
         with plots.figure(path, (4.6 * columns, 0.4 + sum(heights))) as figure:
@@ -128,7 +134,8 @@ class Results(results.MachineResults):
                 else:
                     panel.set_axis_off()
             size = label(PICTURED)
-            figure.supxlabel(f"TF/s, matrices of {size}×{size} on {self.lines[-1]['gpu']}", fontsize=10)
+            units = " and ".join(dict.fromkeys(map(unit_of, self.dtypes())))
+            figure.supxlabel(f"{units}, matrices of {size}×{size} on {self.lines[-1]['gpu']}", fontsize=10)
 
     @staticmethod
     def _bars(dtype: str) -> int:

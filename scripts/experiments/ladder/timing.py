@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.common.cli import shown
-from experiments.common.product_check import ProductCheck
+from experiments.common.product_check import IntegerCheck, ProductCheck
 from experiments.common.records import Line, spread
 from experiments.common.timing import kernel_of
 from experiments.ladder.loads import Shape, form_of
@@ -24,8 +24,8 @@ from hybrid.devices.cuda_gpus import Gpu, free_bytes
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.devices.prepared_launch import resources
 from hybrid.errors import DoesNotFit
-from hybrid.kernels.catalogue import HALVES, OPERAND_SIZES, Kernel, launch_of, refusal, sums_type
-from hybrid.kernels.elements import numbers_of, stored
+from hybrid.kernels.catalogue import BYTES, HALVES, OPERAND_SIZES, Kernel, launch_of, refusal, sums_type
+from hybrid.kernels.elements import not_a_number, numbers_of, spread_of, stored
 
 # cuBLAS as it is without being asked to round to less. It reads these when it is loaded.
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
@@ -68,7 +68,7 @@ def in_turn(timed: Sequence[Timed], round_number: int) -> list[Timed]:
 
 
 class Bench:
-    """A GPU and fresh random matrices of one type and shape on it. C is full of NaN."""
+    """A GPU and fresh random matrices of one type and shape on it. C is full of NaN, or of what no product is."""
 
     def __init__(self, gpu: Gpu, dtype: str, shape: Shape) -> None:
         import cupy
@@ -81,11 +81,22 @@ class Bench:
         needed, free = (item + of_c) * (n * l + l * m) + of_c * n * m + 2 * 8 * l * max(n, m), free_bytes(gpu)
         if needed > free:
             raise DoesNotFit(f"{dtype} {label(shape)} needs {needed / 2**30:.1f} GiB, the GPU has {free / 2**30:.1f} GiB free")
-        random = cupy.random.default_rng()
-        a, b = (stored(random.standard_normal(size, dtype=of_sums), dtype) for size in ((n, l), (l, m)))
-        self._operands = a, b, cupy.full((n, m), cupy.nan, of_sums)
-        numbers = (numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
-        self._check = ProductCheck(*numbers, ROUNDINGS_OF_HALVES if dtype in HALVES else ROUNDINGS)
+        random, of_random = cupy.random.default_rng(), np.float32 if dtype in (*HALVES, *BYTES) else of_sums
+        a, b = (stored(spread_of(dtype) * random.standard_normal(size, dtype=of_random), dtype) for size in ((n, l), (l, m)))
+        self._nothing = not_a_number(of_sums.name)
+        self._operands = a, b, cupy.full((n, m), self._nothing, of_sums)
+        self._of_yardstick = (a, cupy.asfortranarray(b), self._operands[2]) if dtype in BYTES else self._operands
+        self._check = self._check_of(a, b)
+
+    def _check_of(self, a: Any, b: Any) -> ProductCheck | IntegerCheck:
+        if self._dtype in BYTES:
+            return IntegerCheck(a, b)
+        numbers = (numbers_of(operand).astype(sums_type(self._dtype), copy=False) for operand in (a, b))
+        return ProductCheck(*numbers, ROUNDINGS_OF_HALVES if self._dtype in HALVES else ROUNDINGS)
+
+    def _operands_of(self, one: Timed) -> tuple[Any, Any, Any]:
+        """B is column-major where cuBLAS has fast kernels for nothing else; that it must be made so is not timed."""
+        return self._of_yardstick if one.kernel.name == YARDSTICK else self._operands
 
     def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
         """Of one of these launches, on average."""
@@ -101,22 +112,22 @@ class Bench:
 
     def prepare(self, one: Timed, longest: float) -> bool:
         """Learn what a launch takes, and check what it gives. False: it takes too long. CheckFailed for a wrong product."""
-        a, b, c = self._operands
+        a, b, c = self._operands_of(one)
         part = -(-a.shape[1] // PROBE)
         short = a[:, :part], b[:part], c
         self._seconds(one.multiply, short, 1)  # may compile
         one.launch_seconds = self._seconds(one.multiply, short, 1) * a.shape[1] / part
         if one.launch_seconds > longest and one.kernel.name != YARDSTICK:
             return False
-        c.fill(self._cupy.nan)
-        one.launch_seconds = self._seconds(one.multiply, self._operands, 1)
+        c.fill(self._nothing)
+        one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
         self._check.refuse_wrong(f"kernel {one.kernel.name}", c)
         if one.launch_seconds < TIMED:  # of the first launch, loading the code was a part
-            one.launch_seconds = self._seconds(one.multiply, self._operands, 1)
+            one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
         return one.launch_seconds <= longest or one.kernel.name == YARDSTICK
 
     def time(self, one: Timed) -> float:
-        return self._seconds(one.multiply, self._operands, one.launches, one.warm_up)
+        return self._seconds(one.multiply, self._operands_of(one), one.launches, one.warm_up)
 
     def resources(self, one: Timed) -> Line:
         """What the kernel takes of the GPU; nothing is known of cuBLAS'."""

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT
+"""How fast are the kernels of products from remainders beside cuBLAS? python scripts/bench_remainders.py [--json lines.jsonl]
+
+On one GPU, operands and C on it, by the GPU's clock, kernels alone: nothing is checked while it is timed, and no host waits for
+the guard (scripts/bench_precision.py measures whole calls). "in turns": one way after the other, round by round, medians;
+"alone": the same product for --alone seconds without a pause. Kinds:
+
+  normal    float64 and float32 by so many moduli. "B ready": what is made of B is there from a product before
+  integers  of float64 elements up to 99, by signed bytes, exactly
+  bytes     int8 · int8 = int32, operands packed beforehand; cuBLAS gets them as it wants them, too
+  stages    how long each kernel takes, and C put together by integers, which GPUs with little float64 do
+
+Each product is compared with a float64 product first. --check: are the goals reached? --device emulate runs it on the CPU,
+slowly.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from experiments.common import cli, records, timed_products
+from experiments.common.product_check import IntegerCheck, ProductCheck
+from experiments.common.timed_products import Sizes
+from experiments.remainder_speed.kernels import BytesAlone, Emulation
+from experiments.remainder_speed.results import KINDS, YARDSTICK, Checked, Results
+from experiments.remainder_speed.timing import Way, alone, enqueued, in_turns, seconds_of
+from hybrid.devices.base import Device
+from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.devices.cuda_kernels import cublas
+from hybrid.devices.emulated import EmulatedDevice
+from hybrid.kernels.catalogue import named
+
+SIZES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384), (1000, 8000, 8000))
+MODULI = {"float64": (15, 14), "float32": (7, 8)}
+_LARGEST = 99  # of integers: sums of products fit 31 bits
+_ROUNDINGS = 64
+
+Matrices = tuple[Any, Any, Any]
+
+
+class Bench:
+    """A device, and matrices of random elements on it."""
+
+    def __init__(self, name: str) -> None:
+        self.on_gpu = name == "cuda"
+        kernel = named("tiled")
+        assert kernel is not None
+        self.device: Device = CudaDevice(usable_gpus()[0]) if self.on_gpu else EmulatedDevice(kernel, "float64")
+        self._xp = import_module("cupy") if self.on_gpu else np
+        self._random = self._xp.random.default_rng()
+
+    def matrix(self, rows: int, columns: int, dtype: str) -> Any:
+        return self.device.matrix(self.device.reserve(8 * rows * (columns + 16), shared=False), 0, rows, columns, dtype)
+
+    def matrices(self, sizes: Sizes, dtype: str, kind: str) -> Matrices:
+        n, l, m = sizes
+        a, b, c = (self.matrix(*shape, dtype) for shape in ((n, l), (l, m), (n, m)))
+        for matrix in (a, b):
+            if kind == "normal":
+                matrix[...] = self._random.standard_normal(matrix.shape, np.dtype(dtype))
+            else:
+                matrix[...] = self._random.integers(-_LARGEST, _LARGEST + 1, matrix.shape)
+        return a, b, c
+
+    def yardstick(self, matrices: Matrices) -> Way:
+        """cuBLAS; on the emulated GPU a kernel of ours."""
+        kernel = named(YARDSTICK.lower() if self.on_gpu else "tiled")
+        assert kernel is not None
+        self.device.use_kernel(kernel, matrices[0].dtype.name)
+        return lambda after: self.device.multiply(*matrices, after)
+
+    def cublas_of_bytes(self, a: Any, b: Any, c: Any) -> Way:
+        def call(stream: Any) -> None:
+            with stream:
+                cublas(a, b, c)
+
+        return enqueued(self.device, call)
+
+    def as_bytes(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The second one column-major."""
+        return self._xp.ascontiguousarray(a.astype(np.int8)), self._xp.asfortranarray(b.astype(np.int8))
+
+    def integers32(self, rows: int, columns: int) -> Any:
+        return self._xp.empty((rows, columns), np.int32)
+
+    def refuse_wrong(self, way: Way, c: Any, what: str, check: ProductCheck | IntegerCheck) -> None:
+        c[...] = 0
+        self.settle()
+        way([])
+        list(self.device.finish())
+        check.refuse_wrong(what, c)
+        self.settle()
+
+    def settle(self) -> None:
+        if self.on_gpu:
+            self._xp.cuda.Device().synchronize()
+
+
+Ways = dict[str, tuple[Way, Any]]  # with the C of each
+
+
+def _normal(bench: Bench, sizes: Sizes, dtype: str) -> tuple[Ways, Callable[[], Any]]:
+    a, b, c = bench.matrices(sizes, dtype, "normal")
+    ways: Ways = {YARDSTICK: (bench.yardstick((a, b, c)), c)}
+    for moduli in MODULI[dtype]:
+        emulation = Emulation(bench.device, a, b, c, moduli)
+        for ready in (False, True):
+            name = f"{moduli} moduli{', B ready' if ready else ''}"
+            ways[name] = enqueued(bench.device, emulation.whole(b_ready=ready)), c
+    return ways, lambda: ProductCheck(a, b, _ROUNDINGS)
+
+
+def _integers(bench: Bench, sizes: Sizes, dtype: str) -> tuple[Ways, Callable[[], Any]]:
+    a, b, c = bench.matrices(sizes, dtype, "integers")
+    emulation = Emulation(bench.device, a, b, c, 1)
+    ways: Ways = {YARDSTICK: (bench.yardstick((a, b, c)), c), "bytes": (enqueued(bench.device, emulation.whole()), c)}
+    return ways, lambda: ProductCheck(a, b)
+
+
+def _bytes(bench: Bench, sizes: Sizes) -> tuple[Ways, Callable[[], Any]]:
+    a, b, _ = bench.matrices(sizes, "float32", "integers")
+    ours, (of_a, of_b) = BytesAlone(bench.device, a, b), bench.as_bytes(a, b)
+    ways: Ways = {}
+    if bench.on_gpu:
+        c = bench.integers32(sizes[0], sizes[2])
+        ways[YARDSTICK] = bench.cublas_of_bytes(of_a, of_b, c), c
+    ways["packed bytes"] = enqueued(bench.device, ours.product), ours.c
+    return ways, lambda: IntegerCheck(of_a, of_b)
+
+
+def _timed(bench: Bench, options: argparse.Namespace, made: tuple[Ways, Callable[[], Any]]) -> Iterator[records.Line]:
+    ways, make_check = made
+    check = make_check()
+    for name, (way, c) in ways.items():
+        bench.refuse_wrong(way, c, name, check)
+    del check
+    spreads = in_turns(bench.device, {name: way for name, (way, _) in ways.items()}, options.rounds)
+    for name, (way, _) in ways.items():
+        yield {"part": "products", "way": name, "seconds": spreads[name], "alone": alone(bench.device, way, options.alone)}
+
+
+def _stages(bench: Bench, sizes: Sizes, dtype: str, rounds: int) -> Iterator[records.Line]:
+    a, b, c = bench.matrices(sizes, dtype, "normal")
+    moduli = MODULI[dtype][0]
+    emulation = Emulation(bench.device, a, b, c, moduli)
+    queues = bench.device.kernel_queues()
+    found: dict[str, float] = {}
+    for by_integers in (False, True):
+        stages = emulation.stages(by_integers=by_integers)
+        if by_integers:
+            stages = {f"{name}, by integers": calls for name, calls in stages.items() if name.startswith("reconstruction")}
+        for name, calls in stages.items():
+            way = enqueued(bench.device, queues.together(calls))
+            seconds_of(bench.device, way, 2)
+            base, _, more = name.partition(", part")
+            stage = base + (", by integers" if by_integers and more else "")
+            found[stage] = found.get(stage, 0) + min(seconds_of(bench.device, way, 3) for _ in range(rounds))
+    for stage, seconds in found.items():
+        yield {"part": "stages", "stage": stage, "moduli": moduli, "took": seconds}
+
+
+def _lines(bench: Bench, options: argparse.Namespace, sizes: Sizes, dtype: str, kind: str) -> Iterator[records.Line]:
+    if kind == "stages":
+        yield from _stages(bench, sizes, dtype, options.rounds)
+    else:
+        make = {"normal": partial(_normal, dtype=dtype), "integers": partial(_integers, dtype=dtype), "bytes": _bytes}[kind]
+        yield from _timed(bench, options, make(bench, sizes))
+
+
+def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    bench = Bench(options.device)
+    gpu = usable_gpus()[0].name if bench.on_gpu else None
+    cases = []
+    for kind in options.kinds:
+        dtypes = {"bytes": ["int8"], "integers": ["float64"]}.get(kind, options.dtypes)
+        cases += [(sizes, dtype, kind) for dtype in dtypes for sizes in options.sizes]
+    for sizes, dtype, kind in cli.shown(cases, "products"):
+        about = {"device": options.device, "gpu": gpu, "dtype": dtype, "kind": kind, **dict(zip("nlm", sizes, strict=True))}
+        for line in _lines(bench, options, sizes, dtype, kind):
+            yield {**about, **line}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = cli.plain_parser(__doc__)
+    timed_products.add_options(parser, SIZES, rounds=5)
+    timed_products.add_choice(parser, "--kinds", KINDS)
+    parser.add_argument("--alone", type=float, default=1.0, metavar="S", help="seconds of products without a pause (1)")
+    parser.add_argument("--device", choices=("cuda", "emulate"), default="cuda", help="emulate: on the CPU, to see that it runs")
+    parser.add_argument("--check", action="store_true", help="say which goals are reached; 1 where one is not")
+    return cli.command(parser, work, arguments)
+
+
+def work(options: argparse.Namespace) -> int:
+    return cli.present(options, Checked if options.check else Results, measured)

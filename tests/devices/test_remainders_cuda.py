@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""The kernels of products from remainders on a GPU: both engines, and both ways to put C together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from experiments.remainder_speed.kernels import Emulation
+from hybrid.devices.cuda_device import CudaDevice
+
+pytestmark = pytest.mark.gpu
+
+
+def multiplied(gpu, a, b, moduli, capability=None, **how):
+    """On the GPU, perhaps by the kernels of another compute capability."""
+    device = CudaDevice(gpu)
+    queues = device.kernel_queues()
+    queues.capability = capability or gpu.capability
+    matrices = [
+        device.matrix(device.reserve(8 * len(x) * (x.shape[1] + 16), shared=False), 0, *x.shape, "float64") for x in (a, b)
+    ]
+    c = device.matrix(device.reserve(8 * len(a) * (b.shape[1] + 16), shared=False), 0, len(a), b.shape[1], "float64")
+    for matrix, numbers in zip(matrices, (a, b), strict=True):
+        device.copy_in(matrix, numbers, [])
+    list(device.finish())
+    queues.enqueue([Emulation(device, *matrices, c, moduli).whole(**how)], [], "products")
+    list(device.finish())
+    return c.get()
+
+
+@pytest.mark.parametrize("moduli", [1, 7, 15])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (300, 700, 530), (128, 40_000, 130), (1000, 333, 257)])
+def test_mma_and_wgmma_give_the_same_bits(real_gpus, rng, shape, moduli):
+    (gpu, *_), (n, l, m) = real_gpus, shape
+    if gpu.capability != 90:
+        pytest.skip("products.cu is for compute capability 9.0")
+    a, b = (rng.integers(-50, 51, size) * (1.0 if moduli == 1 else rng.random()) for size in ((n, l), (l, m)))
+    np.testing.assert_array_equal(multiplied(gpu, a, b, moduli, 80), multiplied(gpu, a, b, moduli, 90))
+
+
+def test_integers_put_the_same_product_together(real_gpus, rng):
+    """The same bits with 7 moduli; with 15 in all but a few elements, which are neighbours."""
+    gpu, *_ = real_gpus
+    a, b = rng.standard_normal((700, 300)), rng.standard_normal((300, 900))
+    seven = [multiplied(gpu, a, b, 7, by_integers=by_integers) for by_integers in (False, True)]
+    np.testing.assert_array_equal(*seven)
+    doubles, integers = (multiplied(gpu, a, b, 15, by_integers=by_integers) for by_integers in (False, True))
+    differ = doubles != integers
+    assert differ.mean() < 0.01
+    assert (np.abs(doubles - integers) <= np.spacing(np.abs(integers))).all()
