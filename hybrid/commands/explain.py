@@ -73,8 +73,9 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
         of_b = "from GPU to GPU" if plan.transport == "nccl" else f"to {nodes - 1} more"
         if plan.grid_layout is not None:
             of_b = "and A where the grid needs them"
+        talking = min(settings.gateways, *map(len, plan.topology.nodes)) if plan.grid_layout is None else 0
         yield (
-            f"between nodes: B {of_b}, "
+            f"between nodes{f', by {talking} ranks of each' if talking > 1 else ''}: B {of_b}, "
             f"{readable(moved_bytes(plan, 'gather'))} of C back to node {plan.root_node}, "
             f"in messages of at most {readable(settings.message_bytes)}"
         )

@@ -76,6 +76,8 @@ def build_parser() -> Parser:
     how.add_argument("--precision", help=f"of GPUs: native; auto: also {remainders}; fast: with fewer of them (auto)")
     how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
     how.add_argument("--grid", metavar="RxC", help="of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)")
+    gateways = "ranks of a node that exchange panels with other nodes, each some columns (1)"
+    how.add_argument("--gateways", type=at_least(1), metavar="K", help=gateways)
     add_job_options(how)
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
@@ -125,6 +127,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         "precision",
         "transport",
         "grid",
+        "gateways",
         "threads",
         "check",
         "on_fault",

@@ -30,6 +30,7 @@ class Settings:
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
     grid: str = "auto"  # of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
+    gateways: int = 1  # ranks of a node that exchange column panels with other nodes, if it has so many
     stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
     message_bytes: int = 256 * MiB  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
@@ -121,8 +122,8 @@ def _validated(setting: Field[Any], value: Any) -> Any:
         Price.parse(value)
     if setting.name in ALLOWED:
         one_of(setting.name, value, ALLOWED[setting.name])
-    if setting.name == "message_bytes" and value == 0:
-        raise UsageError("message_bytes must be at least 1")
+    if setting.name in ("message_bytes", "gateways") and value == 0:
+        raise UsageError(f"{setting.name} must be at least 1")
     return value
 
 

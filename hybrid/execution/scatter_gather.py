@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -48,7 +48,7 @@ def rows_from_root(
         parts += _rows_from_root(team, plan, views["A"], a, plan.a_rows_on, settings)
     if isinstance(b, RootMatrix) and plan.b_stays_parted:
         parts += _rows_from_root(team, plan, views["B"], b, plan.b_rows_on, settings)
-    return RowExchange(team, gateways(plan), parts) if parts else None
+    return RowExchange(team, gateways(plan)[0], parts) if parts else None
 
 
 def _rows_from_root(
@@ -68,9 +68,14 @@ def _rows_from_root(
     return (partial(piece, number) for number in range(max(map(len, of_nodes))))
 
 
-def gateways(plan: Plan) -> list[int]:
-    """For each node its gateway, the rank that talks to other nodes: its leader, and on the root's node the root."""
-    return [plan.root if node == plan.root_node else plan.topology.leader(node) for node in range(len(plan.topology.nodes))]
+def gateways(plan: Plan, number: int = 1) -> list[list[int]]:
+    """The ranks that talk to other nodes, up to so many of a node: those of each communicator, one of each node. The first is a
+    node's leader, and on the root's node the root."""
+
+    def of_node(members: Sequence[int]) -> list[int]:
+        return sorted(members, key=lambda rank: (rank != plan.root, members.index(rank)))
+
+    return [list(ranks) for ranks in zip(*map(of_node, plan.topology.nodes), strict=False)][:number]
 
 
 def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings: Settings) -> PanelTransfers | None:
@@ -78,15 +83,15 @@ def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings
 
     `from_root`: all rows lie on the root's node; else every node has those that its ranks made.
     """
-    ranks, depth = gateways(plan), plan.problem.l
-    if len(ranks) == 1 or plan.b_stays_parted:
+    nodes, depth = range(len(plan.topology.nodes)), plan.problem.l
+    if len(nodes) == 1 or plan.b_stays_parted:
         return None
 
     def transfer(columns: Span) -> Start:
         matrix = b[Span(0, depth)][:, columns.slice]
         if from_root:
             return row_broadcast(matrix, plan.root_node)
-        return row_allgather(matrix, [plan.b_rows_from(node) for node in range(len(ranks))])
+        return row_allgather(matrix, [plan.b_rows_from(node) for node in nodes])
 
     return _panel_transfers(team, plan, "B", depth, transfer, settings)
 
@@ -108,20 +113,28 @@ def transfers_of_c(team: Team, plan: Plan, c: RowView, settings: Settings) -> Pa
 def _panel_transfers(
     team: Team, plan: Plan, operand: str, height: int, transfer: Callable[[Span], Start], settings: Settings
 ) -> PanelTransfers:
-    """Each column panel in collectives of bounded size, between the nodes' gateways."""
-    ranks, widest = gateways(plan), max(1, settings.message_bytes // max(1, plan.problem.bytes(height, 1)))
-    parts = [list(pieces(panel, widest)) if height else [] for panel in plan.shares[team.rank].column_panels]
+    """Each column panel in collectives of bounded size, between the nodes' gateways: of several of a node each its columns."""
+    widest = max(1, settings.message_bytes // max(1, plan.problem.bytes(height, 1)))
+    communicators = {f"{operand} {number}": ranks for number, ranks in enumerate(gateways(plan, settings.gateways))}
+    number = next((number for number, ranks in enumerate(communicators.values()) if team.rank in ranks), 0)
+    columns_of_panels = [panel.part(len(communicators), number) for panel in plan.shares[team.rank].column_panels]
+    parts = [list(pieces(columns, widest)) if height else [] for columns in columns_of_panels]
     collectives = team.messages.collectives
-    if not collectives.is_connected(operand, ranks):
-        with team.phase("prepare", timed=False):
-            pass  # a rank that fails before keeps no other one waiting inside MPI
-        collectives.connect(operand, ranks)
+    for kind, ranks in communicators.items():
+        if not collectives.is_connected(kind, ranks):
+            with team.phase("prepare", timed=False):
+                pass  # a rank that fails before keeps no other one waiting inside MPI
+            collectives.connect(kind, ranks)
 
     def begin() -> Series | None:
-        own = [transfer(columns) for of_panel in parts for columns in of_panel] if team.rank in ranks else []
-        return collectives.series(operand, ranks, own)
+        own = None
+        for kind, ranks in communicators.items():
+            starts = [transfer(columns) for of_panel in parts for columns in of_panel] if team.rank in ranks else []
+            own = collectives.series(kind, ranks, starts) or own
+        return own
 
-    return PanelTransfers([len(of_panel) for of_panel in parts], begin)
+    own_gateways = [ranks[team.node] for ranks in communicators.values()]
+    return PanelTransfers([len(of_panel) for of_panel in parts], begin, own_gateways)
 
 
 def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:

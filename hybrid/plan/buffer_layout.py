@@ -24,6 +24,7 @@ class Tiling:
     stationary: str = "A"  # or "B": the stationary operand, where not all fits on the device
     slab_rows: int = 0  # rows of a k-slab, in which all of B comes, or each panel of a stationary B; 0: no slabs
     interleaved: int = 0  # row panels that come in turn with the k-slabs; 0 where B comes in column panels
+    rows_first: bool = False  # all row panels come before the second column panel: those of C are complete one by one
     moduli: int = 0  # planes of remainders beside the buffers; 0: products are native
 
     def row_panels_of(self, rows: int, device: str) -> tuple[Span, ...]:

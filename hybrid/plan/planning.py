@@ -39,6 +39,7 @@ def make_plan(request: PlanRequest) -> Plan:
         panel_columns=request.panel_columns or (problem.m if alone else 0),
         slab_rows=request.slab_rows,
         may_use_slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
+        c_leaves=request.c_leaves or (len(topology.nodes) > 1 and not on_devices),
         moduli=request.moduli,
         speed=request.speed,
         model=request.model,
@@ -101,6 +102,7 @@ def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
         blocks_2d=None,
         left_out=(),
         grid=None,
+        c_leaves=True,
     )
     made: dict[tuple[int, int, int], Plan] = {}  # few: most ranks' parts are alike
     parts = []

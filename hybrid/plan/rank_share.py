@@ -55,6 +55,7 @@ class RankShare:
             stationary=tiling.stationary,
             separate_panels=tiling.separate_panels,
             slabs=[Span(slab[0].lo, slab[-1].hi) for slab in self.slabs],
+            rows_first=tiling.rows_first,
         )
 
     def tiles(self) -> Iterator[Tile]:

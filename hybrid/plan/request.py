@@ -52,6 +52,7 @@ class PlanRequest:
     grid: Grid | None = None  # of the nodes; None: every node multiplies its rows of A by all of B
     blocks_2d: Placement | None = None  # of the operands and C, where they are distributed so
     message_bytes: int = 1 << 28  # that a rank of a grid receives at a time, at most
+    c_leaves: bool = False  # of a part of a grid: column panels of C go elsewhere as soon as they are complete
 
     @property
     def copies_to_buffers(self) -> bool:
@@ -107,6 +108,7 @@ class TilingRequest:
     panel_columns: int = 0
     slab_rows: int = 0
     may_use_slabs: bool = False
+    c_leaves: bool = False  # column panels of C go to another node as soon as they are complete
     moduli: int = 0
     speed: float = 1.0
     model: MachineModel = H200

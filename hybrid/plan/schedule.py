@@ -52,6 +52,7 @@ def arrivals(
     stationary: str = "A",
     separate_panels: bool = False,
     slabs: Sequence[Span] = (),
+    rows_first: bool = False,
 ) -> Iterator[Arrival]:
     """Every stationary panel once, and every streamed one as often as it is needed; nothing where C is empty.
 
@@ -62,18 +63,21 @@ def arrivals(
     `slabs`: rows of B, in which stationary column panels arrive. The streamed panels that are still there are multiplied with
     each slab while the next one is copied; and the last tiles before come slab by slab, so that one slab after the other can be
     overwritten.
+
+    `rows_first`: where all panels are resident, all row panels come before the second column panel, so that column panels of C
+    are complete one after the other.
     """
     if row_panels and column_panels:
         a = _Operand("A", row_panels, row_panels_resident)
         b = _Operand("B", column_panels, column_panels_resident, separate_panels=separate_panels)
-        yield from _Stream(a, b, stationary, slabs).arrivals()
+        yield from _Stream(a, b, stationary, slabs, rows_first).arrivals()
 
 
 class _Stream:
     """One operand streamed past the other."""
 
-    def __init__(self, a: _Operand, b: _Operand, stationary: str, slabs: Sequence[Span]) -> None:
-        self._a, self._b, self._slabs = a, b, slabs
+    def __init__(self, a: _Operand, b: _Operand, stationary: str, slabs: Sequence[Span], rows_first: bool) -> None:
+        self._a, self._b, self._slabs, self._rows_first = a, b, slabs, rows_first
         self._stationary, self._streamed = (a, b) if stationary == "A" else (b, a)
         if self._streamed.capacity < len(self._streamed.panels):
             # No panel that a tile covers can be overwritten before the tile is computed: smaller tiles free panels one by one.
@@ -97,6 +101,8 @@ class _Stream:
         # Whichever is behind, by the part of it that has arrived. A row panel is the last, since its tiles are small: little is
         # still to be computed and copied back then.
         a, b = self._a, self._b
+        if self._rows_first and a.resident:
+            return a if b.resident else b
         return a if not a.resident or a.loaded_part < b.loaded_part else b
 
     def _arrivals_of(self, operand: _Operand) -> Iterator[Arrival]:

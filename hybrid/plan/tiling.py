@@ -40,7 +40,8 @@ def _choose_tiling(r: TilingRequest) -> Tiling:
     if r.moduli and r.links and r.nodes == 1:
         _, (height, width) = soonest(r)
     height, width = r.panel_rows or height, r.panel_columns or width
-    resident = Tiling(height, width, _count(r.rows, height), _count(r.problem.m, width), moduli=r.moduli)
+    row_panels, column_panels = _count(r.rows, height), _count(r.problem.m, width)
+    resident = Tiling(height, width, row_panels, column_panels, rows_first=r.c_leaves, moduli=r.moduli)
     if not r.memory or layout_of(r.problem, r.rows, resident, r.device).bytes <= r.memory:
         return _with_slabs(r, resident) if r.may_use_slabs else resident
     tiling = OutOfCoreTiling(r).choose()

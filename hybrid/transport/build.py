@@ -74,9 +74,8 @@ def make_panel_stream(
     """Of column panels of B that come from other nodes; `gather` goes on meanwhile. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
-    gateway = plan.root if team.node == plan.root_node else plan.topology.leader(team.node)
     meanwhile = gather.advance if gather is not None else lambda: None
-    return PanelStream(team, rank_device.flags, _first_flag_of(plan, "B"), gateway, transfers, meanwhile)
+    return PanelStream(team, rank_device.flags, _first_flag_of(plan, "B"), transfers, meanwhile)
 
 
 def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelGather:

@@ -20,7 +20,7 @@ _AHEAD = 4  # collectives that the root starts before the one that it waits for
 
 
 class PanelGather:
-    """One rank's view. Flags tell its node's gateway rank which ranks have computed a panel; it takes part in the collectives."""
+    """One rank's view. Flags tell its node's gateways which ranks have computed a panel; these take part in the collectives."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class PanelGather:
 
     @property
     def takes_part(self) -> bool:
-        """Whether this rank is its node's gateway."""
+        """Whether this rank is a gateway of its node."""
         return self._series is not None
 
     def begin(self) -> None:

@@ -17,16 +17,21 @@ _AHEAD = 2  # collectives that are started before they are needed: their message
 
 @dataclass(frozen=True)
 class PanelTransfers:
-    """How the panels travel between the nodes' gateway ranks: each panel by so many collectives, of a new series a product."""
+    """How the panels travel between the nodes' gateway ranks: each panel by so many collectives, of a new series a product.
 
-    collectives: Sequence[int]
+    Where a node has several gateways, each brings some columns of every panel.
+    """
+
+    collectives: Sequence[int]  # of this rank, if it is one
     begin: Callable[[], Series | None]  # None on the other ranks
+    gateways: Sequence[int]  # of this rank's node
 
 
 class PanelStream:
-    """One rank's view. Its node's gateway rank takes part in the collectives; a flag tells the other ranks of each panel.
+    """One rank's view. Its node's gateway ranks take part in the collectives; their flags tell the node's ranks of each panel.
 
-    All gateway ranks start the same collectives in the same order, so none has to wait until another has multiplied.
+    All gateway ranks of a communicator start the same collectives in the same order, so none has to wait until another has
+    multiplied.
     """
 
     def __init__(
@@ -34,21 +39,20 @@ class PanelStream:
         team: Team,
         flags: NodeFlags,
         first_flag: int,
-        gateway: int,
         transfers: PanelTransfers,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        """`gateway`: the rank that sets a flag for each panel that arrived, the first one `first_flag`. `meanwhile`: is called
-        there while it waits, and must not wait itself."""
+        """A gateway sets a flag for each panel of which its columns have arrived, the first one `first_flag`. `meanwhile`: is
+        called there while it waits, and must not wait itself."""
         self._team, self._meanwhile = team, meanwhile
-        self._flags, self._first_flag, self._gateway, self._transfers = flags, first_flag, gateway, transfers
+        self._flags, self._first_flag, self._transfers = flags, first_flag, transfers
         self._ends = list(accumulate(transfers.collectives))
         self._series: Series | None = None
         self._arrived = 0
 
     @property
     def takes_part(self) -> bool:
-        """Whether this rank is its node's gateway."""
+        """Whether this rank is a gateway of its node."""
         return self._series is not None
 
     def begin(self) -> None:
@@ -57,26 +61,27 @@ class PanelStream:
 
     def arrived(self, index: int) -> bool:
         """Whether the panel is in node-shared memory, without waiting."""
-        if self._series is None:
-            return self._flags.is_set(self._gateway, self._first_flag + index)
-        self._meanwhile()
-        while self._arrived <= index and self._all_complete(self._series):
-            self._note()
-        return index < self._arrived
+        if self._series is not None:
+            self._meanwhile()
+            while self._arrived < len(self._ends) and self._all_complete(self._series):
+                self._note()
+        return all(self._flags.is_set(gateway, self._first_flag + index) for gateway in self._transfers.gateways)
 
     def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
         """Until the panel is in node-shared memory. `computing`: whether another thread of this rank needs its core."""
-        if self._series is None:
-            self._flags.wait(self._gateway, self._first_flag + index)
-            return
         began = time.perf_counter()
-        self._team.enter("scatter")
-        while self._arrived <= index:
-            for number in self._of_next():
-                self._series.start(number + 1 + _AHEAD)
-                self._series.wait_for(number, self._meanwhile, computing)
-            self._note()
-        self._team.timeline.add("scatter", began, time.perf_counter())
+        if self._series is not None:
+            self._team.enter("scatter")
+            while self._arrived <= index:
+                for number in self._of_next():
+                    self._series.start(number + 1 + _AHEAD)
+                    self._series.wait_for(number, self._meanwhile, computing)
+                self._note()
+        pause = self._flags.pauses()
+        while not self.arrived(index):
+            next(pause)
+        if self._series is not None:
+            self._team.timeline.add("scatter", began, time.perf_counter())
 
     def _of_next(self) -> range:
         """The collectives of the next panel."""

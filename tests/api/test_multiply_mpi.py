@@ -17,6 +17,7 @@ import hybrid
 from hybrid.errors import CheckFailed, DoesNotFit, RankFailed, UsageError
 from hybrid.plan.grid import candidates
 from hybrid.ranks.shared_memory import shared_memory_folder
+from hybrid.ranks.world import team_of
 from hybrid.transport import row_exchange
 
 pytestmark = pytest.mark.mpi
@@ -303,6 +304,25 @@ def test_the_root_s_arrays_are_multiplied_on_grids_of_nodes(comm, rng, monkeypat
         own.Free()
         if comm.rank == root:
             np.testing.assert_allclose(c, a @ b, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("settings", [{}, {"MESSAGE_BYTES": "500"}, {"STAGED": "1", "PANEL_ROWS": "7"}])
+def test_several_gateways_of_a_node_bring_their_columns(comm, rng, monkeypatch, settings):
+    """Of four ranks on two nodes, both of each; of three, one. Panels may be narrower than gateways are many."""
+    for name, value in {"DEVICE": "cpu", "RANKS_PER_NODE": "2", "PANEL_COLUMNS": "1", "POISON": "1", **settings}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    for gateways, panel_columns in ((2, 1), (3, 20), (1, 20), (2, 33)):
+        monkeypatch.setenv("HYBRID_GATEWAYS", str(gateways))
+        monkeypatch.setenv("HYBRID_PANEL_COLUMNS", str(panel_columns))
+        n, l, m = (int(size) for size in comm.bcast(rng.integers(0, 90, 3)))
+        a, b = same_matrix((n, l), 1), same_matrix((l, m), 2)
+        root = int(comm.bcast(rng.integers(comm.size)))
+        c = hybrid.multiply(*at(comm, root, a, b), comm=comm, root=root)
+        if comm.rank == root:
+            np.testing.assert_allclose(c, a @ b, rtol=1e-11, atol=1e-12)
+    connected = {kind for kind, _ in team_of(comm).messages.collectives._comms}
+    assert ("B 1" in connected) == ("C 1" in connected) == (comm.size == 4)
 
 
 @pytest.mark.mpi(min_size=2)

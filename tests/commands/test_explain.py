@@ -107,6 +107,12 @@ def test_nodes_are_explained_with_what_goes_between_them(explained):
     assert f"B to 1 more, {2000 * 2000 * 4 / MiB:.1f} MiB of C back to node 0, in messages of at most 256.0 MiB" in text
 
 
+def test_how_many_ranks_of_a_node_talk_is_told(explained):
+    for ranks, gateways, told in ((4, 2, ", by 2 ranks of each"), (4, 1, ""), (3, 2, "")):
+        text = "\n".join(explained(Problem(400, 300, 200), ranks, ranks_per_node=2, device="cpu", grid="rows", gateways=gateways))
+        assert f"between nodes{told}: B to 1 more" in text
+
+
 def test_grids_of_nodes_are_explained_with_what_each_receives(explained):
     lines = explained(Problem(4000, 4000, 4000), 8, ranks_per_node=2, device="cpu", grid="2x2")
     text = "\n".join(lines)

@@ -53,6 +53,7 @@ OTHER = {
     "staged": ("on", True),
     "ranks_per_node": ("2", 2),
     "grid": ("2x1", "2x1"),
+    "gateways": ("2", 2),
     "host_memory": ("64G", 64 << 30),
     "gpu_memory": ("141GiB", 141 << 30),
     "price": ("2.50/GPU-h", "2.50/GPU-h"),
@@ -126,6 +127,7 @@ def test_a_text_of_numpy_is_a_name(name, given):
         ({"HYBRID_STALL": "inf"}, "HYBRID_STALL='inf': stall must be finite, not inf; 0 means never"),
         ({"HYBRID_THREADS": "-1"}, "HYBRID_THREADS='-1': threads must not be negative, not -1"),
         ({"HYBRID_MESSAGE_BYTES": "0"}, "HYBRID_MESSAGE_BYTES='0': message_bytes must be at least 1"),
+        ({"HYBRID_GATEWAYS": "0"}, "HYBRID_GATEWAYS='0': gateways must be at least 1"),
         ({"HYBRID_DEVICE": "gpu"}, "HYBRID_DEVICE='gpu': unknown device 'gpu'"),
     ],
 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import threading
 import time
+from itertools import product
+from pathlib import Path
 
 import pytest
 from support.commands import module
@@ -18,6 +21,7 @@ from hybrid.errors import HybridError
 from hybrid.reporting import jsonl
 
 SMALL = (1000, 900, 800)
+CUT_IN = Path(__file__).with_name("programs") / "cut_in.py"
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +71,20 @@ def test_programs_run_on_all_nodes_and_receive_what_is_planned(tmp_path, capsys,
         assert planned < received < 1.06 * planned + 400_000, program
 
 
+def cut_when(holds, network, node):
+    """Cut a node's link as soon as this holds. A list that gets the time of that."""
+    cut_at = []
+
+    def wait_and_cut():
+        while not holds():
+            time.sleep(0.01)
+        network.cut(node)
+        cut_at.append(time.monotonic())
+
+    threading.Thread(target=wait_and_cut, daemon=True).start()
+    return cut_at
+
+
 @pytest.mark.launcher
 @pytest.mark.parametrize(("grid", "after"), exhaustive([("1x3", 100e6)], [("1x3", 100e6), ("rows", 5e6)]))
 def test_a_cut_link_ends_the_job_and_the_node_is_named(grid, after):
@@ -76,21 +94,64 @@ def test_a_cut_link_ends_the_job_and_the_node_is_named(grid, after):
     command = [*module("hybrid.matmul"), "1500", "1500", "1500", "--device", "cpu", "--threads", "1", "--grid", grid]
     with Network(3, "1gbit") as network:
         cut_off = network.names[1]
-        cut_at = []
-
-        def cut_when_received():
-            while network.bytes_received()[cut_off] < after:
-                time.sleep(0.01)
-            network.cut(cut_off)
-            cut_at.append(time.monotonic())
-
-        cutter = threading.Thread(target=cut_when_received, daemon=True)
-        cutter.start()
+        cut_at = cut_when(lambda: network.bytes_received()[cut_off] >= after, network, cut_off)
         with pytest.raises(HybridError, match=rf"has heard nothing of rank \d+ on {network.names[0][:-1]}\d") as said:
             network.run([*command, "--repeat", "10000", "--stall", "3"], 60)
         assert time.monotonic() - cut_at[0] < 13
         # The node itself hears nothing of the next one, and may say so first.
         assert re.search(rf"rank \d+ on {cut_off}\b", str(said.value))
+
+
+PHASES = ("agree", "prepare", "scatter", "multiply", "gather", "check", "report")
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(("grid", "phase"), exhaustive([("1x3", "gather")], [*product(("1x3", "rows"), PHASES)]))
+def test_a_link_that_is_cut_in_any_phase_ends_the_job_and_the_node_is_named(tmp_path, grid, phase):
+    if reason := why_not():
+        pytest.skip(reason)
+    made = tmp_path / "made"
+    with Network(3, "1gbit") as network:
+        cut_off, cut_at = network.names[1], []
+
+        def cut_when_made():
+            while not made.exists():
+                time.sleep(0.01)
+            network.cut(cut_off)
+            cut_at.append(time.monotonic())
+
+        threading.Thread(target=cut_when_made, daemon=True).start()
+        command = [
+            sys.executable,
+            str(CUT_IN),
+            cut_off,
+            phase,
+            str(made),
+            "300",
+            "300",
+            "300",
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+        ]
+        with pytest.raises(HybridError, match=rf"has heard nothing of rank \d+ on {network.names[0][:-1]}\d") as said:
+            network.run([*command, "--threads", "1", "--grid", grid, "--stall", "3"], 60)
+        assert time.monotonic() - cut_at[0] < 13
+        assert re.search(rf"rank \d+ on {cut_off}\b", str(said.value))
+
+
+@pytest.mark.launcher
+def test_before_mpi_has_started_a_cut_link_ends_the_job_too(tmp_path):
+    """Nobody can say yet whose it is."""
+    if reason := why_not():
+        pytest.skip(reason)
+    made = tmp_path / "made"
+    with Network(2, "") as network:
+        cut_when(made.exists, network, network.names[1])
+        command = [sys.executable, str(CUT_IN), network.names[1], "start", str(made), "300", "300", "300", "--stall", "3"]
+        with pytest.raises(HybridError, match=r"rank 0 on \S+, start: showed no progress for 3 s and was ended"):
+            network.run(command, 60)
 
 
 @pytest.mark.launcher

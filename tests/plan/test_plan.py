@@ -401,3 +401,14 @@ def test_the_parts_of_a_grid_are_cut_to_the_memory_of_a_device():
     assert all(plan.bytes_of_buffers(rank) <= 64 * MiB and not plan.parts[rank].shares[0].holds_all for rank in range(4))
     too_small = planned(problem, nodes, device="cpu", staged=True, grid=parse("2x2", 4), device_memory=KiB)
     assert "a row of A, a column of B" in shortage(too_small, [FreeMemory("host", PLENTY, PLENTY)] * 4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_on_several_nodes_c_leaves_panel_by_panel_where_it_is_gathered(device):
+    problem, nodes = Problem(16000, 8000, 8000), Topology.of_equal_nodes(4, 2)
+    share = planned(problem, nodes, device=device, panel_rows=1000).shares[3]
+    of_b = [number for number, arrival in enumerate(share.order) if arrival.operand == "B"]
+    assert of_b == [1, *range(len(share.row_panels) + 1, len(share.order))]
+    rows = tuple(nodes.rows_of_rank(rank, 16000) for rank in range(4))
+    stays = planned(problem, nodes, device=device, panel_rows=1000, row_blocks=RowBlocks(rows, rows))
+    assert not stays.shares[3].tiling.rows_first, "what stays need not be complete early"

@@ -32,9 +32,10 @@ def spans(length, size):
     held=st.none() | st.tuples(few, few),
     stationary=operands,
     separate_panels=st.booleans(),
+    rows_first=st.booleans(),
 )
 def test_strips_cover_the_block_once_and_read_only_what_is_there(
-    rows, columns, row_panel, column_panel, held, stationary, separate_panels
+    rows, columns, row_panel, column_panel, held, stationary, separate_panels, rows_first
 ):
     row_panels, column_panels = spans(rows, row_panel), spans(columns, column_panel)
     row_panels_held, column_panels_held = held or (max(1, len(row_panels)), max(1, len(column_panels)))
@@ -42,9 +43,8 @@ def test_strips_cover_the_block_once_and_read_only_what_is_there(
     computed = np.zeros((rows, columns), int)
     there = {}  # rows of A and columns of B by where they lie
     arrived = {"A": [], "B": []}
-    for arrival in arrivals(
-        row_panels, column_panels, row_panels_held, column_panels_held, stationary=stationary, separate_panels=separate_panels
-    ):
+    how = {"stationary": stationary, "separate_panels": separate_panels, "rows_first": rows_first and held is None}
+    for arrival in arrivals(row_panels, column_panels, row_panels_held, column_panels_held, **how):
         assert arrival.span == {"A": row_panels, "B": column_panels}[arrival.operand][arrival.index]
         assert arrival.slot == (arrival.index if separate_panels and arrival.operand == "B" else 0)
         arrived[arrival.operand].append(arrival.index)
@@ -183,3 +183,20 @@ def test_a_strip_takes_no_more_of_what_passes_than_is_to_make_room_together():
     order = arrivals(spans(3, 1), spans(6, 1), 2, 3)
     of_next_stay = next(arrival for arrival in order if arrival.span == Span(2, 3) and arrival.operand == "A")
     assert [str(tile.columns) for tile in of_next_stay.releases] == ["4:6", "3:4"]
+
+
+@quick
+@given(row_panels=few, column_panels=few, separate_panels=st.booleans())
+def test_column_panels_of_c_may_be_complete_one_after_the_other(row_panels, column_panels, separate_panels):
+    """When the next column panel of B arrives, those of C before are: so they can leave."""
+    order = arrivals(
+        spans(row_panels, 1), spans(column_panels, 1), row_panels, column_panels, separate_panels=separate_panels, rows_first=True
+    )
+    computed = np.zeros((row_panels, column_panels), bool)
+    for number, arrival in enumerate(order):
+        assert (arrival.operand == "A") == (number == 0 or 2 <= number <= row_panels)
+        if arrival.operand == "B":
+            assert computed[:, : arrival.index].all()
+        for tile in arrival.releases:
+            computed[tile.rows.slice, tile.columns.slice] = True
+    assert computed.all()

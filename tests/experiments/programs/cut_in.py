@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""python -m hybrid.matmul of which one node waits, when it enters a phase, until its link is cut.
+
+python cut_in.py NODE PHASE FILE ARGUMENTS …: the node makes FILE when it waits. PHASE "start": before MPI starts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from hybrid.commands.matmul import main
+from hybrid.ranks.team import Team
+
+
+def await_cut(file: Path) -> None:
+    time.sleep(1.0)  # a supervisor that has never been heard is not missed: there may be a firewall
+    file.touch()
+    while Path("/sys/class/net/eth0/carrier").read_text().strip() == "1":
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    node, phase, made = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    del sys.argv[1:4]
+    begin = Team._begin_phase
+
+    def begin_and_wait(team: Team, name: str) -> None:
+        begin(team, name)
+        if team.host == node and name == phase:
+            await_cut(made)
+
+    Team._begin_phase = begin_and_wait  # type: ignore[method-assign]
+    if phase == "start" and Path("/proc/sys/kernel/hostname").read_text().strip() == node:
+        await_cut(made)
+    sys.exit(main())
