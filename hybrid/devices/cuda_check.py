@@ -32,6 +32,7 @@ def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int
         f"row_sums<{of_c}, {group}>": (32, _WARPS),
         f"row_sums<{element}, {group}>": (32, _WARPS),
         f"row_sums<{element}, 0>": (32, _WARPS),
+        f"row_sums<{of_c}, 0>": (32, _WARPS),  # of a C in device memory to which it is copied
         "column_totals": (32, 1),
         f"subtract_product<{element}>": (_THREADS, 1),
         "compare_sums": (32, _WARPS),
