@@ -21,36 +21,63 @@ from hybrid.plan.tiling import choose_tiling
 def make_plan(request: PlanRequest) -> Plan:
     """Cut a product into row blocks, row panels, and column panels or k-slabs. Cached: one product is often followed by
     others like it."""
-    problem, topology, device = request.problem, request.topology, request.device
-    blocks = request.rows_of_a
-    tallest = max(map(len, blocks))
-    staged = request.copies_to_buffers
+    problem, topology = request.problem, request.topology
+    staged, tallest = request.copies_to_buffers, max(map(len, request.rows_of_a))
+    tiling = choose_tiling(_tiling_request(request, tallest))
+    pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
+    refuse_many(problem, -(-tallest // tiling.panel_rows) + pieces_of_b)
+    check = request.check
+    if check == "on":
+        check = "device" if staged and not request.grid and _checks_on_device(request, tiling, tallest) else "host"
+    layout = None
+    if request.grid:
+        layout = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
+    return Plan(
+        problem,
+        topology,
+        request.root,
+        request.device,
+        staged,
+        check,
+        _shares(request, tiling),
+        _operand_location(request),
+        device_memory=request.device_memory,
+        grid_layout=layout,
+        parts=_parts(request, layout) if layout is not None and staged else (),
+    )
+
+
+def _tiling_request(request: PlanRequest, tallest: int) -> TilingRequest:
+    """`tallest`: rows of the largest row block."""
+    problem, nodes, staged = request.problem, request.topology.nodes, request.copies_to_buffers
     on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
-    alone = on_devices and topology.size == 1 and not request.device_memory  # nothing arrives piece by piece
+    alone = on_devices and request.topology.size == 1 and not request.device_memory  # nothing arrives piece by piece
     for_check = memory_for_check(problem, tallest, request.device_memory) if request.check == "on" else 0
-    tiling_request = TilingRequest(
+    return TilingRequest(
         problem,
         tallest,
-        device=device,
-        nodes=len(topology.nodes),
-        links=0 if on_devices else max(map(len, topology.nodes)),
+        device=request.device,
+        nodes=len(nodes),
+        links=0 if on_devices else max(map(len, nodes)),
         memory=request.device_memory - for_check if staged else 0,
         panel_rows=request.panel_rows,
         panel_columns=request.panel_columns or (problem.m if alone else 0),
         slab_rows=request.slab_rows,
-        may_use_slabs=staged and request.accumulates and len(topology.nodes) == 1 and not on_devices,
-        c_leaves=request.c_leaves or (len(topology.nodes) > 1 and not on_devices),
+        may_use_slabs=staged and request.accumulates and len(nodes) == 1 and not on_devices,
+        c_leaves=request.c_leaves or (len(nodes) > 1 and not on_devices),
         moduli=request.moduli,
         speed=request.speed,
         model=request.model,
     )
-    tiling = choose_tiling(tiling_request)
-    pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
-    refuse_many(problem, -(-tallest // tiling.panel_rows) + pieces_of_b)
+
+
+def _shares(request: PlanRequest, tiling: Tiling) -> tuple[RankShare, ...]:
+    """Of all ranks."""
+    problem, topology, device = request.problem, request.topology, request.device
     column_panels = tiling.column_panels_of(problem.m, device)
     links = topology.size if tiling.interleaved else 1
     slabs = slabs_of(problem.l, links, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
-    shares = tuple(
+    return tuple(
         RankShare(
             rank,
             topology.node_of(rank),
@@ -62,31 +89,14 @@ def make_plan(request: PlanRequest) -> Plan:
             layout_of(problem, len(rows), tiling, device),
             slabs,
         )
-        for rank, (rows, b_rows) in enumerate(zip(blocks, request.rows_of_b, strict=True))
+        for rank, (rows, b_rows) in enumerate(zip(request.rows_of_a, request.rows_of_b, strict=True))
     )
-    operands = OperandLocation.ROW_BLOCKS if on_devices else OperandLocation.NODE_SHARED
+
+
+def _operand_location(request: PlanRequest) -> OperandLocation:
     if request.blocks_2d is not None:
-        operands = OperandLocation.BLOCKS_2D
-    check = request.check
-    if check == "on":
-        check = "device" if staged and not request.grid and _checks_on_device(request, tiling, tallest) else "host"
-    layout = None
-    if request.grid:
-        layout = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
-    parts = _parts(request, layout) if layout is not None and staged else ()
-    return Plan(
-        problem,
-        topology,
-        request.root,
-        device,
-        staged,
-        check,
-        shares,
-        operands,
-        device_memory=request.device_memory,
-        grid_layout=layout,
-        parts=parts,
-    )
+        return OperandLocation.BLOCKS_2D
+    return OperandLocation.ROW_BLOCKS if request.row_blocks is not None else OperandLocation.NODE_SHARED
 
 
 def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:

@@ -32,7 +32,7 @@ from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.forecast import forecast
 from hybrid.plan.machine_model import H200
 from hybrid.plan.planning import make_plan
-from hybrid.plan.remainder_layout import GUARDS, PAIR, remainder_layout
+from hybrid.plan.remainder_layout import GUARDS, PAIR, SUMMARY_WORDS, remainder_layout
 from hybrid.plan.request import PlanRequest, TilingRequest
 from hybrid.plan.schedule import arrivals
 from hybrid.plan.tiling import soonest
@@ -160,7 +160,7 @@ def test_nothing_overlaps_and_each_plane_has_whole_units(rows, inner, width, slo
         assert all(start + size <= after for (start, after), size in zip(pairwise(starts), sizes, strict=True))
     starts = [layout.a.planes, layout.a.end, layout.b.end, layout.summaries, layout.least, layout.products, layout.end]
     assert starts == sorted(starts)
-    assert layout.least - layout.summaries == 32 * (layout.a.lines + layout.b.lines) // UNIT
+    assert layout.least - layout.summaries == 8 * SUMMARY_WORDS * (layout.a.lines + layout.b.lines) // UNIT
     assert layout.products - layout.least >= 16 * GUARDS
     assert layout.end - layout.products == 15 * rows * layout.chunk
 
