@@ -135,9 +135,8 @@ struct IntegerSum {
 #pragma unroll
         for (int i = WORDS - 1; i >= 0; --i) sum = (sum << 32) + word[i];  // carries beyond the highest word vanish
         sum -= P * times;
-        bool negative = static_cast<long long>((sum << (128 - 32 * WORDS)) >> 64) < 0;
+        bool negative = static_cast<long long>(sum >> 64) < 0;
         if (negative) sum = -sum;
-        if constexpr (WORDS < 4) sum &= (Wide(1) << 32 * WORDS) - 1;
         unsigned long long upper = static_cast<unsigned long long>(sum >> 64), lower = static_cast<unsigned long long>(sum);
         double size;
         if (WORDS <= 2 || upper == 0) {

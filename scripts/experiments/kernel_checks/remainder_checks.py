@@ -155,14 +155,16 @@ def _reconstruct(run: runs.Runner, shape: Shape, *, by_integers: bool = False) -
 def _reconstruct_by_integers(run: runs.Runner, shape: Shape) -> str:
     """And integers of all sizes up to nearly ±P/2, rounded once."""
     n, _, m = shape
-    for count in (7, 15):
+    for count in _BY_INTEGERS:
         half, random = prod(MODULI[:count]) // 2, np.random.default_rng(count)
         most = half - (half >> 22)
         numbers = np.array(
             [int(random.integers(1, 2**62)) * most >> 62 + int(random.integers(0, 140)) for _ in range(n * m)], object
         )
         numbers = (numbers * random.choice([-1, 1], n * m)).reshape(n, m)
-        numbers[0, :3] = most, -most, 2**53 + 1 if count > 7 else 0
+        numbers[0, :3] = most, -most, 0
+        if count > 7:  # just above the middle between two doubles, in the 64 highest bits exactly in the middle
+            numbers[0, 3:5] = ((2**52 + 2) << 50) + 2**49 + 1, -((2**52 + 2) << 50) - 2**49 - 1
         planes = np.stack([(numbers % p).astype(np.uint8) for p in MODULI[:count]])
         ones = np.ones((1, n)), np.ones((1, m))
         got = runs.put_together(run, planes, *ones, "float64", by_integers=True)
@@ -172,6 +174,7 @@ def _reconstruct_by_integers(run: runs.Runner, shape: Shape) -> str:
 
 
 _BOTH = ("rows", "columns")
+_BY_INTEGERS = (3, 7, 15)  # moduli, whose products take one, two and four words
 _RAGGED = ((9, 131, 70),)
 CHECKS = {
     "norms": Check("norms.cu", ["summarize", "scale_lines", *(f"measure_{x}<double>" for x in _BOTH)], _norms, ((9, 700, 40),)),
@@ -180,7 +183,7 @@ CHECKS = {
     "products_mma": Check("products_mma.cu", ["products"], _products, ((130, 600, 150),)),
     "byte_products": Check("products_mma.cu", ["byte_products<double>"], _byte_products, ((130, 300, 133),)),
     "reconstruct": Check("reconstruct.cu", ["reconstruct<double, 7>", "reconstruct<double, 15>"], _reconstruct, ((5, 1, 1031),)),
-    "reconstruct_by_integers": Check("reconstruct.cu", [f"reconstruct_by_integers<double, {count}>" for count in (7, 15)],
+    "reconstruct_by_integers": Check("reconstruct.cu", [f"reconstruct_by_integers<double, {count}>" for count in _BY_INTEGERS],
                                      _reconstruct_by_integers, ((5, 1, 1031),)),
 }  # fmt: skip
 # What a check needs of the right sources besides its own.

@@ -8,6 +8,8 @@ the guard (scripts/bench_precision.py measures whole calls). "in turns": one way
   normal    float64 and float32 by so many moduli. "B ready": what is made of B is there from a product before
   integers  of float64 elements up to 99, by signed bytes, exactly
   bytes     int8 · int8 = int32, operands packed beforehand; cuBLAS gets them as it wants them, too
+  halves    float32 as three products of float16, sums added to registers after 64 or 128 along k; on compute capability 9.0 alone
+  errors    of cuBLAS, of halves and of 7 moduli: root mean square and maximum of 24×24 elements as parts of |A||B|, in 2⁻²⁴
   stages    how long each kernel takes, and C put together by integers, which GPUs with little float64 do
 
 Each product is compared with a float64 product first. --check: are the goals reached? --device emulate runs it on the CPU,
@@ -24,9 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.accuracy.errors import Reference
+from experiments.accuracy.kinds import matrices as matrices_of
 from experiments.common import cli, records, timed_products
 from experiments.common.product_check import IntegerCheck, ProductCheck
 from experiments.common.timed_products import Sizes
+from experiments.remainder_speed.halves import CAPABILITY, CHUNKS, OfHalves
 from experiments.remainder_speed.kernels import BytesAlone, Emulation
 from experiments.remainder_speed.results import KINDS, YARDSTICK, Checked, Results
 from experiments.remainder_speed.timing import Way, alone, enqueued, in_turns, seconds_of
@@ -40,7 +45,9 @@ from hybrid.kernels.catalogue import named
 SIZES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384), (1000, 8000, 8000))
 MODULI = {"float64": (15, 14), "float32": (7, 8)}
 _LARGEST = 99  # of integers: sums of products fit 31 bits
-_ROUNDINGS = 64
+_ROUNDINGS, _ROUNDINGS_OF_HALVES = 64, 1024  # matrix units do not round to nearest when they add
+_SAMPLED = 24  # rows and columns whose errors are looked at
+_DTYPES = {"bytes": ["int8"], "integers": ["float64"], "halves": ["float32"], "errors": ["float32"]}  # of kinds that have one
 
 Matrices = tuple[Any, Any, Any]
 
@@ -55,6 +62,13 @@ class Bench:
         self.device: Device = CudaDevice(usable_gpus()[0]) if self.on_gpu else EmulatedDevice(kernel, "float64")
         self._xp = import_module("cupy") if self.on_gpu else np
         self._random = self._xp.random.default_rng()
+
+    @property
+    def multiplies_halves(self) -> bool:
+        return self.on_gpu and self.device.kernel_queues().capability == CAPABILITY
+
+    def on_host(self, matrix: Any) -> np.ndarray:
+        return self._xp.asnumpy(matrix) if self.on_gpu else matrix
 
     def matrix(self, rows: int, columns: int, dtype: str) -> Any:
         return self.device.matrix(self.device.reserve(8 * rows * (columns + 16), shared=False), 0, rows, columns, dtype)
@@ -135,6 +149,37 @@ def _bytes(bench: Bench, sizes: Sizes) -> tuple[Ways, Callable[[], Any]]:
     return ways, lambda: IntegerCheck(of_a, of_b)
 
 
+def _halves(bench: Bench, sizes: Sizes) -> tuple[Ways, Callable[[], Any]]:
+    a, b, c = bench.matrices(sizes, "float32", "normal")
+    ways: Ways = {YARDSTICK: (bench.yardstick((a, b, c)), c)}
+    of_halves = OfHalves(bench.device, a, b, c)
+    ways |= {f"halves, {64 * chunk} of k": (enqueued(bench.device, of_halves.whole(chunk)), c) for chunk in CHUNKS}
+    return ways, lambda: ProductCheck(a, b, _ROUNDINGS_OF_HALVES)
+
+
+def _errors(bench: Bench, sizes: Sizes) -> Iterator[records.Line]:
+    """Of matrices of several kinds; where the GPU cannot multiply halves, of the others."""
+    random = np.random.default_rng(1)
+    for fill in ("uniform", "normal", "φ = 1", "φ = 2"):
+        host = matrices_of(fill, "float32", *sizes, random)
+        a, b, c = (bench.matrix(*shape, "float32") for shape in (host[0].shape, host[1].shape, sizes[::2]))
+        for matrix, numbers in zip((a, b), host, strict=True):
+            bench.device.copy_in(matrix, numbers, [])
+        list(bench.device.finish())
+        ways = {YARDSTICK: bench.yardstick((a, b, c))}
+        if bench.multiplies_halves:
+            of_halves = OfHalves(bench.device, a, b, c)
+            ways |= {f"halves, {64 * chunk} of k": enqueued(bench.device, of_halves.whole(chunk)) for chunk in CHUNKS}
+        ways["7 moduli"] = enqueued(bench.device, Emulation(bench.device, a, b, c, 7).whole())
+        rows, columns = (np.sort(random.permutation(length)[:_SAMPLED]) for length in sizes[::2])
+        reference = Reference(host[0][rows], np.ascontiguousarray(host[1][:, columns]))
+        for name, way in ways.items():
+            way([])
+            list(bench.device.finish())
+            rms, most = reference.rms_and_max(bench.on_host(c)[np.ix_(rows, columns)])
+            yield {"part": "errors", "fill": fill, "way": name, "rms": float(rms), "most": float(most)}
+
+
 def _timed(bench: Bench, options: argparse.Namespace, made: tuple[Ways, Callable[[], Any]]) -> Iterator[records.Line]:
     ways, make_check = made
     check = make_check()
@@ -169,8 +214,11 @@ def _stages(bench: Bench, sizes: Sizes, dtype: str, rounds: int) -> Iterator[rec
 def _lines(bench: Bench, options: argparse.Namespace, sizes: Sizes, dtype: str, kind: str) -> Iterator[records.Line]:
     if kind == "stages":
         yield from _stages(bench, sizes, dtype, options.rounds)
-    else:
-        make = {"normal": partial(_normal, dtype=dtype), "integers": partial(_integers, dtype=dtype), "bytes": _bytes}[kind]
+    elif kind == "errors":
+        yield from _errors(bench, sizes)
+    elif kind != "halves" or bench.multiplies_halves:
+        typed = {"normal": partial(_normal, dtype=dtype), "integers": partial(_integers, dtype=dtype)}
+        make = {**typed, "bytes": _bytes, "halves": _halves}[kind]
         yield from _timed(bench, options, make(bench, sizes))
 
 
@@ -179,8 +227,9 @@ def measured(options: argparse.Namespace) -> Iterator[records.Line]:
     gpu = usable_gpus()[0].name if bench.on_gpu else None
     cases = []
     for kind in options.kinds:
-        dtypes = {"bytes": ["int8"], "integers": ["float64"]}.get(kind, options.dtypes)
-        cases += [(sizes, dtype, kind) for dtype in dtypes for sizes in options.sizes]
+        dtypes = _DTYPES.get(kind, options.dtypes)
+        listed = options.sizes if kind != "errors" else [(min(n, 512), min(l, 8192), min(m, 512)) for n, l, m in options.sizes]
+        cases += [(sizes, dtype, kind) for dtype in dtypes for sizes in dict.fromkeys(listed)]
     for sizes, dtype, kind in cli.shown(cases, "products"):
         about = {"device": options.device, "gpu": gpu, "dtype": dtype, "kind": kind, **dict(zip("nlm", sizes, strict=True))}
         for line in _lines(bench, options, sizes, dtype, kind):

@@ -45,6 +45,19 @@ class Emulation:
         calls = [call for name, of_stage in stages.items() for call in of_stage if not (b_ready and name.endswith(" of B"))]
         return self._queues.together(calls)
 
+    @property
+    def numbers(self) -> list[Any]:
+        """Of A's rows, and of B's columns: what is known of each of these lines, and its power of two and the inverse."""
+        return [self._of[name].numbers[:, self._lines[name].slice] for name in "AB"]
+
+    def scaling(self, limit: float, bits: int) -> list[KernelCall]:
+        """Measures all lines, and finds their powers of two."""
+        found = [call for calls in self._norms.values() for call in calls]
+        for numbers in self.numbers:
+            launch = remainders.line_kernel("scale_lines", numbers.shape[1])
+            found.append(self._kernel(launch, numbers, np.float64(limit), np.int32(bits)))
+        return found
+
     def stages(self, *, by_integers: bool | None = None) -> Stages:
         """Each stage's launches, in their order."""
         if self._moduli == 1:

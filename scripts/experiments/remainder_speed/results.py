@@ -10,7 +10,7 @@ from experiments.common import records, results, schema, tables, targets
 from experiments.common.timed_products import milliseconds, sizes_of
 
 YARDSTICK = "cuBLAS"
-KINDS = ("normal", "integers", "bytes", "stages")
+KINDS = ("normal", "integers", "bytes", "halves", "errors", "stages")
 DTYPES = ("float64", "float32", "int8")
 
 _LINE: schema.Schema = {**schema.ON_DEVICE, **schema.SIDES, "dtype": schema.among(*DTYPES), "kind": schema.among(*KINDS)}
@@ -37,11 +37,13 @@ class Results(results.Results):
     command = "bench_remainders"
     schemas = {
         "products": {**_LINE, "way": schema.name, "seconds": schema.spread, "alone": schema.positive},
+        "errors": {**_LINE, "fill": schema.name, "way": schema.name, "rms": schema.real, "most": schema.real},
         "stages": {**_LINE, "stage": schema.name, "moduli": schema.count, "took": schema.positive},
     }
 
     def blocks(self) -> Iterator[tables.Block]:
         yield from self._products()
+        yield from self._errors()
         yield from self._stages()
 
     def _products(self) -> Iterator[tables.Block]:
@@ -56,6 +58,15 @@ class Results(results.Results):
         heads = ["elements", "n×l×m", "way", "in turns, ms", "× cuBLAS", "alone, ms", "× cuBLAS", "10¹² operations/s"]
         if rows:
             yield tables.Table(heads, "lllrrrrr", rows, "operands on the GPU, unchecked")
+
+    def _errors(self) -> Iterator[tables.Block]:
+        heads = ["elements", "n×l×m", "way", "root mean square", "maximum"]
+        rows = [
+            [line["fill"], sizes_of(line), line["way"], f"{line['rms']:.2g}", f"{line['most']:.2g}"]
+            for line in self._of("errors")
+        ]
+        if rows:
+            yield tables.Table(heads, "lllrr", rows, "errors as parts of |A||B|, in 2⁻²⁴")
 
     def _stages(self) -> Iterator[tables.Block]:
         heads, rows = ["type", "n×l×m", "stage", "ms"], []
