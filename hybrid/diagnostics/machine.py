@@ -21,6 +21,7 @@ from hybrid.ranks.team import Team
 _LIMIT = 60  # seconds
 _TASK = {"sizes": (1024, 2048, 4096, 8192), "rows": 4096, "widths": (4 << 10, 8 << 10, 16 << 10, 32 << 10)}
 _MOST_ROW_OVERHEAD = 1 << 20  # bytes
+_RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "panels", "multiprocessors")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ def interpret(result: ProbeResult, link_rates: Sequence[float], watts: float | N
         model: dict[str, Any] = {"link_bytes_per_second": link_rate}
         model |= {f"{dtype}_multiply_adds_per_byte": rate / link_rate for dtype, rate in found["multiply_adds"].items()}
         model["panel_row_overhead_bytes"] = row_overhead({int(width): rate for width, rate in found["panels"].items()})
+        if "memory" in found:
+            model["byte_multiply_adds_per_byte"] = found["byte_multiply_adds"] / link_rate
+            model["memory_bytes_per_byte"] = found["memory"] / link_rate
         if found["multiprocessors"]:
             model["least_tile_elements"] = found["multiprocessors"] * KERNEL_TILE**2
         if watts:
@@ -70,7 +74,7 @@ def interpret(result: ProbeResult, link_rates: Sequence[float], watts: float | N
         MachineModel(**model)
     except (ArithmeticError, HybridError, LookupError) as error:
         return Unknown(f"the measured rates make no sense: {error}")
-    return Machine(model, {name: found[name] for name in ("link", "multiply_adds", "panels", "multiprocessors")})
+    return Machine(model, {name: found[name] for name in _RATES if name in found})
 
 
 def row_overhead(rates: Mapping[int, float]) -> int:

@@ -44,6 +44,14 @@ class MachineModel:
     half_multiply_adds_per_byte: float = _of_h200(
         4096.0, "the same of operands of 16 bits with sums in float32; estimated: half of the 990 TF/s of the data sheet are 4500"
     )
+    byte_multiply_adds_per_byte: float = _of_h200(
+        12_680.0,
+        "multiply-adds of bytes, for products from remainders, that it computes while its link copies one byte; measured, without "
+        "a recorded line: 1390 TOPS over 2 x 54.8 GB/s",
+    )
+    memory_bytes_per_byte: float = _of_h200(
+        64.0, "bytes that kernels read and write of its memory meanwhile; measured, without a recorded line: 3.5 TB/s"
+    )
     panel_row_overhead_bytes: int = _of_h200(
         4 * KiB,
         "bytes the link could copy in the time it loses at each row of a column panel, while a kernel runs; measured, without a "

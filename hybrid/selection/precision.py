@@ -12,7 +12,7 @@ from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import Kernel
 from hybrid.kernels.remainders import LEAST_CAPABILITY, MOST_TERMS
 from hybrid.plan.arithmetic import expected, most_moduli
-from hybrid.plan.machine_model import H200
+from hybrid.plan.machine_model import H200, MachineModel
 from hybrid.plan.request import TilingRequest
 from hybrid.plan.tiling import soonest
 
@@ -80,10 +80,11 @@ def choose_precision(
         return Precision(most_moduli(problem.dtype), "asked for") if fast else Precision(0, "faster on an emulated GPU")
     if device != "cuda":
         return Precision(0, "only GPUs have units for bytes")
-    if capability < LEAST_CAPABILITY or capability not in _RATES:
+    rates = _rates(capability, tallest.model)
+    if capability < LEAST_CAPABILITY or rates is None:
         dotted = f"{capability // 10}.{capability % 10}"
         return Precision(0, f"nothing is gained on GPUs of compute capability {dotted}")
-    gain = round(_gain(_RATES[capability], problem, tallest.rows, expected(problem.dtype, fast=fast).moduli), 1)
+    gain = round(_gain(rates, problem, tallest.rows, expected(problem.dtype, fast=fast).moduli), 1)
     if gain < _LEAST_GAIN:
         return Precision(0, "faster for this shape")
     native, moduli = native_speed(capability, tallest) or 1.0, most_moduli(problem.dtype)
@@ -92,6 +93,21 @@ def choose_precision(
         if soonest(replace(tallest, speed=native))[0] < _LEAST_GAIN_OVER_LINKS * soonest(from_remainders)[0]:
             return Precision(0, "copies take as long as native kernels")
     return Precision(moduli, f"kernels {gain:.1f} × as fast are expected", native * gain)
+
+
+def _rates(capability: int, model: MachineModel) -> Rates | None:
+    """As the doctor measured them, or else of GPUs of this compute capability; None where nothing is known of these."""
+    if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
+        return _RATES.get(capability)
+    of_bytes, of_doubles, of_floats = (
+        2 * model.link_bytes_per_second * each
+        for each in (
+            model.byte_multiply_adds_per_byte,
+            model.float64_multiply_adds_per_byte,
+            model.float32_multiply_adds_per_byte,
+        )
+    )
+    return Rates(of_bytes, of_doubles, of_floats, model.link_bytes_per_second * model.memory_bytes_per_byte)
 
 
 def native_speed(capability: int, tallest: TilingRequest) -> float | None:

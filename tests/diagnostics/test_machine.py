@@ -9,11 +9,13 @@ import sys
 import pytest
 from support.fake_nvml import nvml
 
+from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.diagnostics import machine
 from hybrid.diagnostics.bandwidth import Link, Rates
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
+from hybrid.diagnostics.probes import machine_rates
 from hybrid.errors import DeviceUnavailable
 from hybrid.plan.machine_model import H200, MachineModel
 from hybrid.ranks.team import Team
@@ -38,6 +40,23 @@ def test_an_h200s_rates_give_an_h200s_model():
         "panel_row_overhead_bytes": H200.panel_row_overhead_bytes,
         "least_tile_elements": 132 * 128 * 128,
     }
+
+
+def test_rates_of_bytes_are_taken_where_they_were_measured():
+    found = machine.interpret(ProbeResult({**H200S, "byte_multiply_adds": 55e12, "memory": 3.3e12}, ""), [55e9])
+    assert (found.model["byte_multiply_adds_per_byte"], found.model["memory_bytes_per_byte"]) == (1000.0, 60.0)
+    assert found.rates["memory"] == 3.3e12
+
+
+@pytest.mark.gpu
+def test_rates_of_bytes_are_measured_on_a_gpu():
+    gpu, *_ = usable_gpus()
+    device = CudaDevice(gpu)
+    if gpu.capability < 75:
+        pytest.skip("bytes are multiplied from compute capability 7.5 on")
+    of_bytes, of_memory = machine_rates.byte_rate(device, 2048), machine_rates.memory_rate(device, 256 << 20)
+    assert 1e12 < of_bytes < 1e16
+    assert 1e10 < of_memory < 2e13
 
 
 def test_the_limit_of_the_power_is_the_models_where_it_is_known():

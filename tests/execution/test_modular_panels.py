@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support.modular import product
 from support.selection import exhaustive
 
+from hybrid.core.settings import Settings
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.emulated import EmulatedQueues
+from hybrid.execution.rank_run import RankRun
 from hybrid.plan.arithmetic import BYTES, NATIVE, Arithmetic
 
 pytestmark = pytest.mark.needs("compiler")
@@ -43,16 +48,38 @@ def test_every_panel_gets_its_own_arithmetic(monkeypatch, rng, capability, memor
 
 
 def test_the_engine_does_not_show_in_the_bits(monkeypatch, rng):
-    """wgmma and mma.sync, bytes and remainders."""
+    """wgmma and mma.sync, of 7.5 and of 8.0 and later, bytes and remainders; C put together by integers, as all ranks do it where
+    one of them has to."""
     for scale, arithmetic in ((None, BYTES), (1.0, Arithmetic(15))):
         if scale is None:
             a, b = (rng.integers(-100, 100, shape).astype(float) for shape in ((300, 200), (200, 270)))
         else:
             a, b = rng.standard_normal((300, 200)), rng.standard_normal((200, 270))
         results = []
-        for capability in (89, 90):
+        for capability, way in ((89, {}), (90, {}), (75, {"ranks": 3, "panel_rows": 128, "panel_columns": 128})):
             monkeypatch.setattr(EmulatedQueues, "capability", capability)
-            c, done = product(a, b)
+            c, done = product(a, b, by_integers=True, **way)
             assert done == {arithmetic: 300 * 270}
             results.append(c)
-        np.testing.assert_array_equal(*results)
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_pairs_of_doubles_differ_from_integers_in_few_last_bits(monkeypatch, rng):
+    a, b = rng.standard_normal((300, 200)), rng.standard_normal((200, 270))
+    monkeypatch.setattr(EmulatedQueues, "capability", 90)
+    by_doubles, by_integers = (product(a, b, by_integers=each)[0] for each in (False, True))
+    assert (by_doubles != by_integers).mean() < 0.002
+    assert (np.abs(by_doubles - by_integers) <= np.spacing(np.abs(by_integers))).all()
+
+
+@pytest.mark.parametrize(("capabilities", "by_integers"), [((90, 90), False), ((90, 89), True), ((75,), True), ((None,), False)])
+def test_one_gpu_with_little_float64_decides_for_all_ranks(capabilities, by_integers):
+    gpus = [None if each is None else Gpu(0, "", "", each) for each in capabilities]
+    asked = []
+    run = RankRun.__new__(RankRun)
+    run._share = SimpleNamespace(layout=SimpleNamespace(remainders=object()))
+    run._plan = SimpleNamespace(has_row_blocks=False)
+    run._rank_device = SimpleNamespace(device=None, memory=None, once_for_plan=lambda what, plan, make: asked.append(what))
+    run._make_modular(Settings(precision="auto"), gpus)
+    assert asked == [f"modular False {by_integers} False"]

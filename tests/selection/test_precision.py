@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import named
+from hybrid.plan.machine_model import H200, MachineModel
 from hybrid.plan.request import TilingRequest
 from hybrid.selection.precision import choose_precision
 
@@ -48,6 +51,12 @@ def test_what_is_faster(settings, device, capability, tallest, moduli):
     chosen = choose_precision(settings, None, device, capability, tallest)
     assert chosen.moduli == moduli
     assert chosen.reason
+
+
+@pytest.mark.parametrize(("of_bytes", "moduli"), [(40_000.0, 15), (1000.0, 0), (H200.byte_multiply_adds_per_byte, 0)])
+def test_what_the_doctor_measured_counts_where_nothing_is_known_of_the_gpu(of_bytes, moduli):
+    model = MachineModel(byte_multiply_adds_per_byte=of_bytes)
+    assert choose_precision(AUTO, None, "cuda", 100, replace(block(8000, links=0), model=model)).moduli == moduli
 
 
 def test_a_kernel_that_was_asked_for_is_native():

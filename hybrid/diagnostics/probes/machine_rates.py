@@ -20,11 +20,14 @@ from hybrid.diagnostics.probes.copy_rates import ITEM, HostLink
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
+from hybrid.kernels.remainders import LEAST_CAPABILITY, products_of
 
 LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count
 _LINK_BYTES = 64 << 20
 _TIMES = 3  # products, or copies, that are timed together
 _FILL_ROWS = 1024
+LARGEST_OF_BYTES = 4096
+_MEMORY_BYTES = 512 << 20
 
 
 def main(argument: str) -> None:
@@ -50,6 +53,10 @@ def measure(device: Any, task: Mapping[str, Any]) -> None:
         product = Product.long_enough(device, dtype, task["sizes"])
         rates[dtype] = product.n**3 / product.seconds
         report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
+    if device.name == "cuda" and device.gpu.capability >= LEAST_CAPABILITY:
+        report(stage="multiplying bytes")
+        report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
+        report(memory=memory_rate(device, _MEMORY_BYTES))
     report(stage="copying column panels")
     report(panels=panel_rates(device, product, task["rows"], task["widths"], link["to_gpu"]))
 
@@ -96,6 +103,35 @@ class Product:
         """Without waiting for the end."""
         for _ in range(times):
             self._device.multiply(self._a, self._b, self._c, [])
+
+
+def byte_rate(device: Any, n: int) -> float:
+    """Multiply-adds a second of square products modulo two numbers, by the kernel that products from remainders take."""
+    queues, bytes_of_one = device.kernel_queues(), n * n
+    memory = device.reserve(6 * bytes_of_one, shared=False)
+    a, b, c = (device.matrix(memory, offset * bytes_of_one, 2 * n, n, "uint8") for offset in (0, 2, 4))
+    some = np.random.default_rng(0).integers(0, 255, (min(n, _FILL_ROWS), n), np.uint8)
+    for rows in pieces(Span(0, 2 * n), len(some)):
+        for matrix in (a, b):
+            device.copy_in(matrix[rows.slice], some[: len(rows)], [])
+    planes = [device.matrix(memory, offset * bytes_of_one, 2, bytes_of_one, "uint8") for offset in (0, 2)]
+    call = queues.kernel(products_of(queues, "", n, n, 2), (*planes, c, np.int64(n), np.int64(n)))
+    for times in (1, _TIMES):  # the first launch takes longer
+        list(device.finish())
+        queues.enqueue([call] * times, [], "products")
+    return 2 * n**3 * _TIMES / _seconds(device, "multiply")
+
+
+def memory_rate(device: Any, size: int) -> float:
+    """Bytes a second that a copy within the device's memory reads and writes."""
+    rows = size // ITEM // _FILL_ROWS
+    memory = device.reserve(2 * size, shared=False)
+    here, there = (device.matrix(memory, offset, rows, _FILL_ROWS, "float64") for offset in (0, rows * _FILL_ROWS * ITEM))
+    for times in (1, _TIMES):
+        list(device.finish())
+        for _ in range(times):
+            device.exchange(there, here, [])
+    return 2 * here.nbytes * _TIMES / _seconds(device, "exchange")
 
 
 def panel_rates(device: Any, product: Product, rows: int, widths: Sequence[int], link_rate: float) -> dict[str, float]:

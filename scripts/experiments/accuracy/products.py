@@ -26,10 +26,19 @@ from hybrid.transport.host import HostTransport
 
 class Products:
     """Of one shape and type. `kernel`: of native tiles. `fast`: from remainders where the guard allows it, as --precision fast or
-    as auto; None: all tiles are native. `ranks`: as if they took turns on the device. `tiling`: fields of a PlanRequest."""
+    as auto; None: all tiles are native. `ranks`: as if they took turns on the device. `by_integers`: as of a ModularProduct.
+    `tiling`: fields of a PlanRequest."""
 
     def __init__(
-        self, device: Device, kernel: Kernel, problem: Problem, *, fast: bool | None, ranks: int = 1, **tiling: Any
+        self,
+        device: Device,
+        kernel: Kernel,
+        problem: Problem,
+        *,
+        fast: bool | None,
+        ranks: int = 1,
+        by_integers: bool = False,
+        **tiling: Any,
     ) -> None:
         topology, moduli = Topology.of_equal_nodes(ranks, ranks), 0 if fast is None else most_moduli(problem.dtype)
         plan = make_plan(PlanRequest(problem, topology, device=device.name, moduli=moduli, **tiling))
@@ -39,7 +48,9 @@ class Products:
         for share in plan.shares:
             memory = device.reserve(share.layout.bytes, shared=False)
             device.poison(memory)
-            modular = None if fast is None else ModularProduct(device, memory, share, problem, fast=fast)
+            modular = None
+            if fast is not None:
+                modular = ModularProduct(device, memory, share, problem, fast=fast, by_integers=by_integers)
             self._shares.append((share, Buffers(device, memory, share, problem), modular))
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, Computed]:
