@@ -46,8 +46,8 @@ class MachineModel:
     )
     byte_multiply_adds_per_byte: float = _of_h200(
         12_680.0,
-        "multiply-adds of bytes, for products from remainders, that it computes while its link copies one byte; measured, without "
-        "a recorded line: 1390 TOPS over 2 x 54.8 GB/s",
+        "multiply-adds of bytes, for products from remainders, that it computes while its link copies one byte; measured, "
+        "without a recorded line: 1390 TOPS over 2 x 54.8 GB/s",
     )
     memory_bytes_per_byte: float = _of_h200(
         64.0, "bytes that kernels read and write of its memory meanwhile; measured, without a recorded line: 3.5 TB/s"
