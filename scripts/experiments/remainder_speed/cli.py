@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -31,90 +30,18 @@ from experiments.accuracy.kinds import matrices as matrices_of
 from experiments.common import cli, records, timed_products
 from experiments.common.product_check import IntegerCheck, ProductCheck
 from experiments.common.timed_products import Sizes
-from experiments.remainder_speed.halves import CAPABILITY, CHUNKS, OfHalves
+from experiments.remainder_speed.bench import Bench
+from experiments.remainder_speed.halves import CHUNKS, OfHalves
 from experiments.remainder_speed.kernels import BytesAlone, Emulation
 from experiments.remainder_speed.results import KINDS, YARDSTICK, Checked, Results
 from experiments.remainder_speed.timing import Way, alone, enqueued, in_turns, seconds_of
-from hybrid.devices.base import Device
-from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.devices.cuda_kernels import cublas
-from hybrid.devices.emulated import EmulatedDevice
-from hybrid.kernels.catalogue import named
 
 SIZES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384), (1000, 8000, 8000))
 MODULI = {"float64": (15, 14), "float32": (7, 8)}
-_LARGEST = 99  # of integers: sums of products fit 31 bits
 _ROUNDINGS, _ROUNDINGS_OF_HALVES = 64, 1024  # matrix units do not round to nearest when they add
 _SAMPLED = 24  # rows and columns whose errors are looked at
 _DTYPES = {"bytes": ["int8"], "integers": ["float64"], "halves": ["float32"], "errors": ["float32"]}  # of kinds that have one
-
-Matrices = tuple[Any, Any, Any]
-
-
-class Bench:
-    """A device, and matrices of random elements on it."""
-
-    def __init__(self, name: str) -> None:
-        self.on_gpu = name == "cuda"
-        kernel = named("tiled")
-        assert kernel is not None
-        self.device: Device = CudaDevice(usable_gpus()[0]) if self.on_gpu else EmulatedDevice(kernel, "float64")
-        self._xp = import_module("cupy") if self.on_gpu else np
-        self._random = self._xp.random.default_rng()
-
-    @property
-    def multiplies_halves(self) -> bool:
-        return self.on_gpu and self.device.kernel_queues().capability == CAPABILITY
-
-    def on_host(self, matrix: Any) -> np.ndarray:
-        return self._xp.asnumpy(matrix) if self.on_gpu else matrix
-
-    def matrix(self, rows: int, columns: int, dtype: str) -> Any:
-        return self.device.matrix(self.device.reserve(8 * rows * (columns + 16), shared=False), 0, rows, columns, dtype)
-
-    def matrices(self, sizes: Sizes, dtype: str, kind: str) -> Matrices:
-        n, l, m = sizes
-        a, b, c = (self.matrix(*shape, dtype) for shape in ((n, l), (l, m), (n, m)))
-        for matrix in (a, b):
-            if kind == "normal":
-                matrix[...] = self._random.standard_normal(matrix.shape, np.dtype(dtype))
-            else:
-                matrix[...] = self._random.integers(-_LARGEST, _LARGEST + 1, matrix.shape)
-        return a, b, c
-
-    def yardstick(self, matrices: Matrices) -> Way:
-        """cuBLAS; on the emulated GPU a kernel of ours."""
-        kernel = named(YARDSTICK.lower() if self.on_gpu else "tiled")
-        assert kernel is not None
-        self.device.use_kernel(kernel, matrices[0].dtype.name)
-        return lambda after: self.device.multiply(*matrices, after)
-
-    def cublas_of_bytes(self, a: Any, b: Any, c: Any) -> Way:
-        def call(stream: Any) -> None:
-            with stream:
-                cublas(a, b, c)
-
-        return enqueued(self.device, call)
-
-    def as_bytes(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """The second one column-major."""
-        return self._xp.ascontiguousarray(a.astype(np.int8)), self._xp.asfortranarray(b.astype(np.int8))
-
-    def integers32(self, rows: int, columns: int) -> Any:
-        return self._xp.empty((rows, columns), np.int32)
-
-    def refuse_wrong(self, way: Way, c: Any, what: str, check: ProductCheck | IntegerCheck) -> None:
-        c[...] = 0
-        self.settle()
-        way([])
-        list(self.device.finish())
-        check.refuse_wrong(what, c)
-        self.settle()
-
-    def settle(self) -> None:
-        if self.on_gpu:
-            self._xp.cuda.Device().synchronize()
 
 
 Ways = dict[str, tuple[Way, Any]]  # with the C of each
@@ -222,14 +149,20 @@ def _lines(bench: Bench, options: argparse.Namespace, sizes: Sizes, dtype: str, 
         yield from _timed(bench, options, make(bench, sizes))
 
 
+def _of_errors(l: int, n: int, m: int) -> Sizes:
+    """An exact element takes long."""
+    return min(n, 512), min(l, 8192), min(m, 512)
+
+
 def measured(options: argparse.Namespace) -> Iterator[records.Line]:
     bench = Bench(options.device)
     gpu = usable_gpus()[0].name if bench.on_gpu else None
     cases = []
     for kind in options.kinds:
         dtypes = _DTYPES.get(kind, options.dtypes)
-        listed = options.sizes if kind != "errors" else [(min(n, 512), min(l, 8192), min(m, 512)) for n, l, m in options.sizes]
-        cases += [(sizes, dtype, kind) for dtype in dtypes for sizes in dict.fromkeys(listed)]
+        longest = max((l, n, m) for n, l, m in options.sizes)
+        listed = [_of_errors(*longest)] if kind == "errors" else options.sizes
+        cases += [(sizes, dtype, kind) for dtype in dtypes for sizes in listed]
     for sizes, dtype, kind in cli.shown(cases, "products"):
         about = {"device": options.device, "gpu": gpu, "dtype": dtype, "kind": kind, **dict(zip("nlm", sizes, strict=True))}
         for line in _lines(bench, options, sizes, dtype, kind):
@@ -240,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
     timed_products.add_options(parser, SIZES, rounds=5)
     timed_products.add_choice(parser, "--kinds", KINDS)
-    parser.add_argument("--alone", type=float, default=1.0, metavar="S", help="seconds of products without a pause (1)")
+    parser.add_argument("--alone", type=float, default=0.5, metavar="S", help="seconds of products without a pause (0.5)")
     parser.add_argument("--device", choices=("cuda", "emulate"), default="cuda", help="emulate: on the CPU, to see that it runs")
     parser.add_argument("--check", action="store_true", help="say which goals are reached; 1 where one is not")
     return cli.command(parser, work, arguments)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.remainder_speed.kernels import Emulation
+from experiments.remainder_speed.kernels import Emulation, kept_with
 from hybrid.devices.base import Device, KernelCall
 from hybrid.kernels.catalogue import Launch
 from hybrid.plan.arithmetic import UNIT
@@ -30,9 +30,9 @@ class OfHalves:
         self._queues, (n, l), m = device.kernel_queues(), a.shape, b.shape[1]
         units = -(-l // _HALVES)
         sizes = [-(-lines // PAIR) * PAIR * units * UNIT for lines in (n, m)]
-        memory = device.reserve(2 * sum(sizes), shared=False)
+        self._memory = memory = device.reserve(2 * sum(sizes), shared=False)
         planes = [device.matrix(memory, offset, 2, size, "uint8") for offset, size in zip((0, 2 * sizes[0]), sizes, strict=True)]
-        norms = Emulation(device, a, b, c, 1)
+        self._norms = norms = Emulation(device, a, b, c, 1)
         numbers = norms.numbers
         splitting = []
         for matrix, plane, scales, lines, of_columns in zip((a, b), planes, numbers, (n, m), ("false", "true"), strict=True):
@@ -51,4 +51,4 @@ class OfHalves:
         }
 
     def whole(self, chunk: int) -> KernelCall:
-        return self._queues.together([*self._before, self._products[chunk]])
+        return kept_with(self, self._queues.together([*self._before, self._products[chunk]]))

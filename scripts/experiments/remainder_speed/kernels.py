@@ -23,6 +23,11 @@ _NEARLY_ONE = 0x3F
 Stages = dict[str, list[KernelCall]]
 
 
+def kept_with(owner: object, call: KernelCall) -> KernelCall:
+    """Launches know addresses alone: whose memory these are of must live as long as they may be made."""
+    return lambda stream, owner=owner: call(stream)  # type: ignore[misc]
+
+
 class Emulation:
     """C = A · B of matrices on the device, by so many moduli; with one by signed bytes."""
 
@@ -43,7 +48,7 @@ class Emulation:
         """All kernels of a product. `b_ready`: what is made of B alone is there from a product before."""
         stages = self.stages(by_integers=by_integers)
         calls = [call for name, of_stage in stages.items() for call in of_stage if not (b_ready and name.endswith(" of B"))]
-        return self._queues.together(calls)
+        return kept_with(self, self._queues.together(calls))
 
     @property
     def numbers(self) -> list[Any]:
@@ -163,7 +168,8 @@ class BytesAlone:
         planes = [device.matrix(memory, offset, 1, size, "uint8") for offset, size in zip((0, sizes[0]), sizes, strict=True)]
         self.c = device.matrix(memory, sum(sizes), n, m, "int32")
         ones = device.matrix(memory, sum(sizes) + of_c, 1, max(n, m), "float64")
-        ones[...] = 1
+        device.copy_in(ones, np.ones(ones.shape), [])
+        list(device.finish())
         packing = []
         for name, matrix, plane, lines in (("A", a, planes[0], n), ("B", b, planes[1], m)):
             launch = remainders.remainder_packing(name, "float", 1, lines, units)
