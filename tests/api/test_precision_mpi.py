@@ -46,3 +46,23 @@ def test_what_one_rank_asks_for_alone_is_refused_on_all(comm):
         hybrid.multiply(a, b, comm=comm, device="emulate", precision="fast" if comm.rank else "native")
     with pytest.raises(UsageError, match="unknown precision"):
         hybrid.multiply(a, b, comm=comm, precision="double")
+
+
+def test_what_one_rank_writes_to_its_rows_of_b_is_noticed_by_all(comm):
+    """What is made of B is kept on every rank; each has all of it."""
+    a, b = operands("float64")
+    own_a, own_b = (np.array_split(matrix, comm.size)[comm.rank].copy() for matrix in (a, b))
+    rows = len(np.array_split(b, comm.size)[0])  # of rank 0, which writes
+
+    def product():
+        return hybrid.multiply(hybrid.RowBlock(own_a), hybrid.RowBlock(own_b), comm=comm, **FAST).array
+
+    found = [product()]
+    for value in (3.0, 3.0, -4.0):
+        if comm.rank == 0:
+            own_b[1, 2:5] = value
+        found.append(product())
+    np.testing.assert_array_equal(found[1], found[2])
+    for value, c in ((3.0, found[2]), (-4.0, found[3])):
+        b[:rows][1, 2:5] = value
+        np.testing.assert_array_equal(c, np.array_split(hybrid.multiply(a, b, **FAST), comm.size)[comm.rank])

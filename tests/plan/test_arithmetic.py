@@ -32,7 +32,7 @@ from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.forecast import forecast
 from hybrid.plan.machine_model import H200
 from hybrid.plan.planning import make_plan
-from hybrid.plan.remainder_layout import GUARDS, PAIR, SUMMARY_WORDS, remainder_layout
+from hybrid.plan.remainder_layout import GUARDS, MEASURE_BYTES, PAIR, SUMMARY_WORDS, remainder_layout
 from hybrid.plan.request import PlanRequest, TilingRequest
 from hybrid.plan.schedule import arrivals
 from hybrid.plan.tiling import soonest
@@ -156,7 +156,8 @@ def test_nothing_overlaps_and_each_plane_has_whole_units(rows, inner, width, slo
         assert operand.slot_lines >= lines
         assert operand.plane_bytes == operand.lines * units * UNIT
         starts = [operand.planes, operand.magnitudes, operand.measures, operand.numbers, operand.steps, operand.end]
-        sizes = [15 * operand.plane_bytes, operand.magnitude_bytes, 32 * operand.lines, 40 * operand.lines, 4 * operand.lines]
+        measures = MEASURE_BYTES * operand.lines
+        sizes = [15 * operand.plane_bytes, operand.magnitude_bytes, measures, 40 * operand.lines, 4 * operand.lines]
         assert all(start + size <= after for (start, after), size in zip(pairwise(starts), sizes, strict=True))
     starts = [layout.a.planes, layout.a.end, layout.b.end, layout.summaries, layout.least, layout.products, layout.end]
     assert starts == sorted(starts)
