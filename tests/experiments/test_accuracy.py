@@ -152,7 +152,6 @@ def test_balanced_matrices_have_the_same_product_and_are_accepted(rng):
     """Of matrices that are scaled along k; large elements that meet small ones in a row and column of their own stay refused."""
     for kind, accepted in (("graded k", True), ("halves", True), ("one huge", False), ("sparse", False)):
         a, b = matrices(kind, "float64", 20, 300, 30, rng)
-        a[:, 7], b[9] = 0, 0
         even = balanced(a, b)
         assert (exactly(*(x[:3] if number == 0 else x[:, :2] for number, x in enumerate(even))) == exactly(a[:3], b[:, :2])).all()
         assert model.chosen(a, b, fast=False)[0] == NATIVE
