@@ -12,12 +12,13 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.commands import module
+from support.commands import module, start
 from support.selection import exhaustive
 
 from experiments.nodes import cli
 from experiments.nodes.network import Network, why_not
 from hybrid.errors import HybridError
+from hybrid.plan.machine_model import MachineModel
 from hybrid.reporting import jsonl
 
 SMALL = (1000, 900, 800)
@@ -152,6 +153,25 @@ def test_before_mpi_has_started_a_cut_link_ends_the_job_too(tmp_path):
         command = [sys.executable, str(CUT_IN), network.names[1], "start", str(made), "300", "300", "300", "--stall", "3"]
         with pytest.raises(HybridError, match=r"rank 0 on \S+, start: showed no progress for 3 s and was ended"):
             network.run(command, 60)
+
+
+@pytest.mark.launcher
+def test_the_doctor_names_a_slow_link_and_measures_the_network_for_the_plan(tmp_path):
+    if reason := why_not():
+        pytest.skip(reason)
+    path = str(tmp_path / "doctor.jsonl")
+    with Network(3, "200mbit") as network:
+        network.slow_down(network.names[1], "20mbit")
+        with pytest.raises(HybridError, match="wrong"):
+            network.run([*module("hybrid.doctor"), "--threads", "1", "--json", path], 100)
+        slow = f"{network.names[0]} to {network.names[1]}"
+    (line,) = jsonl.read(path)
+    (finding,) = [finding for finding in line["findings"] if finding["subject"] == "node links"]
+    assert finding["verdict"] == "wrong"
+    assert re.fullmatch(rf"{slow}: slow, 2\.\d+ MB/s; the median has 2\d\.\d+ MB/s", finding["text"])
+    assert 2e6 < MachineModel.read(path).network_bytes_per_second < 3e6, "the others wait for the slowest"
+    asked = (9000, 9000, 9000, "--explain", "--device", "cpu", "--ranks", 3, "--nodes", 3)
+    assert "s of its link (chosen)" in start(module("hybrid.matmul"), *asked, HYBRID_MACHINE=path).stdout
 
 
 @pytest.mark.launcher
