@@ -17,8 +17,12 @@ from support.selection import exhaustive
 
 from experiments.nodes import cli
 from experiments.nodes.network import Network, why_not
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Topology
 from hybrid.errors import HybridError
+from hybrid.plan.grid import parse, received
 from hybrid.plan.machine_model import MachineModel
+from hybrid.plan.request import PlanRequest
 from hybrid.reporting import jsonl
 
 SMALL = (1000, 900, 800)
@@ -70,6 +74,31 @@ def test_programs_run_on_all_nodes_and_receive_what_is_planned(tmp_path, capsys,
         assert lines[program]["planned"] == planned
         # Interfaces also count the packets' heads, and what starts the ranks, and the check.
         assert planned < received < 1.06 * planned + 400_000, program
+
+
+ON_NODES = exhaustive([("2x2", {}), ("2x2", {"STAGED": "1"})], [*product(("rows", "2x2", "1x2x2", "4x1"), ({}, {"STAGED": "1"}))])
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(("grid", "more"), ON_NODES)
+def test_every_node_receives_the_bytes_of_the_plan_and_hardly_more(grid, more):
+    """Of three products less those of one, so without the start of the ranks; the rest are heads of packets."""
+    if reason := why_not():
+        pytest.skip(reason)
+    settings = [f"HYBRID_{name}={value}" for name, value in more.items()]
+    command = ["env", *settings, *module("hybrid.matmul"), *map(str, SMALL), "--device", "cpu", "--threads", "1", "--grid", grid]
+    counted = []
+    with Network(4, "") as network:
+        for repeat in ("1", "3"):
+            before = network.bytes_received()
+            network.run([*command, "--check", "off", "--repeat", repeat], 60)
+            after = network.bytes_received()
+            counted.append([after[name] - before[name] for name in network.names])
+    problem, nodes = Problem(*SMALL), Topology.of_equal_nodes(4, 1)
+    placement = PlanRequest(problem, nodes).placement
+    for node, (of_one, of_three) in enumerate(zip(*counted, strict=True)):
+        planned = problem.bytes(1, received(parse(grid, 4), node, problem, nodes, placement))
+        assert planned <= (of_three - of_one) / 2 <= 1.03 * planned, node
 
 
 def cut_when(holds, network, node):
