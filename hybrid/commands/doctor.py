@@ -85,7 +85,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
-    from hybrid.diagnostics import machine
+    from hybrid.diagnostics import machine, node_links
     from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable
     from hybrid.selection.inventory import settle_threads
@@ -95,9 +95,10 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
             refuse_unwritable(options.json)
     examination = examine(team, settle_threads(team, settings), error)
     measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
+    slowest = min(node_links.median_rates(examination.node_links).values(), default=0.0)
     with team.phase("report", timed=False):
         if team.rank == 0:
-            _report(examination, options.json, machine.as_record(measured) if measured else {})
+            _report(examination, options.json, machine.as_record(measured, slowest) if measured else {})
     return 0 if examination.ok else 1
 
 

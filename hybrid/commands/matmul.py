@@ -152,7 +152,8 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     if line := how_computed(product):
         print(f"{product}, {line.strip()}:")
     besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks))
-    explain(machine, ProductRequest(problem, besides=besides), settings, options.network)
+    measured = machine.model.network_bytes_per_second if settings.machine else 0.0
+    explain(machine, ProductRequest(problem, besides=besides), settings, options.network or measured)
 
 
 def _list_kernels() -> None:

@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
-from hybrid.core.text import counted, ranges, rate_in_units
+from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import Spread
-from hybrid.diagnostics import gpu_peers, gpu_watch, host_links
+from hybrid.diagnostics import gpu_peers, gpu_watch, host_links, node_links
 from hybrid.diagnostics.acceptance import Outcome, WrongProduct
 from hybrid.diagnostics.acceptance_levels import Case
 from hybrid.diagnostics.bandwidth import Measurements
 from hybrid.diagnostics.finding import Finding, Unknown
-from hybrid.diagnostics.node_links import NodeLink
+from hybrid.diagnostics.slow_ones import beside, slow_links
 from hybrid.reporting.run_report import placement_record
 
 SLOW = 1.1  # times the median of all
 SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
-
-K = TypeVar("K")
 
 
 def judge(outcome: Outcome) -> list[Finding]:
@@ -62,14 +60,6 @@ def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
     return [Finding("products", "note", text)] if dtypes else []
 
 
-def beside(times: Mapping[K, float]) -> dict[K, float]:
-    """What each is compared with: the median of all, but of two the other one."""
-    if len(times) == 2:
-        (one, first), (other, second) = times.items()
-        return {one: second, other: first}
-    return dict.fromkeys(times, Spread.of(list(times.values())).median if times else 0.0)
-
-
 def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str]) -> list[Finding]:
     """One line for each slow rank. `seconds[case][rank]`: of its products.
 
@@ -104,7 +94,7 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
 
 
 def _of_links(outcome: Outcome) -> list[Finding]:
-    between_nodes = judge_node_links(outcome.node_links)
+    between_nodes = node_links.judge(outcome.node_links, SLOW)
     if not outcome.links:
         return [*between_nodes, Finding("gpu links", "note", "not measured: no GPU is used")]
     gpus = [placement.gpu for placement in outcome.decision.placements]
@@ -115,22 +105,6 @@ def _of_links(outcome: Outcome) -> list[Finding]:
     ]
     worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
     return between_nodes + worst + judge_links(outcome.links)
-
-
-def judge_node_links(measured: Sequence[NodeLink]) -> list[Finding]:
-    """One line for each slow link of the ring of nodes, one for all if there is none; nothing where there is one node."""
-    rates: dict[str, list[float]] = {}
-    for link in measured:
-        rates.setdefault(str(link), []).extend(link.rates)
-    found = [
-        Finding("node links", "wrong", text, "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it")
-        for text in _slow_ones(rates, "")
-    ]
-    medians = [Spread.of(each).median for each in rates.values()]
-    if found or not medians:
-        return found
-    least, most = (rate_in_units(rate, "B") for rate in (min(medians), max(medians)))
-    return [Finding("node links", "ok", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
 
 
 def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
@@ -148,18 +122,8 @@ def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
     return [
         Finding("gpu links", "wrong", text, remedy)
         for kind, of_links in rates.items()
-        for text in _slow_ones(of_links, f" {kind}")
+        for text in slow_links(of_links, f" {kind}", SLOW)
     ]
-
-
-def _slow_ones(rates: Mapping[str, Sequence[float]], kind: str) -> Iterator[str]:
-    """A text for each link that is slower than the others of its kind."""
-    times = {name: 1 / median for name, each in rates.items() if (median := Spread.of(list(each)).median) > 0}
-    which = "the other one" if len(times) == 2 else "the median"
-    for name, reference in beside(times).items():
-        if times[name] > SLOW * reference:
-            own, others = (rate_in_units(1 / seconds, "B") for seconds in (times[name], reference))
-            yield f"{name}: slow, {own}{kind}; {which} has {others}"
 
 
 def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hybrid.diagnostics import (
     host_links,
     limits,
     mpi,
+    node_links,
     package,
     placement,
     slurm,
@@ -27,6 +28,7 @@ from hybrid.errors import StartError
 from hybrid.host.threads import Threads
 from hybrid.ranks.team import Team
 
+_SLOW = 2.0  # times what the other links between nodes take: other jobs may use them, too
 _VERDICTS = {"ok": "ok", "note": "note", "unknown": "unknown", "wrong": "WRONG"}
 T = TypeVar("T")
 
@@ -39,6 +41,7 @@ class Examination:
     placements: tuple[placement.Placement, ...]
     gpus: tuple[Gpu | None, ...]
     measured: bandwidth.Measurements = bandwidth.Measurements()  # noqa: RUF009 (never changes)
+    node_links: tuple[node_links.NodeLink, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -55,12 +58,14 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     slurm_variables = _of_all(team, "slurm", slurm.inspect)
     found = _examine_gpus(team)
     hosts = [rank.host for rank in placements]
+    between_nodes = node_links.measure(team, hosts)
     working = [trial is not None and trial.works for trial in found.trials]
     pinned = [(trial.pinned, trial.pin_trouble) if trial is not None and trial.works else None for trial in found.trials]
     launched = unstarted is None and bool(mpi_of_ranks[0].launcher)
     findings = [
         *mpi.judge(mpi_of_ranks, unstarted),
         *placement.judge(placements, team.topology),
+        *node_links.judge(between_nodes, _SLOW),
         slurm.judge(slurm_variables, [len(rank.cores) for rank in placements], working, team.topology, launched=launched),
         *gpus.judge(found.visible, found.chosen, found.trials, hosts),
         limits.judge_pinned(limits_of_ranks, pinned),
@@ -71,7 +76,7 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         *compilers.judge(tools, hosts, gpus=any(working)),
         *package.judge(packages),
     ]
-    return Examination(tuple(findings), tuple(placements), tuple(found.chosen), found.measured)
+    return Examination(tuple(findings), tuple(placements), tuple(found.chosen), found.measured, tuple(between_nodes))
 
 
 def _of_all(team: Team, name: str, inspect: Callable[[], T]) -> list[T]:
@@ -139,5 +144,6 @@ def as_record(examination: Examination) -> dict[str, Any]:
             for rank, (found, gpu) in enumerate(zip(examination.placements, examination.gpus, strict=True))
         ],
         "links": [asdict(link) for link in examination.measured.links],
+        "node_links": [asdict(link) for link in examination.node_links],
         "peer_copies": [asdict(copy) for copy in examination.measured.peer_copies],
     }

@@ -92,8 +92,10 @@ def row_overhead(rates: Mapping[int, float]) -> int:
     return min(_MOST_ROW_OVERHEAD, max(1, round(mean_seconds / slope - mean_width)))
 
 
-def as_record(machine: Machine | Unknown) -> dict[str, Any]:
-    """What the doctor's JSON line says of it; HYBRID_MACHINE takes that line."""
+def as_record(machine: Machine | Unknown, network: float = 0.0) -> dict[str, Any]:
+    """What the doctor's JSON line says of it; HYBRID_MACHINE takes that line. `network`: bytes a second between nodes, 0 where
+    there is one."""
+    of_network = {"network_bytes_per_second": network} if network else {}
     if isinstance(machine, Unknown):
-        return {RECORD_KEY: None, "machine_rates": None, "no_machine_model": machine.reason}
-    return {RECORD_KEY: dict(machine.model), "machine_rates": dict(machine.rates), "no_machine_model": ""}
+        return {RECORD_KEY: of_network or None, "machine_rates": None, "no_machine_model": machine.reason}
+    return {RECORD_KEY: {**machine.model, **of_network}, "machine_rates": dict(machine.rates), "no_machine_model": ""}

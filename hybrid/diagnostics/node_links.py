@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hybrid.core.text import counted, rate_in_units
+from hybrid.core.timeline import Spread
+from hybrid.diagnostics.finding import Finding
+from hybrid.diagnostics.slow_ones import slow_links
 from hybrid.ranks.messages import Messages
 from hybrid.ranks.team import Team
 
@@ -41,6 +45,30 @@ def measure(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
                     _receive(team.messages, source)
             measured.append(NodeLink(hosts[source], hosts[target], measuring.all[source]))
     return measured
+
+
+def median_rates(measured: Sequence[NodeLink]) -> Mapping[str, float]:
+    """Of each link, which may have been measured several times."""
+    return {name: Spread.of(rates).median for name, rates in _rates(measured).items()}
+
+
+def judge(measured: Sequence[NodeLink], limit: float) -> list[Finding]:
+    """One line for each slow link of the ring of nodes, one for all if there is none; nothing where there is one node. Slow is
+    what takes more than `limit` times as long as the others."""
+    remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
+    found = [Finding("node links", "wrong", text, remedy) for text in slow_links(_rates(measured), "", limit)]
+    medians = median_rates(measured).values()
+    if found or not medians:
+        return found
+    least, most = (rate_in_units(rate, "B") for rate in (min(medians), max(medians)))
+    return [Finding("node links", "ok", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
+
+
+def _rates(measured: Sequence[NodeLink]) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {}
+    for link in measured:
+        rates.setdefault(str(link), []).extend(link.rates)
+    return rates
 
 
 def _send(messages: Messages, to: int) -> tuple[float, ...]:

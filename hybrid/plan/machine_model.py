@@ -109,6 +109,12 @@ class MachineModel:
         "watts that a GPU keeps within, for --explain alone; estimated: what an H200 SXM is usually set to; the doctor asks NVML",
     )
 
+    network_bytes_per_second: float = _of_h200(
+        25e9,
+        "bytes that a node's link to the other nodes carries in a second, for --explain alone; estimated: 200 Gbit/s; the doctor "
+        "measures it in a job of several nodes",
+    )
+
     def __post_init__(self) -> None:
         for known in fields(self):
             _refuse_wrong(known, getattr(self, known.name))

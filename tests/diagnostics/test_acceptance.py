@@ -12,10 +12,11 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.core.timeline import Timeline
 from hybrid.diagnostics.acceptance import WrongProduct, blamed_rank, own_seconds, run
-from hybrid.diagnostics.acceptance_findings import judge_links, judge_node_links, judge_products, judge_speeds
+from hybrid.diagnostics.acceptance_findings import SLOW, judge_links, judge_products, judge_speeds
 from hybrid.diagnostics.acceptance_levels import FILLED, LEVELS, Case, Level, Pace, large_size
 from hybrid.diagnostics.bandwidth import Link, Measurements, PeerCopy, Rates
 from hybrid.diagnostics.node_links import NodeLink
+from hybrid.diagnostics.node_links import judge as judge_node_links
 from hybrid.plan.capacity import FreeMemory
 from hybrid.ranks.team import Team
 from hybrid.reporting.acceptance_page import page
@@ -123,12 +124,12 @@ def test_slow_links_are_named_against_their_own_kind():
 def test_a_slow_link_between_nodes_is_named():
     names = [("a", "b"), ("b", "c"), ("c", "a")]
     links = [NodeLink(*ends, (rate, 1.1 * rate, 0.3 * rate)) for ends, rate in zip(names, (25e9, 12.5e6, 24e9), strict=True)]
-    (finding,) = judge_node_links([*links, *links])
+    (finding,) = judge_node_links([*links, *links], SLOW)
     assert (finding.subject, finding.verdict) == ("node links", "wrong")
     assert finding.text == "b to c: slow, 12.50 MB/s; the median has 24.00 GB/s"
-    (finding,) = judge_node_links([links[0], links[2]])
+    (finding,) = judge_node_links([links[0], links[2]], SLOW)
     assert (finding.verdict, finding.text) == ("ok", "2 links around the ring of nodes: 24.00 GB/s to 25.00 GB/s")
-    assert judge_node_links([]) == []
+    assert judge_node_links([], SLOW) == []
 
 
 def test_large_products_fill_the_memory_or_the_time():

@@ -12,12 +12,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.commands import module
+from support.commands import module, start
 from support.selection import exhaustive
 
 from experiments.nodes import cli
 from experiments.nodes.network import Network, why_not
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Topology
 from hybrid.errors import HybridError
+from hybrid.plan.grid import parse, received
+from hybrid.plan.machine_model import MachineModel
+from hybrid.plan.request import PlanRequest
 from hybrid.reporting import jsonl
 
 SMALL = (1000, 900, 800)
@@ -69,6 +74,31 @@ def test_programs_run_on_all_nodes_and_receive_what_is_planned(tmp_path, capsys,
         assert lines[program]["planned"] == planned
         # Interfaces also count the packets' heads, and what starts the ranks, and the check.
         assert planned < received < 1.06 * planned + 400_000, program
+
+
+ON_NODES = exhaustive([("2x2", {}), ("2x2", {"STAGED": "1"})], [*product(("rows", "2x2", "1x2x2", "4x1"), ({}, {"STAGED": "1"}))])
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(("grid", "more"), ON_NODES)
+def test_every_node_receives_the_bytes_of_the_plan_and_hardly_more(grid, more):
+    """Of three products less those of one, so without the start of the ranks; the rest are heads of packets."""
+    if reason := why_not():
+        pytest.skip(reason)
+    settings = [f"HYBRID_{name}={value}" for name, value in more.items()]
+    command = ["env", *settings, *module("hybrid.matmul"), *map(str, SMALL), "--device", "cpu", "--threads", "1", "--grid", grid]
+    counted = []
+    with Network(4, "") as network:
+        for repeat in ("1", "3"):
+            before = network.bytes_received()
+            network.run([*command, "--check", "off", "--repeat", repeat], 60)
+            after = network.bytes_received()
+            counted.append([after[name] - before[name] for name in network.names])
+    problem, nodes = Problem(*SMALL), Topology.of_equal_nodes(4, 1)
+    placement = PlanRequest(problem, nodes).placement
+    for node, (of_one, of_three) in enumerate(zip(*counted, strict=True)):
+        planned = problem.bytes(1, received(parse(grid, 4), node, problem, nodes, placement))
+        assert planned <= (of_three - of_one) / 2 <= 1.03 * planned, node
 
 
 def cut_when(holds, network, node):
@@ -152,6 +182,25 @@ def test_before_mpi_has_started_a_cut_link_ends_the_job_too(tmp_path):
         command = [sys.executable, str(CUT_IN), network.names[1], "start", str(made), "300", "300", "300", "--stall", "3"]
         with pytest.raises(HybridError, match=r"rank 0 on \S+, start: showed no progress for 3 s and was ended"):
             network.run(command, 60)
+
+
+@pytest.mark.launcher
+def test_the_doctor_names_a_slow_link_and_measures_the_network_for_the_plan(tmp_path):
+    if reason := why_not():
+        pytest.skip(reason)
+    path = str(tmp_path / "doctor.jsonl")
+    with Network(3, "200mbit") as network:
+        network.slow_down(network.names[1], "20mbit")
+        with pytest.raises(HybridError, match="wrong"):
+            network.run([*module("hybrid.doctor"), "--threads", "1", "--json", path], 100)
+        slow = f"{network.names[0]} to {network.names[1]}"
+    (line,) = jsonl.read(path)
+    (finding,) = [finding for finding in line["findings"] if finding["subject"] == "node links"]
+    assert finding["verdict"] == "wrong"
+    assert re.fullmatch(rf"{slow}: slow, 2\.\d+ MB/s; the median has 2\d\.\d+ MB/s", finding["text"])
+    assert 2e6 < MachineModel.read(path).network_bytes_per_second < 3e6, "the others wait for the slowest"
+    asked = (9000, 9000, 9000, "--explain", "--device", "cpu", "--ranks", 3, "--nodes", 3)
+    assert "s of its link (chosen)" in start(module("hybrid.matmul"), *asked, HYBRID_MACHINE=path).stdout
 
 
 @pytest.mark.launcher

@@ -71,8 +71,7 @@ class Network:
         self._in(name, "ip", "link", "set", "eth0", "up")
         if self._rate:
             for where, device in ((name, "eth0"), (self._switch, port)):
-                bucket = ("tbf", "rate", self._rate, "burst", _BURST, "latency", _LATENCY)
-                self._in(where, "tc", "qdisc", "add", "dev", device, "root", *bucket)
+                self._in(where, "tc", "qdisc", "add", "dev", device, "root", *_bucket(self._rate))
 
     def __exit__(self, *failure: object) -> None:
         for name in (*self.names, self._switch):
@@ -106,6 +105,11 @@ class Network:
             raise HybridError(f"{' '.join(command[:4])} failed: {last_error(done.stderr, done.stdout)}")
         return done.stdout
 
+    def slow_down(self, name: str, rate: str) -> None:
+        """What a node receives, to this rate."""
+        port = f"port{self.names.index(name)}"
+        self._in(self._switch, "tc", "qdisc", "replace", "dev", port, "root", *_bucket(rate))
+
     def cut(self, name: str) -> None:
         """The link of a node, for ever."""
         self._in(self._switch, "ip", "link", "set", f"port{self.names.index(name)}", "down")
@@ -133,6 +137,10 @@ def why_not() -> str:
             return ""
     except HybridError as refused:
         return one_line(refused)
+
+
+def _bucket(rate: str) -> tuple[str, ...]:
+    return ("tbf", "rate", rate, "burst", _BURST, "latency", _LATENCY)
 
 
 def _ip(*words: str) -> str:
