@@ -30,7 +30,8 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield f"  {meaning.told(kernel)}"
     yield f"  {launch}"
     yield f"  {launch.why}"
-    if launch.is_guess and not any(case.is_right or _is_explained(case) for case in examination.cases):
+    explained = [_is_explained(case) and not launch.is_unsure for case in examination.cases]
+    if launch.is_guess and not any(case.is_right or is_so for case, is_so in zip(examination.cases, explained, strict=True)):
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
