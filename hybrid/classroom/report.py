@@ -121,7 +121,8 @@ def heading(case: Case, names: Names) -> str:
     (n, l, m), (a, b, c) = case.sizes, names
     grid, block = ("×".join(map(str, each)) for each in (case.grid, case.block))
     is_right = "right in every order of the threads" if case.is_right else "WRONG"
-    return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {is_right}"
+    launch = f", {grid} blocks of {block} threads" if any(case.grid) else ""
+    return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}){launch}: {is_right}"
 
 
 def lines_named(finding: str) -> set[int]:
