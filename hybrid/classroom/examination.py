@@ -52,17 +52,30 @@ class Trials:
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """EmulationError if it does not compile."""
-        tasks = [self.task(sizes) for sizes in shapes]
+        tasks, refused = self._tasks(shapes)
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             source = self._source(folder)
             with ThreadPoolExecutor(1 + len(_CHECKS)) as compiling:
                 looked = compiling.submit(self._looked_at, Path(folder, "program"), tasks)
                 built = compiling.map(lambda checks: self._built(source, checks), _CHECKS)
                 libraries = dict(zip(_CHECKS, built, strict=True))
-            cases = self._cases(libraries, tasks, looked.result())
+            judged = iter(self._cases(libraries, tasks, looked.result()))
+        cases = tuple(refused.get(number) or next(judged) for number in range(len(shapes)))
         variables = shared_variables(Path(libraries["requests"]))
         static = None if variables is None else sum(size for _, _, size in variables)
         return Examination(self.kernel, self.meaning, self.launch, cases, static)
+
+    def _tasks(self, shapes: Sequence[Sizes]) -> tuple[list[Task], dict[int, Case]]:
+        """What is launched, and by number the shapes on which CUDA would refuse it. UsageError where it is refused on all."""
+        tasks, refused = [], {}
+        for number, sizes in enumerate(shapes):
+            try:
+                tasks.append(self.task(sizes))
+            except UsageError as error:
+                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), {}, faults=(str(error),))
+                if len(refused) == len(shapes):
+                    raise
+        return tasks, refused
 
     def traced(self, sizes: Sizes) -> tuple[Case, list[Access]]:
         """A launch on this shape, and all of its accesses in their order. EmulationError if it does not compile or is stopped."""

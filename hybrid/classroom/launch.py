@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hybrid.classroom.arithmetic import evaluated, evaluated_or_0
 from hybrid.classroom.c_text import shared_arrays
+from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.errors import UsageError
@@ -30,6 +31,7 @@ class Launch:
     shared: str  # bytes of dynamic shared memory
     why: str
     is_guess: bool = False
+    is_unsure: bool = False  # a guess, though the kernel has shared arrays that no block's width is known of
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Pair, Pair, int]:
         """Blocks, threads of a block and bytes."""
@@ -50,9 +52,14 @@ class Launch:
         return text + (f" shared({self.shared})" if self.shared != "0" else "")
 
 
-def launch_of(file: StudentFile, kernel: StudentKernel, flags: Mapping[str, str]) -> Launch:
-    """By flags, by a comment "// lab: grid(…) block(…)", or guessed from what the kernel reads."""
-    said = {name: flags.get(name) or _within(file.launch_comment, name) for name in ("grid", "block", "shared")}
+def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags: Mapping[str, str]) -> Launch:
+    """By flags, by a comment "// lab: grid(…) block(…)", or guessed from what the kernel reads.
+
+    What is said may have the kernel's own names of sizes, or n, l and m.
+    """
+    own = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
+    given = {name: flags.get(name) or _within(file.launch_comment, name) for name in ("grid", "block", "shared")}
+    said = {name: re.sub(r"\b[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), text) for name, text in given.items()}
     guessed = _guess(file, kernel)
     is_asked = any(flags.get(name) for name in ("grid", "block"))
     is_told = any(said[name] for name in ("grid", "block"))
@@ -62,7 +69,7 @@ def launch_of(file: StudentFile, kernel: StudentKernel, flags: Mapping[str, str]
         grid = _covering(kernel, block)
     if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
         raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
-    return Launch(grid, block, said["shared"] or "0", where, is_guess=not is_told)
+    return Launch(grid, block, said["shared"] or "0", where, is_guess=not is_told, is_unsure=not is_told and guessed.is_unsure)
 
 
 def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
@@ -80,8 +87,11 @@ def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
             "guessed: the kernel reads no y, so there is a thread for each element of C, or more than enough",
         )
     why = f"guessed from {tile}" if tile else "guessed"
+    is_unsure = not tile and bool(shared_arrays(kernel.body))
     tile = tile or str(_DEFAULT_TILE)
-    return Launch(_covering(kernel, (tile, tile)), (tile, tile), "0", f"{why}: a thread for each element of C")
+    return Launch(
+        _covering(kernel, (tile, tile)), (tile, tile), "0", f"{why}: a thread for each element of C", is_unsure=is_unsure
+    )
 
 
 def _tile(file: StudentFile, kernel: StudentKernel) -> str:
@@ -91,13 +101,19 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
         name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
     ]
     extents = {name: evaluated_or_0(name, file.constants) for name in named}
-    arrays = [texts for texts in shared_arrays(kernel.body).values() if len(texts) == 2]
-    widths = {columns for rows, columns in map(_without_padding, arrays) if rows == columns}
+    arrays = [_as_square(texts) for texts in shared_arrays(kernel.body).values()]
+    widths = {columns for rows, columns in (_without_padding(each) for each in arrays if len(each) == 2) if rows == columns}
     squares = {text: evaluated_or_0(text, file.constants) for text in widths}
     fitting = {text for text, value in squares.items() if 0 < value <= _LONGEST}
     if len(fitting) == 1 and len(squares) == 1 and not set(squares.values()) & set(extents.values()):
         return fitting.pop()
     return named[0] if named else ""
+
+
+def _as_square(extents: tuple[str, ...]) -> tuple[str, ...]:
+    """[T * T] as [T][T]"""
+    factors = extents[0].replace(" ", "").split("*") if len(extents) == 1 else []
+    return tuple(factors) if len(factors) == 2 else extents
 
 
 def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:

@@ -87,9 +87,10 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
     numbers = [each for each in kernel.parameters if each.is_number]
     of_numbers = _sizes([each.name for each in numbers], let)
     names = [each.name for each in matrices]
-    letters = dict(zip(names, _letters(names, kernel.body), strict=True))
+    by_a_vector = _by_a_vector(names, kernel.body)
+    letters = dict(zip(names, by_a_vector or _letters(names, kernel.body), strict=True))
     of = tuple({**of_numbers, **letters}.get(each.name, each.name.lower()) for each in kernel.parameters)
-    vector = any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
+    vector = bool(by_a_vector) or any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
     return Meaning(of, ELEMENTS[elements.pop()], len(numbers) == 1, vector)
 
 
@@ -106,6 +107,21 @@ def _letters(names: Sequence[str], body: str) -> str:
     if _VECTOR.search(factors[0]) and not _VECTOR.search(factors[1]):
         factors.reverse()
     return "".join("C" if name == result else "AB"[factors.index(name)] for name in names)
+
+
+def _by_a_vector(names: Sequence[str], body: str) -> str:
+    """The letters where one factor and the result are indexed by a variable alone and the other factor by both, as in
+    out[i] += matrix[i * n + j] * vector[j]; else ""."""
+    written = [name for name in names if _is_written(name, body)]
+    indices = {name: re.findall(rf"(?<![\w.]){name}\s*\[([^\[\]]*)\]", body) for name in names}
+    simple = [name for name, found in indices.items() if found and all(re.fullmatch(r"\s*\w+\s*", each) for each in found)]
+    computed = [name for name, found in indices.items() if any("*" in each for each in found)]
+    if len(written) != 1 or len(simple) != 2 or len(computed) != 1 or written[0] not in simple:
+        return ""
+    variables = {index.strip() for name in simple for index in indices[name]}
+    if any(not variables <= set(re.findall(r"\w+", index)) for index in indices[computed[0]]):
+        return ""
+    return "".join("C" if name == written[0] else "A" if name in computed else "B" for name in names)
 
 
 def _is_written(name: str, body: str) -> bool:

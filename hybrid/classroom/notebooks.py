@@ -8,9 +8,12 @@ import re
 from typing import Any
 
 _BLOCK = re.compile(r"^```(bash|text)\n((?:.*\n)*?)```\n", re.MULTILINE)
+_PICTURE = re.compile(r"^!\[[^\]]*\]\((?!\w+:)[^)]*\)$", re.MULTILINE)
+_DRAWN = re.compile(r"--picture (\S+)")
 _RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)[^)]*\)")
 _BEGINNING = """\
 import os, sys
+from IPython.display import SVG, display
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]  # python is this notebook's
 %load_ext hybrid.lab
 """
@@ -22,7 +25,8 @@ def notebook(page: str) -> str:
     for block in _BLOCK.finditer(page):
         cells += _markdown(page[end : block.start()])
         if block[1] == "bash":
-            cells.append(_code("\n".join(f"!{line}" for line in block[2].splitlines())))
+            lines = [f"!{line}" for line in block[2].splitlines()]
+            cells.append(_code("\n".join([*lines, *(f'display(SVG("{name}"))' for name in _DRAWN.findall(block[2]))])))
         else:
             cells += _markdown(f"<details><summary>What it should print</summary>\n\n```text\n{block[2]}```\n\n</details>")
         end = block.end()
@@ -39,8 +43,9 @@ def _code(text: str) -> dict[str, Any]:
 
 
 def _markdown(text: str) -> list[dict[str, Any]]:
-    """No cell where there is no text. Links to other pages of the documentation lead nowhere from a notebook."""
-    text = _RELATIVE_LINK.sub(r"\1", text).replace("<details markdown>", "<details>").strip()
+    """No cell where there is no text. Links to other pages of the documentation lead nowhere from a notebook, and pictures are
+    drawn by its own cells."""
+    text = _RELATIVE_LINK.sub(r"\1", _PICTURE.sub("", text)).replace("<details markdown>", "<details>").strip()
     return [{"cell_type": "markdown", "metadata": {}, "source": _lines(text)}] if text else []
 
 

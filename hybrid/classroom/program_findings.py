@@ -116,11 +116,10 @@ class Telling:
         return f"illegal address: {self._does(event, place)} host memory in a kernel, which device memory is for"
 
     def _unwritten(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        does = f"{self._line(place)} {'updates' if event['writes'] else 'reads'}"  # atomically
         if event["space"] in (_SHARED, _DYNAMIC):
-            return (
-                f"uninitialised: {self._does(event, place)} {self._what(event)} in shared memory, which its block has not written"
-            )
-        return f"uninitialised: {self._does(event, place)} {self._what(event)}, {self._never}"
+            return f"uninitialised: {does} {self._what(event)} in shared memory, which its block has not written"
+        return f"uninitialised: {does} {self._what(event)}, {self._never}"
 
     def _copies_unwritten(self, event: dict[str, Any], place: Place, _: Place) -> str:
         what = self._allocations.element(event["number"], event["offset"], 0)

@@ -30,7 +30,8 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield f"  {meaning.told(kernel)}"
     yield f"  {launch}"
     yield f"  {launch.why}"
-    if launch.is_guess and not any(case.is_right or _is_explained(case) for case in examination.cases):
+    explained = [_is_explained(case) and not launch.is_unsure for case in examination.cases]
+    if launch.is_guess and not any(case.is_right or is_so for case, is_so in zip(examination.cases, explained, strict=True)):
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
@@ -120,7 +121,8 @@ def heading(case: Case, names: Names) -> str:
     (n, l, m), (a, b, c) = case.sizes, names
     grid, block = ("×".join(map(str, each)) for each in (case.grid, case.block))
     is_right = "right in every order of the threads" if case.is_right else "WRONG"
-    return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {is_right}"
+    launch = f", {grid} blocks of {block} threads" if any(case.grid) else ""
+    return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}){launch}: {is_right}"
 
 
 def lines_named(finding: str) -> set[int]:

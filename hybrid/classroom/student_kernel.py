@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from hybrid.classroom.c_text import aliases_in, blanked, end_of_block
 
 _KERNEL = re.compile(
-    r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:extern\s+\"C\"\s+)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
+    r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:(?:static|inline|extern\s+\"C\")\s+)*"
+    r"(?:__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:static\s+)?void|void\s+__global__)\s+"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
 )
 _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")

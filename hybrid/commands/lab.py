@@ -119,7 +119,7 @@ def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = 
 
     file, kernel, instance = chosen(given, options.kernel, for_cpu=for_cpu)
     meaning = meaning_of(file, kernel, dict(options.let))
-    launch = launch_of(file, kernel, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
     seed = options.seed if options.seed is not None else secrets.randbits(32)
     return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)
 

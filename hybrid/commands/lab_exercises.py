@@ -8,7 +8,7 @@ import secrets
 import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
@@ -94,6 +94,8 @@ def _judged(exercise: Exercise, path: str, options: argparse.Namespace, trials_o
     from hybrid.classroom.student_file import read
 
     trials = trials_of(read(path), options)
+    if not exercise.vector:  # whatever the kernel makes of B
+        trials = replace(trials, meaning=replace(trials.meaning, vector=False))
     examination = trials.examined(exercise.shapes(options.seed))
     return _Judgement(list(told(trials.file, examination)), exercise.judged(examination.cases), first_finding(examination))
 

@@ -196,7 +196,7 @@ template <typename T>
 using TheSame = typename Itself<T>::Type;  // of a parameter that is converted, and from which T is not deduced
 
 #ifdef WHOLE_PROGRAM
-void note_atomic(void* to, size_t bytes, void* instruction);
+void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
 void fence();  // from here on nothing is said of the order of blocks
 #else
 inline void fence() {}
@@ -342,38 +342,38 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 
 // Atomic because fibers switch only at barriers and warp operations; not instrumented, lest a race is seen in them.
 #ifdef WHOLE_PROGRAM
-#define ATOMIC_ACCESS(to) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0))
+#define ATOMIC_ACCESS(to, needs_value) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0), needs_value)
 #else
 extern "C" void count_atomic(void* to, int bytes, void* instruction)
-    __attribute__((weak));  // of requests.cpp, where that is linked
-#define ATOMIC_ACCESS(to) \
+    __attribute__((weak));  // of requests.cpp or loads.cpp, where one of them is linked
+#define ATOMIC_ACCESS(to, needs_value) \
     if (count_atomic) count_atomic(to, sizeof(*to), __builtin_return_address(0))
 #endif
-#define ATOMIC(name, result)                                                                   \
+#define ATOMIC(name, result, needs_value)                                                      \
     template <typename T>                                                                      \
     __attribute__((noinline, no_sanitize_thread)) T name(T* to, cuda_on_cpu::TheSame<T> value) \
     {                                                                                          \
-        ATOMIC_ACCESS(to);                                                                     \
+        ATOMIC_ACCESS(to, needs_value);                                                        \
         T before = *to;                                                                        \
         *to = (result);                                                                        \
         return before;                                                                         \
     }
-ATOMIC(atomicAdd, before + value)
-ATOMIC(atomicSub, before - value)
-ATOMIC(atomicMax, value > before ? value : before)
-ATOMIC(atomicMin, value < before ? value : before)
-ATOMIC(atomicExch, value)
-ATOMIC(atomicAnd, before& value)
-ATOMIC(atomicOr, before | value)
-ATOMIC(atomicXor, before ^ value)
-ATOMIC(atomicInc, before >= value ? 0 : before + 1)
-ATOMIC(atomicDec, before == 0 || before > value ? value : before - 1)
+ATOMIC(atomicAdd, before + value, true)
+ATOMIC(atomicSub, before - value, true)
+ATOMIC(atomicMax, value > before ? value : before, true)
+ATOMIC(atomicMin, value < before ? value : before, true)
+ATOMIC(atomicExch, value, false)  // it may be what gives the memory its first value
+ATOMIC(atomicAnd, before& value, true)
+ATOMIC(atomicOr, before | value, true)
+ATOMIC(atomicXor, before ^ value, true)
+ATOMIC(atomicInc, before >= value ? 0 : before + 1, true)
+ATOMIC(atomicDec, before == 0 || before > value ? value : before - 1, true)
 #undef ATOMIC
 
 template <typename T>
 __attribute__((noinline, no_sanitize_thread)) T atomicCAS(T* to, cuda_on_cpu::TheSame<T> expected, cuda_on_cpu::TheSame<T> value)
 {
-    ATOMIC_ACCESS(to);
+    ATOMIC_ACCESS(to, true);
     T before = *to;
     if (before == expected) *to = value;
     return before;

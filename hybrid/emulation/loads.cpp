@@ -13,7 +13,8 @@ struct Watched {
 
 Watched watched[3];
 
-void note_writer(Watched& one, long long number)
+// Atomic updates of an element by several threads are in order.
+void note_writer(Watched& one, long long number, bool atomic)
 {
     const cuda_on_cpu::Thread& thread = *cuda_on_cpu::current;
     const auto& size = cuda_on_cpu::block_size;
@@ -21,11 +22,11 @@ void note_writer(Watched& one, long long number)
         static_cast<unsigned long long>(cuda_on_cpu::block_index.y) * cuda_on_cpu::grid_size.x + cuda_on_cpu::block_index.x;
     double writer = static_cast<double>(block * size.x * size.y + thread.number + 1);
     double& last = one.last_writer[number];
-    one.writers[number] = last != 0 && last != writer ? 2 : max(one.writers[number], 1.0);
+    one.writers[number] = last != 0 && last != writer && !atomic ? 2 : max(one.writers[number], 1.0);
     last = writer;
 }
 
-void count(const volatile void* address, long long bytes, double* Watched::* counts)
+void count(const volatile void* address, long long bytes, double* Watched::* counts, bool atomic = false)
 {
     uintptr_t at = reinterpret_cast<uintptr_t>(address);
     while (bytes > 0) {
@@ -40,7 +41,7 @@ void count(const volatile void* address, long long bytes, double* Watched::* cou
             taken = min(bytes, array.item - offset % array.item);
             long long number = row * array.columns + column;
             (one.*counts)[number] += static_cast<double>(taken) / array.item;
-            if (counts == &Watched::writes) note_writer(one, number);
+            if (counts == &Watched::writes) note_writer(one, number, atomic);
             break;
         }
         if (taken == bytes) return;
@@ -54,6 +55,8 @@ void accessed(void* address, int bytes, bool writes, void*) { count(address, byt
 }  // namespace
 
 extern "C" {
+
+void count_atomic(void* to, int bytes, void*) { count(to, bytes, &Watched::writes, true); }
 
 __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads, double* writes,
                                                   double* writers, double* last_writer)

@@ -28,6 +28,7 @@ struct Access {
     int bytes;
     bool writes, atomic;
     unsigned instruction;
+    bool needs_value;  // that the memory has
 };
 
 unsigned segment = 1, first_of_block, first_of_launch;
@@ -192,8 +193,7 @@ void look_at(const Access& access)
         Cell& cell = region.cells[i];
         if (is_known_read(cell, access, mask)) continue;
         if (region.kind >= Region::SHARED && cell.write_segment < first_of_block) cell.written = 0;
-        if ((!access.writes || access.atomic) && (cell.written & mask) != mask && is_followed(region))
-            found("unwritten", access, &region);
+        if (access.needs_value && (cell.written & mask) != mask && is_followed(region)) found("unwritten", access, &region);
         after_write(cell, access, region, mask);
         if (access.writes) {
             if (!access.atomic) after_reads(cell, access, region, mask);
@@ -206,7 +206,7 @@ void look_at(const Access& access)
 
 void note_slowly(const void* at, size_t bytes, bool writes, const void* instruction)
 {
-    Access access{static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction)};
+    Access access{static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes};
     if (current)
         look_at(access);
     else if (kernels_run && is_managed(access.at))
@@ -253,9 +253,9 @@ void give_cells(Region& region, size_t& room, size_t bytes)
 
 }  // namespace
 
-void note_atomic(void* to, size_t bytes, void* instruction)
+void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value)
 {
-    if (current) look_at({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction)});
+    if (current) look_at({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction), needs_value});
 }
 
 void fence() { fenced = true; }

@@ -140,6 +140,27 @@ def test_steps_of_what_has_no_small_tiles(tmp_path, capsys, changes, said):
     assert said in written(tmp_path, path, "--sizes", "16", "16", "16")[1]
 
 
+@pytest.mark.needs("compiler", "addr2line")
+def test_a_picture_is_the_map_of_what_is_wrong_or_the_roofline(tmp_path, capsys):
+    run = ["run", str(TILED.with_name("element.cu")), "--picture", str(tmp_path / "it.svg")]
+    assert lab.work(lab.parse([*run, "--sizes", "40", "40", "40", "--grid", "m/16,n/16"])) == 1
+    drawn = (tmp_path / "it.svg").read_text(encoding="utf-8")
+    wide, high = (
+        '<rect class="fill-third" x="32" y="0" width="8" height="1"/>',
+        '<rect class="fill-third" x="0" y="39" width="40"',
+    )
+    assert wide in drawn
+    assert high in drawn
+    assert "never written</text>" in drawn
+    assert "prefers-color-scheme: dark" in drawn
+    assert lab.work(lab.parse([*run, "--sizes", "16", "16", "16", "--gpu", "P100"])) == 0
+    assert "MatrixMulKernel on P100, float32</text>" in (tmp_path / "it.svg").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match="there is nothing to draw"):
+        lab.work(lab.parse([*run, "--sizes", "16", "16", "16"]))
+    with pytest.raises(UsageError, match=r"the name must end in \.svg"):
+        lab.work(lab.parse(["run", str(TILED), "--picture", str(tmp_path / "it.png")]))
+
+
 def test_of_hostile_numbers_a_roofline_is_drawn_within_its_frame():
     for bandwidth, peak, intensity in ((86, 346, 1e-4), (4800, 66900, 1e5), (320, 254, 0.06), (1, 1, 1)):
         drawn = page(LabPage("t", "right", True, (), (), (), {}, roofline=Roofline("G", bandwidth, peak, {"this": intensity})))

@@ -126,6 +126,33 @@ def written(tmp_path, capsys, *arguments):
     return page
 
 
+def test_a_picture_of_a_block_s_steps(tmp_path, capsys):
+    """As the table says it: who loads what, what the tiles hold, and the last sums."""
+    path = tmp_path / "steps.svg"
+    shown(capsys, "tiled", "--of", "1,1", "--picture", path)
+    panels = path.read_text(encoding="utf-8").split(">step ")[1:]
+    assert [panel.partition("<")[0] for panel in panels][:3] == [
+        "1: line 11, 0 barriers passed",
+        "2: line 12, 0 barriers passed",
+        "3: line 14, 1 barrier passed",
+    ]
+    assert len(panels) == 9
+    held = [re.findall(r'class="held fill-soft"[^>]*>([^<]*)', panel) for panel in panels]
+    assert held[0] == ["M2,0", "M2,1", "M3,0", "M3,1"]
+    assert held[8] == ["M2,2", "M2,3", "M3,2", "M3,3", "N2,2", "N2,3", "N3,2", "N3,3"]
+    assert re.findall(r'class="mark"[^>]*>([^<]*)', panels[8]) == ["0,0", "1,0", "0,1", "1,1"]
+    assert [len(re.findall('class="grown', panel)) for panel in panels] == [0, 0, 4, 4, 4, 4, 4, 4, 4]
+    with pytest.raises(UsageError, match=r"the name must end in \.svg"):
+        lab.work(lab.parse(["show", "tiled", "--picture", str(tmp_path / "steps.png")]))
+
+
+def test_more_steps_than_a_picture_has_are_counted(tmp_path, capsys):
+    shown(capsys, "element", "--width", 16, "--picture", tmp_path / "steps.svg")
+    text = (tmp_path / "steps.svg").read_text(encoding="utf-8")
+    assert "block (0,0), the first 12 of 17 steps" in text
+    assert len(re.findall(">step ", text)) == 12
+
+
 def test_the_page_has_one_script_and_fetches_nothing(tmp_path, capsys):
     path = tmp_path / "x.cu"
     path.write_text(

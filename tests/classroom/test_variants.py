@@ -317,6 +317,20 @@ __global__ void multiply(float* out, float* matrix, float* vector, int n)
 """,
         {},
     ),
+    "the book's own names, in which A is the result": (
+        "vector",
+        """// lab: block(32) grid((n + 31) / 32)
+__global__ void multiply(float* A, const float* B, const float* C, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float sum = 0;
+    for (int j = 0; j < n; ++j) sum += B[i * n + j] * C[j];
+    A[i] = sum;
+}
+""",
+        {},
+    ),
     "sums without loops": (
         "registers",
         "registers",
@@ -390,6 +404,25 @@ WRONG = {
         "element",
         "element",
         {"block(16, 16)": "block(16, 16) grid(1, 1)"},
+        NEVER,
+    ),
+    "a grid for whole blocks": (
+        "element",
+        "element",
+        {"block(16, 16)": "block(16, 16) grid(m / 16, n / 16)"},
+        "cannot be launched",
+    ),
+    "a vector in place of B": (
+        "element",
+        f"""// lab: block(1, 16) grid(1, (n + 15) / 16)
+{HEAD.replace("b,", "b_vector,")}{{
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    float sum = 0;
+    for (int k = 0; row < n && k < l; ++k) sum += a[row * l + k] * b_vector[k];
+    if (row < n) c[row] = sum;
+}}
+""",
+        {},
         NEVER,
     ),
     "one row too few": ("row", "row", {"row >= n": "row >= n - 1"}, NEVER),

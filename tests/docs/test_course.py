@@ -14,12 +14,14 @@ import pytest
 from support.commands import ROOT
 from support.selection import exhaustive
 
+from experiments.course_pictures import commands, drawn
 from hybrid.classroom.notebooks import notebook
 from hybrid.ranks.launcher import mpirun
 
 COURSE = ROOT / "docs" / "course"
 PAGES = sorted(path.name for path in COURSE.glob("*.md"))
 CHAPTERS = [name for name in PAGES if name != "index.md"]
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _BLOCK = re.compile(r"^```(\w+)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 runs = pytest.mark.needs("compiler", "addr2line")
@@ -59,7 +61,8 @@ def test_each_page_prints_what_it_shows(tmp_path, name):
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment, check=False
             )
-            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+            is_wrong = "hybrid.lab run" in line and "WRONG" in done.stdout
+            assert done.returncode == is_wrong, f"{line}\n{done.stdout}{done.stderr}"
             printed += done.stdout
         assert re.search(pattern(expected), printed), f"{lines}\n{printed}"
 
@@ -79,8 +82,10 @@ def test_each_notebook_runs_and_prints_what_its_page_shows(tmp_path, name):
     ran = [cell for cell in book.cells if cell.cell_type == "code"][1:]
     assert len(ran) == len(shown)
     for (lines, expected), cell in zip(shown, ran, strict=True):
-        assert cell.source.splitlines() == [f"!{line}" for line in lines]
-        printed = "".join(each.text for each in cell.outputs).replace("\r\n", "\n")
+        drawing = [f'display(SVG("{name}"))' for name in re.findall(r"--picture (\S+)", "\n".join(lines))]
+        assert cell.source.splitlines() == [*(f"!{line}" for line in lines), *drawing]
+        assert len([each for each in cell.outputs if "image/svg+xml" in each.get("data", {})]) == len(drawing)
+        printed = "".join(each.get("text", "") for each in cell.outputs).replace("\r\n", "\n")
         assert re.search(pattern(expected), printed), printed
 
 
@@ -110,6 +115,30 @@ def test_a_cell_is_run_shown_and_checked_as_a_file_is(tmp_path):
     assert "tiles: " in checked
     assert "cuda_lab: unknown option --siezs: did you mean --sizes?" in refused
     assert "5\ncell.cu: exit status 0" in program
+
+
+@runs
+@pytest.mark.parametrize("name", exhaustive(["tiling.md"], CHAPTERS))
+def test_pictures_are_what_the_commands_draw(tmp_path, name):
+    """python scripts/course_pictures.py draws them anew."""
+    files = drawn(COURSE / name, tmp_path)
+    assert files
+    for file in files:
+        there, here = ((folder / file.name).read_text(encoding="utf-8") for folder in (COURSE, tmp_path))
+        assert _NUMBER.sub("#", there) == _NUMBER.sub("#", here), file.name
+        for one, other in zip(_NUMBER.findall(there), _NUMBER.findall(here), strict=True):
+            assert float(one) == pytest.approx(float(other), abs=0.2), file.name  # rounded otherwise by another BLAS
+
+
+def test_each_picture_of_a_page_is_drawn_by_a_command_on_it():
+    for name in CHAPTERS:
+        text = (COURSE / name).read_text(encoding="utf-8")
+        own = [target for target in re.findall(r"^!\[[^\]]{20,}\]\(([^)]+)\)$", text, re.MULTILINE) if "/" not in target]
+        assert own == [picture for _, picture in commands(COURSE / name)]
+        assert own
+        assert all((COURSE / target).stat().st_size < 64 << 10 for target in own)
+    all_of_them = [picture for name in CHAPTERS for _, picture in commands(COURSE / name)]
+    assert sorted(all_of_them) == sorted(path.name for path in COURSE.glob("*.svg"))
 
 
 def test_each_question_has_its_answer():
