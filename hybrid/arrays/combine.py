@@ -10,8 +10,9 @@ import numpy as np
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.interop import empty_like, on_device_of, on_gpu, on_host, to_device_of
 from hybrid.arrays.product_type import ProductType, numpy_type
+from hybrid.arrays.rounding import round_into, rounds
 from hybrid.core.spans import Span
-from hybrid.host.thread_map import on_threads, rows_of_about
+from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
 _PART_BYTES = 1 << 19  # of the product: with its part of C and a temporary one in the cache of a core
 
@@ -50,10 +51,13 @@ def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
                 part *= gemm.alpha
             if gemm.beta != 0:
                 part += c[rows.slice] if gemm.beta == 1 else gemm.beta * c[rows.slice].astype(wide_c, copy=False)
-            if into is not product:
+            if is_rounded and part.dtype == np.float32:
+                round_into(into[rows.slice], part)
+            elif into is not product:
                 into[rows.slice] = part
 
-    rows = Span(0, len(product))
-    parts = [rows] if on_gpu(product) else rows_of_about(_PART_BYTES, rows, product.shape[1] * product.itemsize)
+    rows, is_rounded = Span(0, len(product)), rounds(product, into)
+    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # of one step nothing is read again
+    parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
     for _ in on_threads(threads, work, parts):
         pass

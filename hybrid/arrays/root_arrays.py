@@ -42,7 +42,8 @@ class RootMatrices:
         primes = given.exact.products if given.exact is not None else (0,)
         sources, c = given.sources(prime=primes[0]), given.real_out
         in_place = [source.in_place(problem.operand_dtype) for source in sources]
-        locations = [shared.location_of(array) for array in (*in_place, c)]
+        lying = [source.as_it_lies(problem.operand_dtype) for source in sources]
+        locations = [*(shared.location_of(array, transposed=True) for array in lying), shared.location_of(c)]
         allocated_bytes = sum(array.nbytes for array in in_place if array is not None)
         derived = sum(problem.bytes(*source.shape) for source in sources if isinstance(source, DerivedMatrix))
         of_c, all_shared = problem.bytes(problem.n, problem.m), lie_shared(team, locations)

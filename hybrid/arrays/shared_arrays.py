@@ -12,7 +12,7 @@ from hybrid.core.spans import Span
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
-SharedLocation = tuple[int, int]  # the number of a shared array, and an offset in bytes
+SharedLocation = tuple[int, int, bool]  # the number of a shared array, an offset in bytes, and whether rows there are columns
 
 
 class SharedArrays:
@@ -47,16 +47,19 @@ class SharedArrays:
         self._arrays.pop(number, None)
         self.gone.append(number)
 
-    def location_of(self, array: np.ndarray | None) -> SharedLocation | None:
+    def location_of(self, array: np.ndarray | None, *, transposed: bool = False) -> SharedLocation | None:
         """At the root: where `array` lies in a shared array; None if it lies in none or is not contiguous. It may be a view of
-        other numbers, as of the parts of complex ones."""
+        other numbers, as of the parts of complex ones. `transposed`: it may also be the transpose of what lies there."""
+        if array is not None and transposed and not array.flags.c_contiguous:
+            found = self.location_of(array.T)
+            return found and (*found[:2], True)
         if array is None or not (array.flags.c_contiguous and array.flags.aligned):
             return None
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
         number = self._numbers.get(id(owner))
-        return None if number is None else (number, array.ctypes.data - owner.ctypes.data)
+        return None if number is None else (number, array.ctypes.data - owner.ctypes.data, False)
 
     def drop(self, gone_at_roots: Iterable[Sequence[int]]) -> None:
         """Drop the arrays that are gone at their roots, when all ranks have received every root's `gone`."""
@@ -67,9 +70,10 @@ class SharedArrays:
 
     def array_at(self, location: SharedLocation, shape: tuple[int, int], dtype: str) -> np.ndarray:
         """The matrix at a location that the root sent; on every rank of the root's node."""
-        number, offset = location
+        number, offset, transposed = location
         known = self._arrays[number]
         owner = known() if isinstance(known, weakref.ref) else known
         assert owner is not None
         size = shape[0] * shape[1] * np.dtype(dtype).itemsize
-        return owner.reshape(-1).view(np.uint8)[offset : offset + size].view(dtype).reshape(shape)
+        elements = owner.reshape(-1).view(np.uint8)[offset : offset + size].view(dtype)
+        return elements.reshape(shape[::-1]).T if transposed else elements.reshape(shape)

@@ -106,12 +106,12 @@ def _naming(file: str) -> Iterator[None]:
 class SharedMatrix:
     """A matrix in memory that all ranks share, on their only node."""
 
-    def __init__(self, array: np.ndarray, dtype: str) -> None:
-        """`dtype`: in which it is multiplied."""
+    def __init__(self, array: np.ndarray, dtype: str, *, as_it_lies: bool) -> None:
+        """`dtype`: in which it is multiplied. `as_it_lies`: also if it is transposed."""
         self.array = array
         self.shape: tuple[int, int] = array.shape
         # Then it is complete: no rank writes its rows, and none are sent. Else each rank converts some.
-        self.at_root = array.dtype == storage(dtype)
+        self.at_root = array.dtype == storage(dtype) and (as_it_lies or array.flags.c_contiguous)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         copy_rows(into, numbers_of(self.array[rows.slice]), threads)

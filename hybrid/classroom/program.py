@@ -20,7 +20,7 @@ from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import kernels_of
 from hybrid.classroom.unsupported import refuse_unsupported
 from hybrid.emulation import whole_program
-from hybrid.errors import HybridError, UsageError
+from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import compiler_flags, mpirun, variable_of_rank
 
 _OF_CUDA = {  # whose contents the CPU runtime has
@@ -76,7 +76,7 @@ def _texts(file: StudentFile) -> _Texts:
 def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
     try:
         return whole_program.Ranks(ranks, mpirun(ranks), variable_of_rank(), compiler_flags())
-    except FileNotFoundError as missing:
+    except StartError as missing:
         raise HybridError(f"{file.path} is a program of MPI (mpi.h): {missing}") from None
 
 

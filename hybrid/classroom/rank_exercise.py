@@ -23,7 +23,7 @@ from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.text import counted
 from hybrid.emulation.child import python_environment
 from hybrid.emulation.confined import Bounds, confined, installed_with
-from hybrid.errors import HybridError, UsageError
+from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import mpirun
 
 _RANKS = (1, 2, 3, 4)
@@ -78,7 +78,7 @@ def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
             if tries[-1].has_no_end:
                 break
         return tries
-    except FileNotFoundError as missing:
+    except StartError as missing:
         raise HybridError(f"the exercise {exercise.name} needs MPI: {missing}") from None
 
 

@@ -34,15 +34,17 @@ class TransposedCopies:
         if not stored.size:
             return
         row_bytes = columns * stored.itemsize
-        for part in pieces(Span(0, rows), max(1, self._room(row_bytes, rows * row_bytes) // row_bytes)):
+        for part in pieces(Span(0, rows), max(1, self._room(row_bytes, rows * row_bytes, stream) // row_bytes)):
             arrived = self._cupy.ndarray((len(part), columns), stored.dtype, self._memory)
             self._copy(arrived, stored[part.slice], stream)
             with stream:
                 self._cupy.copyto(into[:, part.slice], arrived.T)
 
-    def _room(self, least: int, wanted: int) -> int:
+    def _room(self, least: int, wanted: int, stream: Any) -> int:
         """Bytes that there are: as many as are wanted at once, or fewer where the GPU has no more, but a row."""
         size = max(least, min(_BYTES_AT_ONCE, wanted))
+        if 0 < self._size < size:
+            stream.synchronize()  # what is given back may be used by others at once
         while self._size < size:
             try:
                 self._memory, self._size = self._reserve(size), size

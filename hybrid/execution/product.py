@@ -70,8 +70,8 @@ class _Product:
         with limited_threads(self._threads):
             wall.enter("allocate")
             kept = self._options.kept(plan)
-            as_they_lie = plan.staged or self._decision.kernel.name == "blas"
-            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads, kept, as_they_lie=as_they_lie)
+            transposed = self._decision.reads_transposed
+            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads, kept, as_they_lie=transposed)
             wall.enter("fill")
             fill(team, plan, self._views, a, b, self._threads, self._options.progress, b_is_there="B" in kept)
             wall.enter("prepare")

@@ -17,7 +17,6 @@ from hybrid.arrays.root_operands import RootOperands
 from hybrid.arrays.root_stack import RootStack, operands_at_root
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.arrays.stack_share import StackShape
-from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
@@ -125,7 +124,7 @@ def _product(
     for number, prime in enumerate(matrices.primes):
         c_array = given.real_out if given is not None else None
         if all_shared:
-            first, second, c_array = _shared_operands(session, matrices, decision.plan.problem)
+            first, second, c_array = _shared_operands(session, matrices, decision)
         elif matrices.on_gpu:
             first, second, c_array = _from_gpu(session, decision, matrices, given)
         elif given is not None:
@@ -171,9 +170,9 @@ def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shar
 
 
 def _shared_operands(
-    session: Session, matrices: RootMatrices, decided: Problem
+    session: Session, matrices: RootMatrices, decision: Decision
 ) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
-    """A, B and, where it is shared as well, C as this rank sees them. `decided`: in which types they are multiplied."""
+    """A, B and, where it is shared as well, C as this rank sees them."""
     problem, types = matrices.problem, element_types(matrices.problem)
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     a, b, c = (
@@ -182,7 +181,10 @@ def _shared_operands(
     )
     assert a is not None
     assert b is not None
-    return SharedMatrix(a, decided.operand_dtype), SharedMatrix(b, decided.operand_dtype), c
+    first, second = (
+        SharedMatrix(each, decision.plan.problem.operand_dtype, as_it_lies=decision.reads_transposed) for each in (a, b)
+    )
+    return first, second, c
 
 
 def _from_gpu(

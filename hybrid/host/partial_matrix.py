@@ -42,7 +42,8 @@ class PartialMatrix:
         if not isinstance(output, RawRows):
             raise UsageError(
                 f"{output.path} cannot be written part by part: --resume writes .npy and .h5 files, "
-                "in which the rows lie one after the other"
+                "in which the rows lie one after the other (a Zarr array has them in files of chunks, and a .mtx file is text); "
+                "write one of these, and convert it when it is complete"
             )
         self._output, self._height, self._row_bytes = output, height, row_bytes
         self.target = Path(os.path.realpath(output.path))

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from hybrid.core.record import record
+from hybrid.errors import StartError
 
 
 @record
@@ -52,14 +53,14 @@ def variable_of_rank() -> str:
 def compiler_flags() -> list[str]:
     """What a C++ compiler must be told for a program that calls MPI, by the mpicc beside mpirun.
 
-    FileNotFoundError where there is none.
+    StartError where there is none.
     """
     import shlex
     import subprocess
 
     mpicc = Path(_find_mpirun()[0]).with_name("mpicc")
     if not mpicc.exists():
-        raise FileNotFoundError(f"no mpicc beside {_find_mpirun()[0]}: install your MPI's files for developers")
+        raise StartError(f"no mpicc beside {_find_mpirun()[0]}", "install your MPI's files for developers")
     shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
     return shlex.split(shown)[1:]
 
@@ -85,7 +86,7 @@ def _find_mpirun() -> tuple[str, ...]:
     beside = Path(sys.executable).with_name("mpirun")
     path = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
-        raise FileNotFoundError("no mpirun beside this Python or on the PATH: pip install mpich, or load your site's MPI module")
+        raise StartError("no mpirun beside this Python or on the PATH", "pip install mpich, or load your site's MPI module")
     if family_of(path) != "Open MPI":
         return (path,)
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()

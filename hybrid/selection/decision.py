@@ -75,6 +75,11 @@ class Decision:
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
     speed: float | None = None  # that is expected of the kernels, beside the machine model's of native ones; None: not known
 
+    @property
+    def reads_transposed(self) -> bool:
+        """A transposed operand is read as it lies: by BLAS's flag, or by copies to devices, which turn it."""
+        return self.plan.staged or self.kernel.name == "blas"
+
     def device_of(self, rank: int) -> str:
         """Rank, host, device and kernel, for messages."""
         placement = self.placements[rank]

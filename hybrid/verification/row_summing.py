@@ -6,8 +6,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +14,7 @@ import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.emulation.build import build_plain, c_compiler
-from hybrid.errors import HybridError
+from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.host.call_queue import Calls
 from hybrid.host.row_sums import WEIGHTED_ROWS, mixed_total, row_checksums
 from hybrid.host.thread_map import rows_of_about
@@ -156,7 +154,10 @@ class InC:
 
 
 def load() -> Any:
-    """The library of row_checksums.c. HybridError without a C compiler, or if it does not compile."""
+    """The library of row_checksums.c; None where bytes have another order than it expects. HybridError without a C compiler, or
+    if it does not compile."""
+    if sys.byteorder != "little":
+        return None
     library = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
     address, number = ctypes.c_void_p, ctypes.c_int64
     library.new_pool.restype = address
@@ -168,19 +169,13 @@ def load() -> Any:
     return library
 
 
-class _Loading:
-    """In a thread of its own, since the first product shall not wait for a compiler: NumPy sums until then."""
+class _Loading(LoadedSoon):
+    """NumPy sums until then."""
 
     def __init__(self) -> None:
-        self.loaded: Any = None
         self._pool: int | None = None
         self._process = os.getpid()
-        threading.Thread(target=self._load, name="hybrid-compile", daemon=True).start()
-
-    def _load(self) -> None:
-        if sys.byteorder == "little":
-            with suppress(HybridError, OSError):  # NumPy sums the same, slower
-                self.loaded = load()
+        super().__init__(load)
 
     @property
     def pool(self) -> int | None:

@@ -77,6 +77,7 @@ def test_matrices_of_every_type(comm, made, name):
         filled(comm, b, second.astype(dtype))
         operands, out = ((a, b), c) if comm.rank == 0 else ((None, None), None)
         assert hybrid.multiply(*operands, out=out, comm=comm) is out
+        comm.Barrier()  # of most types the root writes it, when all else is done
         wanted = (a @ b).astype(dtype) if dtype.kind == "b" else (first @ second).astype(dtype)
         np.testing.assert_array_equal(c, wanted)
         comm.Barrier()
@@ -97,6 +98,26 @@ def test_matrices_of_16_bits_stay_where_they_lie_if_they_are_multiplied_so(comm,
     hybrid.multiply(*operands, out=out, comm=comm, device=device, dtype="float32")
     np.testing.assert_allclose(c, first.astype(float) @ second.astype(float), rtol=1e-4, atol=1e-5)
     assert comm.size == 1 or made == ([] if device == "emulate" else ["A", "B"])
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "environment", [{}, {"CHECK": "host"}, {"STAGED": "1"}, {"STAGED": "1", "TRANSPORT": "peers"}, {"KERNEL": "loops"}], ids=str
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_transposes_are_multiplied_where_they_lie(comm, rng, monkeypatch, made, environment, dtype):
+    """By BLAS's flag, or by the copies of each rank; only where rows are needed, each rank turns its share."""
+    for name, value in environment.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    first, second = (rng.standard_normal(shape).astype(dtype) for shape in ((70, 90), (60, 70)))
+    a, b = (filled(comm, hybrid.empty(each.shape, dtype, comm=comm), each) for each in (first, second))
+    c = hybrid.empty((90, 60), dtype, comm=comm)
+    operands = (a, b.T) if comm.rank == 0 else (None, None)
+    for _ in range(2):
+        hybrid.multiply(*operands, transpose_a=True, out=c if comm.rank == 0 else None, comm=comm)
+        np.testing.assert_allclose(c, first.T.astype(float) @ second.T.astype(float), rtol=1e-4, atol=1e-4)
+        comm.Barrier()
+    assert made == (["A", "B"] * 2 if environment == {"KERNEL": "loops"} else [])
 
 
 @pytest.mark.mpi(min_size=2)
@@ -137,8 +158,7 @@ def test_columns_other_types_and_private_operands_are_taken_as_ordinary_arrays(c
     private = np.ones((8, 8))
     pairs = [(None, None)] * 4
     if comm.rank == 0:
-        halves, transposed = (a[:, ::2], private[::2]), (a.T, a)
-        pairs = [halves, transposed, (a, private), (a.view("float32")[:, :8], private.astype("float32"))]
+        pairs = [(a[:, ::2], private[::2]), (a, private), (private, a.T), (a.view("float32")[:, :8], private.astype("float32"))]
     for first, second in pairs:
         c = hybrid.multiply(first, second, comm=comm)
         if comm.rank == 0:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import types
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
@@ -16,6 +16,19 @@ from hybrid.errors import DoesNotFit
 
 def arrived(shape, dtype, memory):
     return np.ndarray(shape, dtype, memory)
+
+
+class Stream(AbstractContextManager):
+    """On which all is done at once."""
+
+    def __init__(self):
+        self.synchronized = 0
+
+    def __exit__(self, *raised):
+        return None
+
+    def synchronize(self):
+        self.synchronized += 1
 
 
 CUPY = types.SimpleNamespace(ndarray=arrived, copyto=np.copyto)
@@ -47,17 +60,26 @@ def test_what_arrives_is_the_matrix(rng, monkeypatch, dtype, part, at_once, free
     assert is_transposed(source)
     copier = copies(free, made, reserved)
     for _ in range(2):
-        copier.copy(into[: source.shape[0], : source.shape[1]], source, nullcontext())
+        copier.copy(into[: source.shape[0], : source.shape[1]], source, Stream())
     np.testing.assert_array_equal(into[: source.shape[0], : source.shape[1]], source)
     assert sum(made) == 2 * source.nbytes
     assert max(made) <= max(min(at_once, free), source.shape[0] * source.itemsize)
     assert len(reserved) == 1 or free < source.nbytes
 
 
+def test_memory_is_given_back_only_when_nothing_uses_it(rng):
+    stream, reserved, into = Stream(), [], np.empty((30, 40))
+    copier = copies(1 << 20, [], reserved)
+    for height in (10, 40, 20):
+        copier.copy(into[:, :height], rng.random((height, 30)).T, stream)
+    assert reserved == [10 * 30 * 8, 40 * 30 * 8]
+    assert stream.synchronized == 1
+
+
 def test_without_room_for_a_row_it_says_so(rng):
     source = rng.random((40, 30)).T
     with pytest.raises(DoesNotFit, match="of 100"):
-        copies(100, [], []).copy(np.empty((30, 40)), source, nullcontext())
+        copies(100, [], []).copy(np.empty((30, 40)), source, Stream())
 
 
 def test_rows_in_their_order_are_not_transposed(rng):

@@ -56,11 +56,12 @@ def _gpu() -> str:
 
 
 def _mpirun() -> str:
+    from hybrid.errors import StartError
     from hybrid.ranks.launcher import mpirun
 
     try:
         mpirun(1)
-    except FileNotFoundError as missing:
+    except StartError as missing:
         return f"mpirun: {missing}"
     return ""
 

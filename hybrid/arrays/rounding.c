@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// float32 numbers rounded to 16 bits: to the nearest, to the even one of two, as NumPy does it, which has no vector instructions for
+// it. Without branches, so that compilers use them.
+#include <stdint.h>
+#include <string.h>
+
+static uint32_t bits_of(float number)
+{
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+static float number_of(uint32_t bits)
+{
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+enum {
+    INFINITE = 0x7f800000,
+    BEYOND_FLOAT16 = 0x47800000,  // 2^16: from there on all are infinite
+    NORMAL_FLOAT16 = 0x38800000,  // 2^-14: smaller ones are subnormal
+    EXPONENTS = (127 - 15) << 23  // of the two types differ by this
+};
+
+// All bits where the condition is true, else none.
+static uint32_t where(int condition) { return -(uint32_t)condition; }
+
+void round_to_float16(const float* from, uint16_t* to, int64_t count)
+{
+    for (int64_t i = 0; i < count; ++i) {
+        uint32_t bits = bits_of(from[i]), size = bits & 0x7fffffff;
+        uint32_t small = where(size < NORMAL_FLOAT16), large = where(size >= BEYOND_FLOAT16);
+        uint32_t normal = (size - EXPONENTS + 0xfff + (size >> 13 & 1)) >> 13;
+        // In 1/2 + size the last bit is 2^-24, the least subnormal number: the sum is rounded as it has to be.
+        uint32_t subnormal = bits_of(number_of(size & small) + 0.5f) - bits_of(0.5f);
+        uint32_t infinite_or_nan = 0x7c00 | (where(size > INFINITE) & 0x200);
+        uint32_t rounded = (subnormal & small) | (infinite_or_nan & large) | (normal & ~(small | large));
+        to[i] = (uint16_t)(rounded | (bits >> 16 & 0x8000));
+    }
+}
+
+void round_to_bfloat16(const float* from, uint16_t* to, int64_t count)
+{
+    for (int64_t i = 0; i < count; ++i) {
+        uint32_t bits = bits_of(from[i]), nan = where((bits & 0x7fffffff) > INFINITE);
+        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        to[i] = (uint16_t)((rounded & ~nan) | (((bits >> 16 & 0x8000) | 0x7fc0) & nan));
+    }
+}
