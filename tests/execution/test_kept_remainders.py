@@ -8,6 +8,7 @@ import pytest
 
 import hybrid
 from hybrid.devices.modular import ModularProduct
+from hybrid.devices.remainder_launches import RemainderLaunches
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -18,7 +19,7 @@ N, L, M = 60, 140, 50
 def made_of(monkeypatch):
     """For each product the operands whose remainders, and magnitudes, were made."""
     products: list[list[tuple[object, object]]] = []
-    once, begin = ModularProduct._once, ModularProduct.begin
+    once, begin = RemainderLaunches._once, ModularProduct.begin
 
     def noted(self, key, make, matrix=None):
         if key[0] in ("remainders", "magnitudes"):
@@ -29,7 +30,7 @@ def made_of(monkeypatch):
         products.append([])
         begin(self)
 
-    monkeypatch.setattr(ModularProduct, "_once", noted)
+    monkeypatch.setattr(RemainderLaunches, "_once", noted)
     monkeypatch.setattr(ModularProduct, "begin", begun)
     return products
 
