@@ -7,7 +7,7 @@
 // those of the low parts are rounded, by about 2⁻⁷¹·P. With N of 8 at most both are exact.
 //
 // Where float64 is slow, `reconstruct_by_integers` adds up in words of 32 bits instead, exactly, and rounds once. Its C has the same
-// bits with N of 8 at most; with more the other one's may be a neighbour, of one element in some ten thousand.
+// bits with N of 8 at most; with more a few elements differ, by what the low parts lose.
 //
 // Memory bandwidth limits both: N bytes are read and one element is written.
 #include "moduli.cuh"

@@ -24,7 +24,7 @@ class EmulatedDevice(CpuDevice):
     def __init__(self, kernel: Kernel, dtype: str, capability: int = EMULATED_CAPABILITY) -> None:
         super().__init__(staged=True)
         self._capability = capability
-        self._kernels: dict[str, EmulatedKernel] = {}
+        self._kernels: dict[tuple[str, int], EmulatedKernel] = {}  # by expression and compute capability
         self.use_kernel(kernel, dtype)
 
     def holds(self, array: Any) -> bool:
@@ -34,7 +34,7 @@ class EmulatedDevice(CpuDevice):
         self._entry, self._dtype = kernel, dtype
         width = WIDEST_COPY // OPERAND_SIZES[dtype]
         for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
-            self._instance(launch_of(kernel, dtype, 1, 1, self._capability, width, adds=adds))
+            self._instance(launch_of(kernel, dtype, 1, 1, self._capability, width, adds=adds), self._capability)
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
         return self._do("multiply", lambda: self._launch(a, b, c, adding))
@@ -55,28 +55,30 @@ class EmulatedDevice(CpuDevice):
         rows, columns = c.shape
         width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.ctypes.data, matrix.strides[0])])
         launch = launch_of(self._entry, self._dtype, rows, columns, self._capability, width, adds=adding)
-        self._instance(launch)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
+        self._instance(launch, self._capability)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
 
-    def _instance(self, launch: Launch) -> EmulatedKernel:
-        if launch.expression not in self._kernels:
-            self._kernels[launch.expression] = EmulatedKernel(KERNELS / launch.source, launch.expression, self._capability)
-        return self._kernels[launch.expression]
+    def _instance(self, launch: Launch, capability: int) -> EmulatedKernel:
+        key = launch.expression, capability
+        if key not in self._kernels:
+            self._kernels[key] = EmulatedKernel(KERNELS / launch.source, launch.expression, capability)
+        return self._kernels[key]
 
 
 class EmulatedQueues:
-    """Kernels beside those of the catalogue, run at once. `instance(launch)` compiles one, `do(phase, work)` times its work."""
+    """Kernels beside those of the catalogue, run at once. `instance(launch, capability)` compiles one, `do(phase, work)` times
+    its work."""
 
     capability = 89  # as of most GPUs, bytes are multiplied by mma.sync; with 90 by wgmma
     multiprocessors = 4  # persistent blocks go through several tiles
 
-    def __init__(self, instance: Callable[[Launch], EmulatedKernel], do: Callable[[str, Callable[[], None]], Event]) -> None:
+    def __init__(self, instance: Callable[[Launch, int], EmulatedKernel], do: Callable[[str, Callable[[], None]], Event]) -> None:
         self._instance, self._do = instance, do
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
         pass  # each instance takes a second, and a product needs few of them
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
-        instance = self._instance(launch)
+        instance = self._instance(launch, self.capability)
         matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
         return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices, cluster=launch.cluster)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import hybrid
 from experiments.remainder_speed.kernels import Emulation
 from hybrid.devices.cuda_device import CudaDevice
 
@@ -49,3 +50,24 @@ def test_integers_put_the_same_product_together(real_gpus, rng):
     differ = doubles != integers
     assert differ.mean() < 0.01
     assert (np.abs(doubles - integers) <= np.spacing(np.abs(a) @ np.abs(b))).all()
+
+
+def test_what_is_made_of_b_is_kept_as_long_as_b_is_the_same(real_gpus):
+    """Three products of arrays on the GPU, the last one of another B, beside those of arrays that nothing was kept of."""
+    import cupy
+
+    n, random = 4096, cupy.random.default_rng(3)
+    (first, second), b = (random.standard_normal((n, n)) for _ in range(2)), random.standard_normal((n, n))
+
+    def product(a):
+        return hybrid.multiply(a, b, device="cuda", precision="fast")
+
+    found = [product(a) for a in (first, second, second)]
+    b[n - 1, 7] = 5
+    found.append(product(second))
+    assert (found[1] == found[2]).all()
+    for a, c in ((second, found[3]), (first, product(first))):
+        hybrid.multiply(first[:1000], b, device="cuda", precision="fast")  # takes the memory
+        assert (product(a) == c).all()
+    b[n - 1, 7] = random.standard_normal()
+    assert not (product(second) == found[3]).all()
