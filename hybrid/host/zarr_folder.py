@@ -149,7 +149,8 @@ class ZarrOutput(RawRows):
         return beside.joinpath(*self._name.split("/"), "c", str(row // self._chunk_rows), "0")
 
     def places(self, beside: Path, begun: int, rows: Span, row_bytes: int) -> Iterator[Place]:
-        for lo in range(rows.lo // self._chunk_rows * self._chunk_rows, rows.hi, self._chunk_rows):
+        first = rows.lo // self._chunk_rows * self._chunk_rows
+        for lo in range(first, rows.hi if row_bytes else first, self._chunk_rows):
             some = rows.common(Span(lo, lo + self._chunk_rows))
             yield Place(self._chunk(beside, lo), (some.lo - lo) * row_bytes, some)
 
