@@ -59,7 +59,8 @@ class PartsOnDisk:
     def open(self) -> None:
         """Take the journal's lock, and read it."""
         with self._team.phase("agree", timed=False) as opening, written_to(self._file.name):
-            self._output.refuse(0)
+            if not os.path.lexists(self._file.journal):  # else what is there may be this job's own
+                self._output.refuse(0)
             if self._writes:
                 try:
                     opening.mine = self._opened().lines

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """A matrix' file that is written part by part, under a name that a later job finds: <file>.part, and <file>.journal beside it.
 
-Its rows lie one after the other, so that any rows can be written, and read again to see whether they are what the journal says.
+Each of its rows has its place, so that any rows can be written, and read again to see whether they are what the journal says.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -18,7 +18,7 @@ from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.host.files import allocated, discard, flush_to_disk, journal_of, publish
-from hybrid.host.matrix_output import MatrixOutput, RawRows
+from hybrid.host.matrix_output import MatrixOutput, Place, RawRows, write_rows
 from hybrid.host.thread_map import rows_of_about
 
 _GROUP_BYTES = 4 << 20  # of rows that have a digest of their own: several processes share the rows of a part by these
@@ -38,12 +38,11 @@ class PartialMatrix:
     """The file of `output` while it is written: rows of `row_bytes` bytes each, `height` of them."""
 
     def __init__(self, output: MatrixOutput, height: int, row_bytes: int) -> None:
-        """UsageError for a format whose rows do not lie one after the other."""
+        """UsageError for a format in which rows have no place before they are written."""
         if not isinstance(output, RawRows):
             raise UsageError(
-                f"{output.path} cannot be written part by part: --resume writes .npy and .h5 files, "
-                "in which the rows lie one after the other (a Zarr array has them in files of chunks, and a .mtx file is text); "
-                "write one of these, and convert it when it is complete"
+                f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
+                "in which rows have their place before they are known (a .mtx file is text)"
             )
         self._output, self._height, self._row_bytes = output, height, row_bytes
         self.target = Path(os.path.realpath(output.path))
@@ -67,43 +66,42 @@ class PartialMatrix:
         """A new file without the rows, instead of one that is there."""
         discard(self.part)
         begun = self._output.begin(self.part)
-        size = max(os.path.getsize(self.part), begun + self._height * self._row_bytes)
-        os.truncate(self.part, size)
-        flush_to_disk(self.part)
+        self._output.make_room(self.part, begun, self._height * self._row_bytes)
+        self.flush()
         flush_to_disk(self.part.parent)
-        return Frame(size, begun, self._frame_digest(self.part, begun))
+        return Frame(_size_of(self.part), begun, self._frame_digest(self.part, begun))
 
     def is_framed(self, path: Path, frame: Frame) -> bool:
         """Whether there is a file that has all but the rows as they were written."""
         with suppress(OSError):
-            return os.path.getsize(path) == frame.size and self._frame_digest(path, frame.begun) == frame.digest
+            return _size_of(path) == frame.size and self._frame_digest(path, frame.begun) == frame.digest
         return False
 
     def write(self, frame: Frame, part: Span, c: np.ndarray, groups: Sequence[Span], told: Callable[[], None]) -> None:
         """These groups of neighbouring rows of a part of C. `c`: the part, whose row 0 is row `part.lo` of C."""
         if groups:
-            rows = Span(groups[0].lo, groups[-1].hi).within(part)
-            self._output.write(self.part, frame.begun + part.lo * self._row_bytes, c, rows, told)
+            for place in self._places(self.part, frame, Span(groups[0].lo, groups[-1].hi)):
+                write_rows(place, c[place.rows.within(part).slice], told)
+
+    def _places(self, path: Path, frame: Frame, rows: Span) -> Iterator[Place]:
+        return self._output.places(path, frame.begun, rows, self._row_bytes)
 
     def groups(self, part: Span) -> list[Span]:
         """The rows of a part that have a digest each: the same whoever writes them, and however many."""
         return list(rows_of_about(_GROUP_BYTES, part, self._row_bytes))
 
     def flush(self) -> None:
-        flush_to_disk(self.part)
+        for each in (*self.part.rglob("*"), self.part):
+            flush_to_disk(each)
 
     def digests_on_disk(self, path: Path, frame: Frame, groups: Iterable[Span], told: Callable[[], None]) -> list[bytes]:
         """Of these groups as the file has them; of what it lacks, another one."""
         digests = []
-        with open(path, "rb", buffering=0) as file:
-            for group in groups:
-                data = np.empty(len(group) * self._row_bytes, np.uint8)
-                left = data.data
-                file.seek(frame.begun + group.lo * self._row_bytes)
-                while left and (count := file.readinto(left)):
-                    left = left[count:]
-                digests.append(b"" if left else _digest(data))
-                told()
+        for group in groups:
+            data = np.empty(len(group) * self._row_bytes, np.uint8)
+            read = all(_read_into(data, place, group, self._row_bytes) for place in self._places(path, frame, group))
+            digests.append(_digest(data) if read else b"")
+            told()
         return digests
 
     def publish(self) -> None:
@@ -111,10 +109,24 @@ class PartialMatrix:
         flush_to_disk(self.target.parent)
 
     def _frame_digest(self, path: Path, begun: int) -> str:
-        with open(path, "rb") as file:
-            before = file.read(begun)
-            file.seek(begun + self._height * self._row_bytes)
-            return blake2b(before + file.read(), digest_size=_DIGEST_BYTES).hexdigest()
+        around = b"".join(self._output.around(path, begun, self._height * self._row_bytes))
+        return blake2b(around, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _size_of(path: Path) -> int:
+    """Of the file, or of all files in the folder."""
+    return sum(each.stat().st_size for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file())
+
+
+def _read_into(data: np.ndarray, place: Place, group: Span, row_bytes: int) -> bool:
+    """The place's rows into their part of a group's; whether all are there."""
+    rows = place.rows.within(group)
+    left = data.data[rows.lo * row_bytes : rows.hi * row_bytes]
+    with open(place.path, "rb", buffering=0) as file:
+        file.seek(place.at)
+        while left and (count := file.readinto(left)):
+            left = left[count:]
+    return not left
 
 
 def digests_in_memory(part: Span, c: np.ndarray, groups: Iterable[Span], told: Callable[[], None]) -> list[bytes]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hybrid.core.spans import Span
 from hybrid.errors import UsageError, one_line
 from hybrid.host.chunked_matrix import ChunkedMatrix
 from hybrid.host.files import refuse_unwritable
-from hybrid.host.matrix_output import BYTES_AT_ONCE, refuse_name
+from hybrid.host.matrix_output import BYTES_AT_ONCE, Place, RawRows, refuse_name
 from hybrid.host.matrix_values import NUMBERS, meant, only_one
 
 # What a chunk may be encoded by. Others are refused: the codec that pickles would run any code that a store brings along.
@@ -100,8 +100,9 @@ def _names(codec: Any) -> Iterator[str]:
         yield from _names(inner)
 
 
-class ZarrOutput:
-    """A new Zarr store, version 3, with one array in chunks of whole rows, which are not compressed."""
+class ZarrOutput(RawRows):
+    """A new Zarr store, version 3, with one array in chunks of whole rows, which are not compressed: each chunk's file has its
+    rows as they lie in memory, and the last one's is filled up with zeros."""
 
     def __init__(self, path: str, inside: str, shape: tuple[int, int], dtype: np.dtype) -> None:
         self.path, self._name, self._shape, self._dtype = path, inside, shape, dtype
@@ -113,6 +114,8 @@ class ZarrOutput:
 
     def refuse(self, size: int) -> None:
         _zarr(f"{self.path} cannot be written")
+        if sys.byteorder != "little":
+            raise UsageError(f"{self.path} cannot be written: chunks are little-endian, and this machine is not")
         if self._name:
             refuse_name(self.path, self._name)
         if os.path.lexists(self.path) and not (os.path.isdir(self.path) and not os.listdir(self.path)):
@@ -130,16 +133,33 @@ class ZarrOutput:
             dtype=self._dtype,
             compressors=None,
         )
+        self.make_room(beside, 0, 0)
         return 0
 
-    def write(self, beside: Path, begun: int, matrix: np.ndarray, rows: Span, told: Callable[[], None]) -> None:
-        """A chunk that several processes have rows of is written by the one that has its first."""
-        import zarr
+    def make_room(self, beside: Path, begun: int, rows_bytes: int) -> None:
+        height, width = self._shape
+        for first in range(0, height if width else 0, self._chunk_rows):
+            chunk = self._chunk(beside, first)
+            chunk.parent.mkdir(parents=True, exist_ok=True)
+            with open(chunk, "ab") as file:
+                file.truncate(self._chunk_rows * width * self._dtype.itemsize)
 
-        with zarr.config.set({"array.write_empty_chunks": True}):  # what is not there, is read as zeros: also what was lost
-            array = zarr.open_array(zarr.storage.LocalStore(beside), path=self._name, mode="r+")
-        height, step = len(matrix), self._chunk_rows
-        for lo in range(-(-rows.lo // step) * step, rows.hi, step):
-            part = slice(lo, min(lo + step, height))
-            array[part] = matrix[part]
-            told()
+    def _chunk(self, beside: Path, row: int) -> Path:
+        """The file of the chunk with this row."""
+        return beside.joinpath(*self._name.split("/"), "c", str(row // self._chunk_rows), "0")
+
+    def places(self, beside: Path, begun: int, rows: Span, row_bytes: int) -> Iterator[Place]:
+        first = rows.lo // self._chunk_rows * self._chunk_rows
+        for lo in range(first, rows.hi if row_bytes else first, self._chunk_rows):
+            some = rows.common(Span(lo, lo + self._chunk_rows))
+            yield Place(self._chunk(beside, lo), (some.lo - lo) * row_bytes, some)
+
+    def around(self, beside: Path, begun: int, rows_bytes: int) -> Iterator[bytes]:
+        for metadata in sorted(beside.rglob("zarr.json")):
+            yield str(metadata.relative_to(beside)).encode()
+            yield metadata.read_bytes()
+        if all(self._shape):
+            last = self._shape[0] - 1
+            with open(self._chunk(beside, last), "rb") as file:
+                file.seek((last % self._chunk_rows + 1) * self._shape[1] * self._dtype.itemsize)
+                yield file.read()

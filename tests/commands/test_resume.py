@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import sys
 from itertools import count
@@ -120,6 +121,35 @@ def test_killed_at_any_file_operation_it_goes_on_with_what_was_on_the_disk(folde
         assert Path("C.npy").read_bytes() == whole
         assert nothing_left()
         Path("C.npy").unlink()
+    assert number > 4 * FEW_PARTS
+
+
+@pytest.mark.needs("zarr")
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("ranks", exhaustive([0], [0, 2]))
+def test_a_zarr_store_is_gone_on_with_whenever_the_job_was_killed(folder, seed, ranks, stride):
+    """Also between naming the store, which no job replaces, and removing the journal."""
+
+    def contents(store):
+        return {str(path.relative_to(store)): path.read_bytes() for path in sorted(Path(store).rglob("*")) if path.is_file()}
+
+    def to(store):
+        return [f"{store}:/g/C" if argument == "C.npy" else argument for argument in FEW]
+
+    assert resumed(*to("whole.zarr"), ranks=ranks)["rows_there"] == 0
+    successful(start(MATMUL, *SIZES, "--fill", "normal", "--threads", "1", "--out", "at-once.zarr:/g/C", ranks=ranks))
+    assert contents("whole.zarr").keys() == contents("at-once.zarr").keys()
+    for number in count(seed % stride, stride):
+        done = start([*DIES_AT, str(number), "amid"], *to("C.zarr"), ranks=ranks)
+        if done.returncode == 0:
+            break
+        if not Path("C.zarr").exists() or not nothing_left():  # else it had done all by then
+            before = len(parts_of("C.zarr.journal"))
+            said = resumed(*to("C.zarr"), ranks=ranks)
+            assert said["rows_there"] == min(60, before * FEW_ROWS), number
+        assert contents("C.zarr") == contents("whole.zarr"), number
+        assert nothing_left()
+        shutil.rmtree("C.zarr")
     assert number > 4 * FEW_PARTS
 
 
@@ -362,9 +392,7 @@ def test_what_is_printed_of_c_comes_from_the_file(folder):
     ((*SIZES, "--out", "C.npy", "--resume-rows", 3), "--resume-rows is about the parts that --resume computes: add --resume"),
     ((*SMALL, "--repeat", 2), "--resume computes every part once: leave out --repeat and --warmup"),
     ((*SMALL, "--trace", "t.json"), "--trace shows one product"),
-    ((*SIZES, "--out", "C.mtx", "--resume"), "C.mtx cannot be written part by part: --resume writes .npy and .h5 files"),
-    pytest.param((*SIZES, "--out", "C.zarr", "--resume"), "C.zarr cannot be written part by part: --resume writes .npy and",
-                 marks=pytest.mark.needs("zarr")),
+    ((*SIZES, "--out", "C.mtx", "--resume"), "C.mtx cannot be written part by part: --resume writes .npy, .h5 and .zarr"),
     ((60, 50, 50, "--a", "C.npy", "--out", "C.npy", "--resume"), "--out and --a name the same file, C.npy"),
     ((*SIZES, "--out", "none/C.npy", "--resume"), "there is no folder"),
 ], ids=lambda value: value[:24] if isinstance(value, str) else "")  # fmt: skip

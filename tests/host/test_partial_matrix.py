@@ -14,7 +14,12 @@ from hybrid.host.matrix_file import new_matrix, open_matrix
 from hybrid.host.partial_matrix import PartialMatrix, digests_in_memory
 
 PARTS = [Span(0, 7), Span(7, 14), Span(14, 20)]
-FORMS = ["C.npy", pytest.param("C.h5:/g/C", marks=pytest.mark.needs("h5py"))]
+FORMS = [
+    "C.npy",
+    pytest.param("C.h5:/g/C", marks=pytest.mark.needs("h5py")),
+    pytest.param("C.zarr", marks=pytest.mark.needs("zarr")),
+    pytest.param("C.zarr:/g/C", marks=pytest.mark.needs("zarr")),
+]
 
 
 @pytest.fixture
@@ -26,6 +31,11 @@ def partial_of(folder, name, c):
     return PartialMatrix(new_matrix(str(folder / name), c.shape, c.dtype), len(c), c.itemsize * c.shape[1])
 
 
+def contents_of(path):
+    """Of the file, or of all in the folder."""
+    return {each: each.read_bytes() for each in ([path] if path.is_file() else sorted(path.rglob("*"))) if each.is_file()}
+
+
 def write_part(file, frame, part, c):
     rows = np.ascontiguousarray(c[part.slice])
     file.write(frame, part, rows, file.groups(part), lambda: None)
@@ -35,6 +45,7 @@ def write_part(file, frame, part, c):
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch):
     monkeypatch.setattr(partial_matrix, "_GROUP_BYTES", 3 * 40)
+    monkeypatch.setattr("hybrid.host.zarr_folder.BYTES_AT_ONCE", 300)  # of a chunk: 7 rows, so that the last is not full
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -51,7 +62,10 @@ def test_in_any_order_of_parts_the_file_is_the_one_written_at_once(tmp_path, rng
         assert file.digests_on_disk(file.part, frame, file.groups(PARTS[number]), lambda: None) == digests
     assert file.is_framed(file.part, frame)
     file.publish()
-    assert file.target.read_bytes() == whole.target.read_bytes()
+    files, wholes = (
+        {path.relative_to(tmp_path / folder): data for path, data in contents_of(tmp_path / folder).items()} for folder in "ba"
+    )
+    assert files == wholes
     into = np.empty_like(c)
     open_matrix(str(tmp_path / "b" / name)).read(Span(0, 20), into)
     np.testing.assert_array_equal(into, c)
@@ -59,16 +73,22 @@ def test_in_any_order_of_parts_the_file_is_the_one_written_at_once(tmp_path, rng
 
 @pytest.mark.parametrize("name", FORMS)
 def test_any_other_bit_anywhere_is_seen(tmp_path, c, name):
+    """As of the rows, or as of what is beside them."""
     file = partial_of(tmp_path, name, c)
     frame = file.begin()
     digests = write_part(file, frame, Span(0, 20), c)
-    good = file.part.read_bytes()
-    for at in range(len(good)):
-        file.part.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        same = file.digests_on_disk(file.part, frame, file.groups(Span(0, 20)), lambda: None) == digests
-        in_rows = 0 <= at - frame.begun < c.nbytes
-        assert (same, file.is_framed(file.part, frame)) == (not in_rows, in_rows), at
-    file.part.write_bytes(good[:-1])
+    seen = {True: 0, False: 0}
+    for path, good in contents_of(file.part).items():
+        for at in range(len(good)):
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+            same = file.digests_on_disk(file.part, frame, file.groups(Span(0, 20)), lambda: None) == digests
+            assert file.is_framed(file.part, frame) is not same, at
+            seen[same] += 1
+        path.write_bytes(good)
+    assert seen[False] == c.nbytes
+    path.write_bytes(good[:-1])
+    assert not file.is_framed(file.part, frame)
+    path.unlink()
     assert not file.is_framed(file.part, frame)
 
 
@@ -81,10 +101,25 @@ def test_rows_that_the_file_lacks_have_another_digest(tmp_path, c):
     assert first != second == b""
 
 
-@pytest.mark.parametrize("name", ["C.mtx", pytest.param("C.zarr", marks=pytest.mark.needs("zarr"))])
-def test_formats_whose_rows_lie_apart_are_refused(tmp_path, c, name):
-    with pytest.raises(UsageError, match=r"cannot be written part by part: --resume writes \.npy and \.h5 files"):
-        partial_of(tmp_path, name, c)
+def test_a_format_whose_rows_have_no_place_is_refused(tmp_path, c):
+    with pytest.raises(UsageError, match=r"cannot be written part by part: --resume writes \.npy, \.h5 and \.zarr"):
+        partial_of(tmp_path, "C.mtx", c)
+
+
+@pytest.mark.needs("zarr")
+def test_a_zarr_store_in_parts_is_what_zarr_python_writes(tmp_path, c):
+    import zarr
+
+    file = partial_of(tmp_path, "C.zarr", c)
+    write_part(file, file.begin(), Span(0, 20), c)
+    file.publish()
+    made = zarr.open_array(tmp_path / "C.zarr", mode="r")
+    other = zarr.create_array(tmp_path / "D.zarr", shape=c.shape, chunks=made.chunks, dtype=c.dtype, compressors=None)
+    other[...] = c
+    chunks = [{path.relative_to(folder): data for path, data in contents_of(folder).items() if path.name != "zarr.json"}
+              for folder in (tmp_path / "C.zarr", tmp_path / "D.zarr")]  # fmt: skip
+    assert chunks[0] == chunks[1]
+    np.testing.assert_array_equal(made[...], c)
 
 
 def test_a_fingerprint_tells_what_was_changed(tmp_path):
