@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hybrid.core.forks import one_at_a_time
+
 __version__ = "0.1.0"
 __all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "scatter"]
 
@@ -25,7 +27,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
     if name in __all__:
-        from hybrid import api
+        with one_at_a_time:
+            from hybrid import api
 
         return getattr(api, name)
     from hybrid.core.installation import missing

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,6 +15,7 @@ from hybrid.arrays.root_stack import is_stack
 from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.row_block_operators import Operators
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
+from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import as_int
 from hybrid.execution.block_2d_call import multiply_blocks_2d
 from hybrid.execution.empty_call import empty_shared
@@ -25,15 +24,6 @@ from hybrid.execution.root_call import multiply_root_arrays
 from hybrid.execution.row_block_call import multiply_on_gpu, multiply_row_blocks
 from hybrid.ranks.world import team_of
 from hybrid.selection.session import session_of
-
-# The number of BLAS threads belongs to the whole process: calls from several Python threads take turns.
-_one_at_a_time = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    # And a fork waits for the product that another thread computes: else the child would have its locks, which nobody opens
-    # there, and OpenBLAS, which stops its threads before a fork, may not return from it.
-    os.register_at_fork(
-        before=_one_at_a_time.acquire, after_in_parent=_one_at_a_time.release, after_in_child=_one_at_a_time.release
-    )
 
 
 def multiply(
@@ -135,7 +125,7 @@ def multiply(
     gemm = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b,
             "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
     operands = a, b, c
-    with _one_at_a_time if team.size == 1 else nullcontext():
+    with one_at_a_time if team.size == 1 else nullcontext():
         kinds = ((RowBlock, TransposedRowBlock), multiply_row_blocks), ((Block2D,), multiply_blocks_2d)
         for kind, multiply_parts in kinds:
             if any(isinstance(each, kind) for each in operands):
