@@ -237,8 +237,9 @@ class _Watch:
             return
         if asked:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
-        # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once.
+        # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once, where memory does several by SIGKILL.
+        by_kernel = code == -signal.SIGBUS or (code == -signal.SIGKILL and not (self._end.stuck or self._end.missing))
         # A worker that exits while MPI starts may do so because another has been killed.
         exited = self._phase == _START and code > 0
-        if asked or self._waits or code == -signal.SIGBUS or exited:
+        if asked or self._waits or by_kernel or exited:
             wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or self._waits))

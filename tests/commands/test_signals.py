@@ -107,13 +107,14 @@ def test_a_job_of_which_all_get_sigusr1_says_so_once():
     assert code == 138
 
 
-def test_ranks_that_are_all_killed_by_sigbus_say_so_once():
-    """As where /dev/shm becomes full."""
+@pytest.mark.parametrize(("signum", "expected"), [(signal.SIGBUS, 135), (signal.SIGKILL, 137)])
+def test_ranks_that_the_kernel_kills_all_at_once_say_so_once(signum, expected):
+    """As where /dev/shm becomes full, or memory."""
     job, processes = started(3, 10**6)
-    job.send(signal.SIGBUS, [pair[WORKER] for pair in processes.values()])
+    job.send(signum, [pair[WORKER] for pair in processes.values()])
     code, _, (line,) = ended(job)
-    assert re.search(r"rank 0 on \S+, .+: was killed by SIGBUS", line), line
-    assert code == 135
+    assert re.search(rf"rank 0 on \S+, .+: was killed by {signum.name}", line), line
+    assert code == expected
 
 
 def test_sigusr1_to_the_launcher_alone_ends_the_job_in_a_line():

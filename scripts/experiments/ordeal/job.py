@@ -21,7 +21,7 @@ _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OF_MPI = re.compile(rf" {SHARED_MEMORY}/(mpich_shm|sm_segment|vader_segment)")
 _OF_LAUNCHERS = ("hydra", "mpiexec", "mpirun", "prte")  # MPICH's and Open MPI's
-_LEAVING = 4.0  # seconds that processes and files of an ended job may take to go
+_LEAVING = 8.0  # seconds that processes and files of an ended job may take to go, of a node that its launcher does not reach
 _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 
 
@@ -103,6 +103,9 @@ class Job:
 
     def _left(self) -> list[str]:
         running = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
+        running = [
+            process for process in running if not any(map(_is_of_launcher, _children(process)))
+        ]  # the shell of a remote one
         processes = [f"process {process}" for process in running]
         files = sorted(path for path in candidates() if self._may_be_ours(path))
         return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
@@ -181,6 +184,12 @@ def _is_of_launcher(process: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{process}/comm").read_text().strip().startswith(_OF_LAUNCHERS)
     return False
+
+
+def _children(process: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
 
 
 def _runs_python(process: int) -> bool:
