@@ -31,6 +31,7 @@ class Launch:
     shared: str  # bytes of dynamic shared memory
     why: str
     is_guess: bool = False
+    follows_block: bool = False  # the grid is computed from the block
     is_unsure: bool = False  # a guess, though the kernel has shared arrays that no block's width is known of
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Pair, Pair, int]:
@@ -69,7 +70,8 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
         grid = _covering(kernel, block)
     if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
         raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
-    return Launch(grid, block, said["shared"] or "0", where, is_guess=not is_told, is_unsure=not is_told and guessed.is_unsure)
+    is_unsure = not is_told and guessed.is_unsure
+    return Launch(grid, block, said["shared"] or "0", where, not is_told, not said["grid"], is_unsure)
 
 
 def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:

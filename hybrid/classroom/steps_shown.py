@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from hybrid.classroom.blackboard import told
 from hybrid.classroom.c_text import blanked
 from hybrid.classroom.examination import Trials
+from hybrid.classroom.launch import launch_of
 from hybrid.classroom.steps import Picture, Step, picture, tile_in, with_tile
 from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.errors import HybridError
@@ -37,12 +38,12 @@ def steps_of(shown: Picture, note: str = "") -> Steps:
 
 
 def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> tuple[Steps | None, str]:
-    """The steps of a launch on small matrices: with tiles of 2 where the file's can be changed, else with its own; or why there
-    are none. `anew`: how a changed file is run."""
-    changed = _with_small_tiles(trials, anew)
+    """The steps of a launch on small matrices: with tiles or blocks of 2 where the file's can be changed, else with its own; or
+    why there are none. `anew`: how a changed file is run."""
     try:
-        if changed is not None:
-            return steps_of(picture(changed, changed.meaning.on((2 * _TILE,) * 3)), f", with tiles of {_TILE}"), ""
+        for changed, note in ((_with_small_tiles(trials, anew), "tiles"), (_with_small_blocks(trials), "blocks")):
+            if changed is not None:
+                return steps_of(picture(changed, changed.meaning.on((2 * _TILE,) * 3)), f", with {note} of {_TILE}"), ""
         _, block, _ = trials.launch.at({**trials.file.constants, "n": _LARGEST, "l": _LARGEST, "m": _LARGEST})
         width = min(_LARGEST, 2 * max(block))
         return steps_of(picture(trials, trials.meaning.on((width,) * 3))), ""
@@ -60,3 +61,17 @@ def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> 
     sizes = {"n": tile, "l": tile, "m": tile}
     (_, before, _), (_, after, _) = (each.launch.at({**each.file.constants, **sizes}) for each in (trials, changed))
     return changed if max(after) <= _TILE * _TILE < max(before) * max(before) else None
+
+
+def _with_small_blocks(trials: Trials) -> Trials | None:
+    """None unless the kernel goes by blockDim, has no shared memory, and its blocks' width stands nowhere in it."""
+    file, kernel, launch = trials.file, trials.kernel, trials.launch
+    goes_by_it = launch.follows_block and all(word in kernel.body for word in ("blockDim", "blockIdx"))
+    if (
+        not goes_by_it
+        or "__shared__" in kernel.body
+        or any(re.search(rf"\b{re.escape(width)}\b", kernel.body) for width in launch.block if width != "1")
+    ):
+        return None
+    block = f"{_TILE},{_TILE}" if launch.block[1] != "1" else str(_TILE)
+    return replace(trials, launch=launch_of(file, kernel, trials.meaning, {"block": block}))

@@ -118,6 +118,16 @@ def test_the_page_shows_the_kernel_s_own_steps(tmp_path, capsys):
 
 
 @pytest.mark.needs("compiler", "addr2line")
+def test_blocks_are_small_where_a_kernel_goes_by_blockdim(tmp_path, capsys):
+    text = (Path(__file__).resolve().parent / "solutions" / "element.cu").read_text()
+    path = tmp_path / "mine.cu"
+    path.write_text(text)
+    assert "2×2 blocks of 2×2 threads, with blocks of 2</p>" in written(tmp_path, path, "--sizes", "8", "8", "8")[1]
+    path.write_text(text.replace("blockIdx.x * blockDim.x", "blockIdx.x * 16"))
+    assert "1×1 blocks of 16×16 threads</p>" in written(tmp_path, path, "--sizes", "8", "8", "8")[1]
+
+
+@pytest.mark.needs("compiler", "addr2line")
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
