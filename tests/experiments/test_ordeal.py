@@ -106,7 +106,7 @@ def test_jobs_with_folders_of_their_own_see_no_other_s_files_nor_others_theirs()
     try:
         of_another.touch()
         program = (
-            "import os; open('/dev/shm/mpich_shm_0000abcd_1', 'w').close(); print(os.listdir('/dev/shm'), os.listdir('/tmp'))"
+            f"import os; open('/dev/shm/{name}_1', 'w').close(); print(os.listdir('/dev/shm'), os.listdir('/tmp'))"
         )
         done = subprocess.run([*own_folders(), sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout == f"['{name}_1'] []\n"
