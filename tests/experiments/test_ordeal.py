@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -100,22 +101,23 @@ def test_a_job_s_own_disk_or_shared_memory_becomes_full_and_no_other_s(resource)
 
 @pytest.mark.needs("namespaces")
 def test_jobs_with_folders_of_their_own_see_no_other_s_files_nor_others_theirs():
-    of_another = Path("/dev/shm/mpich_shm_0000abcd_0")
+    name = f"mpich_shm_{os.getpid():08x}"  # of this test's process
+    of_another = Path(f"/dev/shm/{name}_0")
     try:
         of_another.touch()
         program = (
-            "import os; open('/dev/shm/mpich_shm_0000abcd_1', 'w').close(); print(os.listdir('/dev/shm'), os.listdir('/tmp'))"
+            f"import os; open('/dev/shm/{name}_1', 'w').close(); print(os.listdir('/dev/shm'), os.listdir('/tmp'))"
         )
         done = subprocess.run([*own_folders(), sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert done.stdout == "['mpich_shm_0000abcd_1'] []\n"
-        assert not of_another.with_name("mpich_shm_0000abcd_1").exists()
+        assert done.stdout == f"['{name}_1'] []\n"
+        assert not of_another.with_name(f"{name}_1").exists()
     finally:
         of_another.unlink()
 
 
 def test_what_a_job_leaves_is_found():
-    job = Job(["-c", "open('/dev/shm/mpich_shm_0000abcd_2', 'w').close()"], 0, {}, {})
-    left = Path("/dev/shm/mpich_shm_0000abcd_2")
+    left = Path(f"/dev/shm/mpich_shm_{os.getpid():08x}_2")
+    job = Job(["-c", f"open('{left}', 'w').close()"], 0, {}, {})
     try:
         assert job.ended(20)
         assert str(left) in job.remains()
