@@ -98,17 +98,19 @@ struct Sum {
     }
 };
 
+// Of 32 bits, that hold a number and its sign.
+__host__ __device__ constexpr int words_of(Wide x)
+{
+    int bits = 1;
+    for (; x; x >>= 1) ++bits;
+    return (bits + 31) / 32;
+}
+
 // The sum of remainders times weights in words of 32 bits, each with room for carries; and as parts of P, to 40 bits, from which
 // follows how many times P must be taken off.
 template <int N>
 struct IntegerSum {
-    static constexpr int words()
-    {
-        int bits = 1;  // the sign
-        for (Wide left = product_of_moduli(N); left; left >>= 1) ++bits;
-        return (bits + 31) / 32;
-    }
-    static constexpr int WORDS = words(), HALF = 20;
+    static constexpr int WORDS = words_of(product_of_moduli(N)), HALF = 20;
     unsigned long long word[WORDS] = {};
     unsigned high = 0, low = 0;  // parts of P in units of 2⁻²⁰ and 2⁻⁴⁰: 16 · 255 · 2²⁰ is below 2³²
 
