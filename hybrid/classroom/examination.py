@@ -8,7 +8,7 @@ import re
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from hybrid.classroom.unsupported import refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
-from hybrid.emulation.child import Ended
+from hybrid.emulation.child import Ended, end_children
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.requests import Site, shared_variables
@@ -57,9 +57,16 @@ class Trials:
             source = self._source(folder)
             with ThreadPoolExecutor(1 + len(_CHECKS)) as compiling:
                 looked = compiling.submit(self._looked_at, Path(folder, "program"), tasks)
-                built = compiling.map(lambda checks: self._built(source, checks), _CHECKS)
-                libraries = dict(zip(_CHECKS, built, strict=True))
-            judged = iter(self._cases(libraries, tasks, looked.result()))
+                built = {checks: compiling.submit(self._built, source, checks) for checks in _CHECKS}
+                under_way: list[Future[Any]] = [looked, *built.values()]
+                try:
+                    libraries = {checks: library.result() for checks, library in built.items()}
+                    cases_of_program = looked.result()
+                except BaseException:  # an interrupt, say: the threads wait for compilers and for kernels that may not end
+                    while wait(under_way, timeout=0.05).not_done:
+                        end_children(folder)
+                    raise
+            judged = iter(self._cases(libraries, tasks, cases_of_program))
         cases = tuple(refused.get(number) or next(judged) for number in range(len(shapes)))
         variables = shared_variables(Path(libraries["requests"]))
         static = None if variables is None else sum(size for _, _, size in variables)

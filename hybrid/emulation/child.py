@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,24 @@ def run_child(
         bounds = Bounds(seconds, Path(folder), reads, sanitized=checks in _PRELOAD)
         with confined(bounds) as confine:
             return _ended(seconds, command, input=input, env=environment, cwd=folder, preexec_fn=confine)
+
+
+def end_children(folder: str) -> None:
+    """Kill what this process has started, and what that has, if its command names a file of this folder: threads that wait for
+    it need not wait any longer."""
+    for child in _descendants(os.getpid()):
+        with suppress(OSError):
+            if folder.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+
+
+def _descendants(process: int) -> list[int]:
+    """None where the kernel does not tell children."""
+    children: list[int] = []
+    with suppress(OSError):
+        for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
+            children += map(int, of_thread.read_text(encoding="ascii").split())
+    return [each for child in children for each in (*_descendants(child), child)]
 
 
 def python_environment() -> dict[str, str]:

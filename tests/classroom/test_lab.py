@@ -261,7 +261,7 @@ def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path):
             assert process.poll() is None
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
-        _, error = process.communicate()
+        _, error = process.communicate(timeout=45)  # less than the kernel has
     assert (process.returncode, error) == (1, "hybrid.lab: interrupted\n")
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []
 

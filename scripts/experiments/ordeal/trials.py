@@ -167,7 +167,7 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
         "seconds": seconds,
         "exit_code": code,
         "ended": ended,
-        "lines": said[:4],
+        "lines": said[:4] or err.splitlines()[-4:],
         "well": _well(blow, code, said, out, watched=watched) or young,
         "launcher_hung": launcher_hung,
         "left": left,
