@@ -44,7 +44,7 @@ class Network:
         self._prefix = f"hn{os.getpid()}-"
         self.names = [f"{self._prefix}{number}" for number in range(nodes)]
         self._switch, self._rate = f"{self._prefix}switch", rate
-        self._folder = Path(tempfile.mkdtemp(prefix="hybrid-nodes-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"hybrid-nodes-{os.getpid()}-"))
 
     def __enter__(self) -> Network:
         try:
