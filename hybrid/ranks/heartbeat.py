@@ -20,8 +20,8 @@ from hybrid.ranks.interrupts import handle
 
 INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
 # The lines that are no phase. The first two are followed by an exit code: with AGREED all ranks end with it, with REPORTED
-# this rank alone does and has printed why. Then one that is followed by what `pulse` needs, and one by how to go on.
-AGREED, REPORTED, MPI_STARTED, NEIGHBOURS, HOW_TO_GO_ON = "=", "!", "*", "~", ">"
+# this rank alone does and has printed why. NEIGHBOURS is followed by what `pulse` needs, HOW_TO_GO_ON by that.
+AGREED, REPORTED, MPI_STARTED, NEIGHBOURS, ALL_MET, HOW_TO_GO_ON = "=", "!", "*", "~", "+", ">"
 _LONGEST_LINE = 2048  # bytes: below what a pipe takes at once
 _LOOK_AFTER = 1.0  # seconds between two looks at the supervisor: it was stopped alone if both find it so
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
@@ -166,6 +166,12 @@ def supervisor_s_port() -> int:
 def tell_neighbours(line: str) -> None:
     if _state.pipe is not None:
         _write(f"{NEIGHBOURS}{line}".encode())
+
+
+def all_met() -> None:
+    """Tell the supervisor that messages of MPI have reached every rank since it was told its neighbours."""
+    if _state.pipe is not None:
+        _write(ALL_MET.encode())
 
 
 def mpi_started() -> None:

@@ -3,8 +3,8 @@
 
 A supervisor notices when its worker stands still, but not when it does so itself. So each sends a datagram to that of the next
 rank twice a second, which expects them: the ranks form a ring. They travel by UDP and not by MPI, since a supervisor has no MPI,
-and a worker may be inside BLAS. A rank of another node counts as missing only after it has been heard once: where a firewall
-lets nothing through, nobody is missed.
+and a worker may be inside BLAS. A firewall between nodes may let nothing through, and there nobody is missed. Which it is, a
+firewall or a node that is gone, shows when the ranks meet: each sends its first datagram, then all exchange a message by MPI.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from hybrid.core.record import record
 from hybrid.ranks import heartbeat
@@ -65,14 +65,27 @@ class Whereabouts:
 
 
 def meet(team: Team, everybody: Sequence[Whereabouts]) -> None:
-    """Tell this rank's supervisor its neighbours in the ring of ranks."""
+    """Have the supervisors of all ranks watch each other; every rank calls it."""
+    neighbours = _neighbours(team, everybody)
+    if neighbours is not None:
+        heartbeat.tell_neighbours(neighbours.as_line())
+        # This process sends the first, so that it has arrived when the message has: a supervisor may get its core later.
+        with suppress(OSError), closing(Pulse()) as first:
+            first.start(neighbours.as_line())
+    with team.phase("start", timed=False):
+        pass  # a message to every rank
+    heartbeat.all_met()
+
+
+def _neighbours(team: Team, everybody: Sequence[Whereabouts]) -> Neighbours | None:
+    """This rank's in the ring of ranks; None where one of the two supervisors does not listen."""
     following, watched = (team.rank + 1) % team.size, (team.rank - 1) % team.size
     there, here = everybody[following], team.node_ranks
     addresses = (_THIS_NODE,) if following in here else there.addresses
-    if everybody[team.rank].port and there.port and addresses:
-        near = watched in here and everybody[watched].port > 0
-        neighbours = Neighbours(everybody[0].key, there.port, addresses, watched, near, everybody[watched].host)
-        heartbeat.tell_neighbours(neighbours.as_line())
+    if not (everybody[team.rank].port and there.port and addresses):
+        return None
+    near = watched in here and everybody[watched].port > 0
+    return Neighbours(everybody[0].key, there.port, addresses, watched, near, everybody[watched].host)
 
 
 def _addresses() -> tuple[str, ...]:
@@ -95,18 +108,23 @@ class Pulse:
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._sent = 0.0
-        self._heard: float | None = None  # None: not yet, or its rank has ended
+        self._heard: float | None = None  # None: its rank has ended, or nothing can be heard
+        self._ever_heard = False
         self._neighbours: Neighbours | None = None
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def start(self, line: str) -> None:
-        """From now on there are neighbours, whom `line` describes."""
+        """From now on there are neighbours, whom `line` describes: the first sign of life to one, and silence of the other."""
         self._neighbours = Neighbours.from_line(line)
-        self._sent = 0.0
-        if self._neighbours.near:
-            self._heard = time.monotonic()
+        self._heard = self._sent = time.monotonic()
+        self._send(_ALIVE)
+
+    def all_met(self) -> None:
+        """MPI has reached all ranks since `start`: if a datagram of the neighbour has not, a firewall stands between."""
+        if self._neighbours is not None and not (self._neighbours.near or self._ever_heard):
+            self._heard = None
 
     def beat(self) -> None:
         """Called in every turn of the supervisor's loop."""
@@ -124,13 +142,16 @@ class Pulse:
             self._heard = time.monotonic()
 
     def silence(self) -> float:
-        """Seconds since the neighbour was heard; 0 where it was not heard yet, or has ended."""
+        """Seconds since the neighbour was heard, or `start`; 0 where it has ended, or a firewall stands between."""
         return 0.0 if self._heard is None else time.monotonic() - self._heard
 
     @property
     def watched(self) -> str:
         assert self._neighbours is not None
         return f"rank {self._neighbours.watched} on {self._neighbours.host}"
+
+    def close(self) -> None:
+        self._socket.close()
 
     def end(self) -> None:
         """Nobody shall miss this rank from here on."""
@@ -146,6 +167,6 @@ class Pulse:
     def _hear(self, datagram: bytes) -> None:
         assert self._neighbours is not None
         if datagram == bytes.fromhex(self._neighbours.key) + _ALIVE:
-            self._heard = time.monotonic()
+            self._heard, self._ever_heard = time.monotonic(), True
         elif datagram == bytes.fromhex(self._neighbours.key) + _ENDED:
             self._heard = None

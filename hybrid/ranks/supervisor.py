@@ -196,6 +196,9 @@ class _Watch:
         elif line.startswith(heartbeat.NEIGHBOURS):
             if self._pulse:
                 self._pulse.start(line[1:])
+        elif line == heartbeat.ALL_MET:
+            if self._pulse:
+                self._pulse.all_met()
         elif line.startswith(heartbeat.HOW_TO_GO_ON):
             self._how_to_go_on = line[1:]
         else:

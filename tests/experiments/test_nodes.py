@@ -132,39 +132,19 @@ def test_a_cut_link_ends_the_job_and_the_node_is_named(grid, after):
         assert re.search(rf"rank \d+ on {cut_off}\b", str(said.value))
 
 
-PHASES = ("agree", "prepare", "scatter", "multiply", "gather", "check", "report")
+PHASES = ("meet", "agree", "prepare", "scatter", "multiply", "gather", "check", "report")
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(("grid", "phase"), exhaustive([("1x3", "gather")], [*product(("1x3", "rows"), PHASES)]))
+@pytest.mark.parametrize(("grid", "phase"), exhaustive([("1x3", "meet"), ("rows", "gather")], [*product(("1x3", "rows"), PHASES)]))
 def test_a_link_that_is_cut_in_any_phase_ends_the_job_and_the_node_is_named(tmp_path, grid, phase):
     if reason := why_not():
         pytest.skip(reason)
     made = tmp_path / "made"
     with Network(3, "1gbit") as network:
-        cut_off, cut_at = network.names[1], []
-
-        def cut_when_made():
-            while not made.exists():
-                time.sleep(0.01)
-            network.cut(cut_off)
-            cut_at.append(time.monotonic())
-
-        threading.Thread(target=cut_when_made, daemon=True).start()
-        command = [
-            sys.executable,
-            str(CUT_IN),
-            cut_off,
-            phase,
-            str(made),
-            "300",
-            "300",
-            "300",
-            "--device",
-            "cpu",
-            "--threads",
-            "1",
-        ]
+        cut_off = network.names[1]
+        cut_at = cut_when(made.exists, network, cut_off)
+        command = [sys.executable, str(CUT_IN), cut_off, phase, str(made), "300", "300", "300", "--device", "cpu"]
         with pytest.raises(HybridError, match=rf"has heard nothing of rank \d+ on {network.names[0][:-1]}\d") as said:
             network.run([*command, "--threads", "1", "--grid", grid, "--stall", "3"], 60)
         assert time.monotonic() - cut_at[0] < 13

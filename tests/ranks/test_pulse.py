@@ -54,12 +54,36 @@ def test_silence_begins_with_the_last_sign_of_life(clock):
     assert listener.silence() == 0
 
 
-def test_one_that_was_never_heard_is_not_missed(clock):
+def test_one_that_was_never_heard_is_not_missed_where_mpi_reaches_it(clock):
     sender, listener = two(OTHER_KEY)
     for _ in range(3):
         beat(clock, sender, listener)
+    listener.all_met()
     clock.now += 100
     assert listener.silence() == 0
+
+
+def test_until_mpi_has_reached_all_ranks_one_is_missed_from_the_start(clock):
+    sender, listener = two(OTHER_KEY)
+    beat(clock, sender, listener, seconds=4)
+    assert listener.silence() == 4
+
+
+def test_one_that_is_heard_late_through_a_slow_network_is_missed_from_then_on(clock):
+    sender, listener = two()
+    listener.all_met()
+    assert listener.silence() == 0
+    beat(clock, sender, listener, seconds=4)
+    beat(clock, listener, seconds=7)
+    assert listener.silence() == 7
+
+
+def test_the_first_sign_of_life_is_sent_at_once(clock):
+    _, listener = two()
+    beat(clock, listener, seconds=0)
+    listener.all_met()
+    clock.now += 4
+    assert listener.silence() == 4
 
 
 def test_one_on_the_same_node_is_missed_from_the_start(clock):

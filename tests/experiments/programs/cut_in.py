@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """python -m hybrid.matmul of which one node waits, when it enters a phase, until its link is cut.
 
-python cut_in.py NODE PHASE FILE ARGUMENTS …: the node makes FILE when it waits. PHASE "start": before MPI starts.
+python cut_in.py NODE PHASE FILE ARGUMENTS …: the node makes FILE when it waits. PHASE "start": before MPI starts; "meet": when its
+supervisor knows its neighbours.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from hybrid.ranks.team import Team
 
 
 def await_cut(file: Path) -> None:
-    time.sleep(1.0)  # a supervisor that has never been heard is not missed: there may be a firewall
     file.touch()
     while Path("/sys/class/net/eth0/carrier").read_text().strip() == "1":
         time.sleep(0.01)
@@ -24,11 +24,11 @@ def await_cut(file: Path) -> None:
 if __name__ == "__main__":
     node, phase, made = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     del sys.argv[1:4]
-    begin = Team._begin_phase
+    begin, starts = Team._begin_phase, iter(("first", "meet"))
 
     def begin_and_wait(team: Team, name: str) -> None:
         begin(team, name)
-        if team.host == node and name == phase:
+        if team.host == node and phase == (next(starts) if name == "start" else name):
             await_cut(made)
 
     Team._begin_phase = begin_and_wait  # type: ignore[method-assign]
