@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from hybrid.ranks import hydra
 from hybrid.ranks.launcher import OPEN_MPI, launched
 
 DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
+_OPEN_MPI_RUNS = ("mpirun", "prterun", "orterun")  # the processes that end with a job; prte itself may have others
+_END_TIME, _TERM_TIME = 5.0, 1.0  # seconds that such a one gets for it, alone and after SIGTERM
 _ABORT_TIME = 2.0  # seconds that Hydra gets to kill this process, as every other of the job
 
 
@@ -49,3 +54,39 @@ def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
         time.sleep(_ABORT_TIME)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive after SIGKILL")
+
+
+def outlive_launcher(process: int) -> None:
+    """In a supervisor whose rank has failed: leave a process behind that ends the launcher, this one, if it does not end with the
+    job, as Open MPI's waits for ever for its daemon on a node that is gone. Only where that has started ranks on other nodes."""
+    sizes = [os.environ.get(f"OMPI_COMM_WORLD_{which}") for which in ("SIZE", "LOCAL_SIZE")]
+    with suppress(OSError, AttributeError):  # AttributeError: elsewhere than on Linux
+        if sizes[0] == sizes[1] or Path(f"/proc/{process}/comm").read_text().strip() not in _OPEN_MPI_RUNS:
+            return
+        mpirun = os.pidfd_open(process)  # unlike its number, never another process's
+        if os.fork() == 0:
+            _end(mpirun, process)
+
+
+def _end(mpirun: int, process: int) -> NoReturn:
+    os.setsid()  # out of the group of processes that it ends with the rank
+    os.closerange(0, mpirun)  # it reads what the rank prints until nobody can print any more
+    os.closerange(mpirun + 1, os.sysconf("SC_OPEN_MAX"))
+    to_nodes: list[int] = []
+    for seconds, signum in ((_END_TIME, signal.SIGTERM), (_TERM_TIME, signal.SIGKILL)):
+        if select.select([mpirun], [], [], seconds)[0]:  # it has ended
+            break
+        with suppress(OSError):
+            # Its ssh to each node, which would stay, and hold open what mpirun prints to.
+            to_nodes = [os.pidfd_open(child) for child in _children(process)]
+            signal.pidfd_send_signal(mpirun, signum)
+    for ssh in to_nodes:
+        with suppress(OSError):
+            signal.pidfd_send_signal(ssh, signal.SIGTERM)
+    os._exit(0)
+
+
+def _children(process: int) -> list[int]:
+    return [
+        int(child) for of_thread in Path(f"/proc/{process}/task").glob("*/children") for child in of_thread.read_text().split()
+    ]

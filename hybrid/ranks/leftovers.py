@@ -29,7 +29,9 @@ _OURS = r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}"  # where shared memo
 _OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
 _OF_MPI = re.compile(rf"{_OF_MPICH.pattern}|(vader|sm)_segment\..+")  # or Open MPI's, which its ranks may open later
 # UCX, below both, takes the name off a file right after it has made it: one stays where a process is killed between.
-_IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|ucx_shm_posix_[0-9a-f]+|{_OURS}")
+_OF_UCX = r"ucx_shm_posix_[0-9a-f]+"
+_IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OF_UCX}|{_OURS}")
+_MAPPED_BY_MAKER = re.compile(rf"{_OF_MPICH.pattern}|{_OF_UCX}")
 _IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
 _STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
 _READ = 86400.0  # seconds after which each rank has read what Hydra wrote: at its MPI_Init, before which a program may do much
@@ -51,12 +53,25 @@ def remove_files_of(process: int | str) -> None:
     _remove(segments_of(process))
 
 
-def remove_files_of_job(known: Iterable[str]) -> None:
+def remove_files_of_job(known: Iterable[str], since: float | None = None) -> None:
     """In a supervisor that will end its job: what still has a name, of any rank here, as it has while MPI starts, and Open MPI's
-    files as long as the job runs. `known`: the files of a worker that has ended."""
+    files as long as the job runs. `known`: the files of a worker that has ended; `since`: when a worker began that may have
+    made others."""
     supervisors = _children(os.getppid())
     seen = [path for one in supervisors for worker in _children(one) for path in segments_of(worker)]
     _remove([*known, *seen, *_topology_file()])
+    if since is not None:
+        _remove_unused_since(since)
+
+
+def _remove_unused_since(began: float) -> None:
+    """MPICH's and UCX' files that are no older and that nobody has mapped: who makes one has it mapped until MPI ends, so these
+    are of processes that have been killed."""
+    for path in candidates():
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if _MAPPED_BY_MAKER.fullmatch(path.name) and status.st_uid == os.geteuid() and status.st_mtime >= began:
+                _removed(path)
 
 
 def _topology_file() -> list[str]:

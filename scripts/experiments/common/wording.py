@@ -3,6 +3,7 @@
 
 import re
 
+OURS = re.compile(r"hybrid(\.\w+)?: (?!\w+( of product \d+)? …)")  # the others are progress
 _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
 
 
@@ -19,12 +20,13 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} µs"
 
 
-def last_error(*streams: str) -> str:
-    """Of what a program that failed has printed, beside its launcher: the last line that tells an error, of the first stream
-    that has any lines; else its last line."""
+def told_error(*streams: str) -> str:
+    """Of what a program that failed has printed, beside its launcher: all lines of ours, else the last that tells an error,
+    of the first stream that has any lines; else its last line."""
     for text in streams:
-        lines = text.strip().splitlines()
+        lines = [line.strip() for line in text.replace("\0", "").strip().splitlines()]
+        ours = [line for line in lines if OURS.match(line)]
         errors = [line for line in lines if _ERROR.match(line)]
         if lines:
-            return (errors or lines)[-1].strip()
+            return "; ".join(ours) if ours else (errors or lines)[-1]
     return "no message"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common.records import Line, spread
-from experiments.common.wording import last_error
+from experiments.common.wording import told_error
 from experiments.hosts.results import size_of_picture
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.ranks.launcher import mpirun
@@ -151,7 +151,7 @@ def run(start: Start, limit: float) -> Outcome:
                 code = process.wait(limit)
                 if code:
                     printed = (file.read_text(errors="replace") for file in (errors, output))
-                    outcome.failure = f"{last_error(*printed)} (exit code {code})"
+                    outcome.failure = f"{told_error(*printed)} (exit code {code})"
             except subprocess.TimeoutExpired:
                 outcome.failure = f"not done within {limit:g} s"
             except KeyboardInterrupt:

@@ -53,7 +53,7 @@ def run_whole(program: str, size: int) -> None:
     words = [sys.executable, script, program, *[str(size)] * 3, "--device", "cuda", "--no-check"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise HybridError(f"{program} {size} {size} {size} failed: {wording.last_error(done.stderr)}")
+        raise HybridError(f"{program} {size} {size} {size} failed: {wording.told_error(done.stderr)}")
 
 
 def measured(runtime: cuda.CudaRuntime, sizes: Sequence[int], wall_sizes: Sequence[int]) -> Iterator[records.Line]:

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from experiments.common.wording import last_error
+from experiments.common.wording import told_error
 from hybrid.errors import HybridError, one_line
 from hybrid.ranks.launcher import family_of, mpirun
 
 _IP = shutil.which("ip") or "/sbin/ip"
 _BURST, _LATENCY = "256kb", "50ms"  # of tc's token bucket: what may pass at once, and how long a packet may wait
 _NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # then a host's name, and a command
-# `ssh ADDRESS WORD…` for MPICH's launcher: the words are a shell's, as ssh has it.
+# `ssh ADDRESS WORD…` for mpirun: the words are a shell's, as ssh has it.
 _LAUNCHER = """\
 #!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
@@ -28,11 +28,21 @@ exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0"; eval "$*"' "$name
 """
 # The only way to another node is the link. Without "put" ScaLAPACK's pdgemm is faster, and MPICH 4.0 does not hang at its end.
 _TRANSPORTS = {
-    "UCX_TLS": "tcp,self",
-    "UCX_NET_DEVICES": "eth0",
-    "UCX_TCP_PUT_ENABLE": "n",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth0",
+    "MPICH": {
+        "UCX_TLS": "tcp,self",
+        "UCX_NET_DEVICES": "eth0",
+        "UCX_TCP_PUT_ENABLE": "n",
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": "eth0",
+    },
+    # Its han module's broadcasts over TCP take most of a minute.
+    "Open MPI": {
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "self,sm,tcp",
+        "OMPI_MCA_btl_tcp_if_include": "eth0",
+        "OMPI_MCA_coll": "^han",
+        "OMPI_MCA_osc": "^ucx",
+    },
 }
 
 
@@ -80,30 +90,39 @@ class Network:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def launch(self) -> tuple[list[str], dict[str, str]]:
-        """The words before a command with which MPICH's launcher starts it on all nodes, and their environment."""
-        launcher, ranks = mpirun(self.ranks), str(self.ranks)
+        """The words before a command with which mpirun starts it on all nodes, and their environment."""
+        words, first, ssh = mpirun(self.ranks), self.names[0], str(self._folder / "launcher")
+        family = family_of(words[0])
         hosts = ",".join(f"10.78.0.{number + 1}:{self._ranks_per_node}" for number in range(len(self.names)))
-        words = [launcher[0], "-launcher", "ssh", "-launcher-exec", str(self._folder / "launcher"), "-iface", "eth0"]
-        first = self.names[0]
-        return [_IP, "netns", "exec", first, *_NAMED, first, *words, "-hosts", hosts, "-n", ranks], _TRANSPORTS
+        if family == "MPICH":
+            words += ["-launcher", "ssh", "-launcher-exec", ssh, "-iface", "eth0", "-hosts", hosts]
+        else:
+            words += ["--prtemca", "plm_ssh_agent", ssh, "--prtemca", "prte_if_include", "eth0", "--host", hosts]
+        return [_IP, "netns", "exec", first, *_NAMED, first, *words], _TRANSPORTS[family]
 
     def run(self, command: Sequence[str], limit: float) -> str:
-        """Standard output of a command that MPICH's launcher has started on all nodes."""
+        """Standard output of a command that mpirun has started on all nodes."""
         words, more = self.launch()
-        environment = {**os.environ, **more}
-        try:
-            done = subprocess.run(
-                [*words, *command], capture_output=True, text=True, timeout=limit, check=False, env=environment, cwd=self._folder
-            )
-        except subprocess.TimeoutExpired:
-            for name in self.names:  # the launcher's processes on the nodes do not all end with it
-                for process in self._in(name, "ip", "netns", "pids", name).split():
-                    with suppress(ProcessLookupError):
-                        os.kill(int(process), signal.SIGKILL)
-            raise HybridError(f"{' '.join(command[:4])} had not ended after {limit:.0f} s") from None
-        if done.returncode:
-            raise HybridError(f"{' '.join(command[:4])} failed: {last_error(done.stderr, done.stdout)}")
-        return done.stdout
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:  # unlike pipes they end with the launcher
+            with subprocess.Popen(
+                [*words, *command], stdout=out, stderr=err, env={**os.environ, **more}, cwd=self._folder
+            ) as launcher:
+                try:
+                    launcher.wait(limit)
+                except subprocess.TimeoutExpired:
+                    raise HybridError(f"{' '.join(command[:4])} had not ended after {limit:.0f} s") from None
+                finally:
+                    self._end_all()  # the launcher's processes on the nodes do not all end with it
+            said, complaints = (stream.seek(0) or stream.read() for stream in (out, err))
+        if launcher.returncode:
+            raise HybridError(f"{' '.join(command[:4])} failed: {told_error(complaints, said)}")
+        return said
+
+    def _end_all(self) -> None:
+        for name in self.names:
+            for process in self._in(name, "ip", "netns", "pids", name).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
 
     def slow_down(self, name: str, rate: str) -> None:
         """What a node receives, to this rate."""
@@ -130,8 +149,8 @@ def why_not() -> str:
         return "needs root, for network namespaces"
     if missing := [program for program in ("ip", "tc", "unshare") if shutil.which(program) is None]:
         return f"needs {', '.join(missing)} (iproute2, util-linux)"
-    if family_of(mpirun(1)[0]) != "MPICH":
-        return "needs MPICH's mpirun"
+    if family_of(mpirun(1)[0]) not in _TRANSPORTS:
+        return f"needs an mpirun of {' or '.join(_TRANSPORTS)}"
     try:
         with Network(1, ""):
             return ""

@@ -106,7 +106,7 @@ class Job:
         running = [
             process for process in running if not any(map(_is_of_launcher, _children(process)))
         ]  # the shell of a remote one
-        processes = [f"process {process}" for process in running]
+        processes = [f"process {process}: {_command(process)}" for process in running]
         files = sorted(path for path in candidates() if self._may_be_ours(path))
         return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
 
@@ -184,6 +184,12 @@ def _is_of_launcher(process: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{process}/comm").read_text().strip().startswith(_OF_LAUNCHERS)
     return False
+
+
+def _command(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text(errors="replace").replace("\0", " ").strip()[:60]
+    return "ended meanwhile"
 
 
 def _children(process: int) -> list[int]:

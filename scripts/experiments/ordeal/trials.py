@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import re
 import signal
 import tempfile
 import time
@@ -13,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from experiments.common import wording
 from experiments.common.records import Line
 from experiments.ordeal.job import Job
 from experiments.ordeal.resources import RESOURCES, Place
@@ -26,7 +26,6 @@ _TIMES_USUAL = 4  # as long as usual a job may take, of several ranks beside oth
 _LONGEST = 300.0  # seconds that a command may take when all is well
 LATEST = 2.0  # seconds after the start at which the blow falls
 PAUSE = 4.5  # seconds for which a whole job is put to sleep: longer than --stall
-_OURS = re.compile(r"^hybrid(\.\w+)?: (?!\w+( of product \d+)? …)", re.MULTILINE)  # the others are progress
 _SLOW = ("--threads", "1", "--repeat", "3")
 
 # No supervisor watches it: it is ended by its launcher, or by python -m mpi4py, which say so.
@@ -154,11 +153,12 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
     began = time.monotonic()
     ended = job.ended(LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began
-    launcher_hung = not ended and job.only_launcher_runs()
+    # A launcher that does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
+    launcher_hung = not ended and (job.only_launcher_runs() or (starts and not watched))
     left = job.remains()
     code = job.exit_code if ended else None
     out, err = job.said()
-    said = [line for line in err.splitlines() if _OURS.match(line) and line not in usual.lines]
+    said = [line for line in err.splitlines() if wording.OURS.match(line) and line not in usual.lines]
     return {
         "blow": blow.name,
         "whom": blow.whom,

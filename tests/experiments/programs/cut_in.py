@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """python -m hybrid.matmul of which one node waits, when it enters a phase, until its link is cut.
 
-python cut_in.py NODE PHASE FILE ARGUMENTS …: the node makes FILE when it waits. PHASE "start": before MPI starts; "meet": when its
-supervisor knows its neighbours.
+python cut_in.py NODE PHASE FILE ARGUMENTS …: the node makes FILE when it waits. PHASE "start": before MPI starts; "meet": when
+its supervisor knows its neighbours.
 """
 
 from __future__ import annotations
