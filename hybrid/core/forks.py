@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls that may not be made at once: by several threads, by a thread that is within one already, by a process that is forking."""
+"""Calls that may not be made at once: by several threads, within another one, or while the process is forking."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _begin_in_child() -> None:
 
 
 def take_turn_before_forks() -> None:
-    """Have a fork wait for `one_at_a_time` before it takes the locks of modules that have been loaded by now, for which the thread
-    inside may wait: what is registered last is done first."""
+    """Have a fork wait for `one_at_a_time` before it takes the locks of modules that have been loaded by now, for which the
+    thread inside may wait: what is registered last is done first."""
     if hasattr(os, "register_at_fork"):
         release = one_at_a_time.release
         os.register_at_fork(before=one_at_a_time.acquire, after_in_parent=release, after_in_child=_begin_in_child)
@@ -51,8 +51,8 @@ class Turn:
         here = threading.get_ident()
         if self._holder == here:
             raise UsageError(
-                "called from within another call that has not ended, as handlers of signals and __del__ may do: call it when that "
-                "one has returned"
+                "called from within another call that has not ended, as handlers of signals and __del__ may do: call it when "
+                "that one has returned"
             )
         self._lock.acquire()
         self._holder = here

@@ -145,7 +145,11 @@ class Team:
             try:
                 yield
             except BaseException as error:
-                if self._messages is None or (isinstance(error, HybridError) and error.on_all_ranks) or self._messages.interrupted:
+                if (
+                    self._messages is None
+                    or (isinstance(error, HybridError) and error.on_all_ranks)
+                    or self._messages.interrupted
+                ):
                     raise
                 with self.phase(self.doing, timed=False):
                     raise
