@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,15 @@ from hybrid.execution.redistribution import gathered, scattered
 from hybrid.execution.root_call import multiply_root_arrays
 from hybrid.execution.row_block_call import multiply_on_gpu, multiply_row_blocks
 from hybrid.ranks.world import team_of
-from hybrid.selection.session import session_of
+from hybrid.selection.session import Session, session_of
+
+
+@contextmanager
+def _call(comm: Any, stall: Any) -> Iterator[Session]:
+    """Of one thread at a time, and together with the other ranks."""
+    session = session_of(team_of(comm, stall))
+    with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together():
+        yield session
 
 
 def multiply(
@@ -117,27 +126,23 @@ def multiply(
     HybridError
         Any error on one rank is raised on all of them, and the next call works; see `hybrid.errors`.
     """
-    session = session_of(team_of(comm, stall))
-    team = session.team
     root = as_int(root)
     flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads,
              "transport": transport, "host_memory": host_memory, "gpu_memory": gpu_memory, "stall": stall}  # fmt: skip
     gemm = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b,
             "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
     operands = a, b, c
-    with one_at_a_time if team.size == 1 else nullcontext():
+    with _call(comm, stall) as session:
         kinds = ((RowBlock, TransposedRowBlock), multiply_row_blocks), ((Block2D,), multiply_blocks_2d)
         for kind, multiply_parts in kinds:
             if any(isinstance(each, kind) for each in operands):
-                with team.together():
-                    part = multiply_parts(session, operands, root, out, flags, gemm)
+                part = multiply_parts(session, operands, root, out, flags, gemm)
                 return replace(part, comm=comm) if isinstance(part, RowBlock) else part
-        both_on_gpu = on_gpu(a) and on_gpu(b)
+        both_on_gpu, team = on_gpu(a) and on_gpu(b), session.team
         if team.size == 1 and out is None and both_on_gpu and not is_stack(a, b):
             return multiply_on_gpu(session, operands, root, flags, gemm)
-        with team.together():
-            product = multiply_root_arrays(session, operands, root, out, flags, gemm)
-        return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
+        product = multiply_root_arrays(session, operands, root, out, flags, gemm)
+    return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
 
 
 Operators.multiply = staticmethod(multiply)  # `@`
@@ -171,8 +176,7 @@ def empty(
     ndarray or None
         The same matrix on all ranks of the root's node, None on other nodes.
     """
-    session = session_of(team_of(comm, stall))
-    with session.team.together():
+    with _call(comm, stall) as session:
         return empty_shared(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, dtype, as_int(root), stall)
 
 
@@ -198,8 +202,7 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
     RowBlock
         This rank's rows, in host memory.
     """
-    session = session_of(team_of(comm, stall))
-    with session.team.together():
+    with _call(comm, stall) as session:
         return replace(scattered(session, a, rows, as_int(root), stall), comm=comm)
 
 
@@ -226,6 +229,5 @@ def gather(
     ndarray or None
         The matrix at the root, in host memory: `out` where it is given. None elsewhere.
     """
-    session = session_of(team_of(comm, stall))
-    with session.team.together():
+    with _call(comm, stall) as session:
         return gathered(session, a, out, as_int(root), stall)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import on_gpu, refuse_masked
 from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.core.problem import Problem
+from hybrid.core.settings import as_int
 from hybrid.core.spans import Span
 from hybrid.errors import NoArray, UsageError
 from hybrid.plan.grid import Placement
@@ -49,10 +50,14 @@ class Block2D(Distributed):
         if getattr(self.array, "ndim", None) != 2 or on_gpu(self.array):
             raise UsageError(f"a Block2D takes a matrix in host memory, not {type(self.array).__name__}")
         refuse_masked(self.array, "the array of a Block2D")
+        if not _are_counts(self.shape):
+            raise UsageError(f"shape {self.shape!r} is not that of a matrix")
         for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
-            for bounds in spans:
-                if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= length:
-                    raise UsageError(f"{bounds} are no {name} of a matrix of {length}")
+            for bounds in spans if isinstance(spans, Iterable) else [spans]:
+                if not _are_counts(bounds) or not bounds[0] <= bounds[1] <= length:
+                    raise UsageError(
+                        f"{bounds} are no {name} of a matrix of {length}: pairs of the first and the last plus one are"
+                    )
         if self.array.shape != self.part.shape:
             raise UsageError(
                 f"an array of shape {self.array.shape} is given for {self.part.shape[0]} rows, {self.part.shape[1]} columns"
@@ -108,12 +113,25 @@ class Block2D(Distributed):
             Rows and columns of the BLACS process grid, and this process's row and column in it.
         """
         if len(descriptor) != _DESCRIPTOR or descriptor[0] != _DENSE:
-            raise UsageError(f"{list(descriptor)} is no descriptor of a dense matrix of ScaLAPACK's")
+            raise UsageError(f"{descriptor} is no descriptor of a dense matrix of ScaLAPACK's")
         _, _, n, m, row_block, column_block, first_row, first_column, _ = map(int, descriptor)
+        if not _are_counts(grid) or not all(grid):
+            raise UsageError(f"grid {grid} has no processes: pass its rows and columns")
+        for name, place in (("process", process), ("RSRC and CSRC of the descriptor", (first_row, first_column))):
+            if not _are_counts(place) or not (place[0] < grid[0] and place[1] < grid[1]):
+                raise UsageError(f"{name} {place} is not in a grid of {grid[0]}×{grid[1]} processes, which are counted from 0")
         rows = _dealt(n, row_block, grid[0], (process[0] - first_row) % grid[0])
         columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
         height, width = sum(hi - lo for lo, hi in rows), sum(hi - lo for lo, hi in columns)
         return cls(array[:height, :width], (n, m), rows, columns)
+
+
+def _are_counts(pair: Any) -> bool:
+    """Whether these are two numbers of rows and columns."""
+    if not isinstance(pair, Iterable) or isinstance(pair, str):
+        return False
+    numbers = [as_int(each) for each in pair]
+    return len(numbers) == 2 and all(type(each) is int and each >= 0 for each in numbers)
 
 
 def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:

@@ -78,6 +78,7 @@ def largest_of(matrix: np.ndarray, threads: int) -> int:
 
     if not matrix.size:
         return 0
+    matrix = matrix[tuple(slice(1 if step == 0 else None) for step in matrix.strides)]  # nothing twice that was broadcast
     return max(on_threads(threads, look, _parts(matrix.shape, matrix.itemsize)))
 
 

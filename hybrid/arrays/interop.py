@@ -31,9 +31,13 @@ def as_array(value: Any, name: str) -> np.ndarray:
         value = np.from_dlpack(value)
     refuse_masked(value, name)
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:  # such as for rows of different lengths
         raise UsageError(f"{name} is no array of numbers: {one_line(error)}") from None
+    if array.dtype == object and not isinstance(value, np.ndarray):
+        dense = ": pass .toarray()" if hasattr(value, "toarray") else ""  # one of SciPy's sparse matrices
+        raise UsageError(f"{name} is of {type(value).__name__}, and no array of numbers{dense}")
+    return array
 
 
 def refuse_masked(value: Any, name: str) -> None:

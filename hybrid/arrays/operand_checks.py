@@ -33,14 +33,17 @@ def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductTyp
         raise UsageError(f"c is of {c.dtype}, which cannot be added to a product of {types.result}")
 
 
-def refuse_out(out: Any, shape: tuple[int, ...], dtype: str) -> None:
-    """UsageError unless a product of this shape and type can be written to it."""
+def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "product") -> None:
+    """UsageError unless `what`, of this shape and type, can be written to it."""
+    if isinstance(out, np.ma.MaskedArray):
+        raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data")
     if not isinstance(out, np.ndarray):
         raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
     if out.shape != shape:
-        raise UsageError(f"out has shape {out.shape}, the product {shape}")
-    if out.dtype != numpy_type(dtype):
-        raise UsageError(f"out must be an array of {dtype} in this machine's byte order, not of {out.dtype}")
+        raise UsageError(f"out has shape {out.shape}, the {what} {shape}")
+    if out.dtype != dtype:
+        order = " in this machine's byte order" if dtype.isnative else ""
+        raise UsageError(f"out must be an array of {dtype}{order}, not of {out.dtype}")
     if not out.flags.writeable:
         raise UsageError("out must be writable, and this array is not")
     if _overlaps_itself(out):

@@ -53,7 +53,7 @@ class RootOperands:
         c = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(c, gemm, shape, types)
         if out is not None:
-            refuse_out(out, shape, types.result)
+            refuse_out(out, shape, numpy_type(types.result))
             if overlap(out, first) or overlap(out, second):
                 raise UsageError("out overlaps a or b, which are still read while it is written")
             if c is not None and overlap(out, c) and not is_same(out, c):

@@ -50,7 +50,7 @@ class RootStack:
         third = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(third, gemm, shape, types)
         if out is not None:
-            refuse_out(out, shape, types.result)
+            refuse_out(out, shape, numpy_type(types.result))
             if any(overlap(out, each) for each in (first, second)):
                 raise UsageError("out overlaps a or b, which are still read while it is written")
             if third is not None and overlap(out, third) and not is_same(out, third):

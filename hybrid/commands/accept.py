@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options, file_name
+from hybrid.commands.parser import Parser, add_job_options, file_name, whole_number
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
@@ -62,7 +62,7 @@ def build_parser() -> Parser:
         prog="python -m hybrid.accept", description="Test that all devices of a job are right and equally fast.", epilog=_MORE
     )
     parser.add_argument("--minutes", type=_minutes, metavar="M", help="for how long rotations are repeated (by level)")
-    parser.add_argument("--level", type=int, choices=LEVELS, default=2, help="how much is tested, see below (2)")
+    parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much is tested, see below (2)")
     parser.add_argument("--device", help="auto, cuda, cpu, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     parser.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     parser.add_argument(

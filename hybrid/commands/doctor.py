@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_job_options, file_name
 from hybrid.core.settings import Settings
-from hybrid.errors import StartError
+from hybrid.errors import StartError, UsageError
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def build_parser() -> Parser:
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     """Options and settings."""
     options = build_parser().parse_args(arguments)
+    if options.clean and options.json:
+        raise UsageError("--clean examines nothing: there are no findings for --json")
     return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from hybrid.arrays.fill import FILLS
-from hybrid.commands.parser import Parser, add_job_options, at_least, file_name
+from hybrid.commands.parser import Parser, add_job_options, at_least, file_name, whole_number
 from hybrid.core.problem import DTYPES
 from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
@@ -45,7 +45,7 @@ def _capability(text: str) -> int:
 def rate(text: str) -> float:
     """Bytes a second; units are powers of 1000, as networks have them."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(B|bit)/s", text)
-    if found is None:
+    if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no rate (such as 25GB/s or 100Gbit/s)")
     return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] / (8 if found[3] == "bit" else 1)
 
@@ -61,7 +61,7 @@ def build_parser() -> Parser:
     dtype = f"of A, B and C: {', '.join(DTYPES)} (float64, or as NumPy promotes the files' types)"
     what.add_argument("--dtype", type=_name_of("dtype", DTYPES), help=dtype)
     what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
-    what.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
+    what.add_argument("--seed", type=whole_number, default=0, help="of the random numbers (0)")
     formats = ".npy, .h5:/name, .zarr:/name or .mtx"
     what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
     what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
@@ -118,6 +118,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
     if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
         raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
+    if options.nodes and options.ranks and options.nodes > options.ranks:
+        raise UsageError(f"{options.ranks} ranks are too few for {options.nodes} nodes: one each, at least")
     if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
         raise UsageError(f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks")
     _refuse_with_resume(options)

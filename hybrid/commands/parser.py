@@ -79,14 +79,19 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
 
+def whole_number(text: str) -> int:
+    """For argparse."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a whole number") from None
+
+
 def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
     """For argparse: the type of a whole number of at least this, and at most that."""
 
     def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a whole number") from None
+        value = whole_number(text)
         if value < least:
             raise UsageError(f"{text} is too small: at least {least}")
         if most is not None and value > most:

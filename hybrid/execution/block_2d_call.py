@@ -41,7 +41,7 @@ def multiply_blocks_2d(
             raise UsageError("a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'")
         if settings.device == "auto":
             settings = replace(settings, device="cpu")
-        asked = asked_for(settings, kind="Block2Ds", root=root, dtype=gemm.dtype)
+        asked = asked_for(settings, kind="a product of Block2Ds", root=root, dtype=gemm.dtype)
         blocks_here = Blocks.of(a, b, gemm.dtype, partial(threads_until_decided, team, settings))
         looking.mine = (asked, take_inventory(session, settings), blocks_here)
     same_on_all_ranks([said[0] for said in looking.all])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.interop import as_matrix
+from hybrid.arrays.operand_checks import refuse_out
 from hybrid.arrays.product_type import is_number
 from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
@@ -21,7 +22,7 @@ from hybrid.execution.calls import refuse_no_rank
 from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.ranks.collectives import Series, exchange
 from hybrid.ranks.team import Team
-from hybrid.selection.inventory import free_memory_of
+from hybrid.selection.inventory import free_memory_of, same_on_all_ranks
 from hybrid.selection.session import Session
 
 _KIND = "redistribute"
@@ -37,13 +38,12 @@ class _Part:
     shape: tuple[int, int]
     dtype: np.dtype
     wanted: int | None
-    root: int
     free: Any
 
 
 def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
     """This rank's rows of the root's matrix, or of all ranks' RowBlocks; `rows`: how many, None for an even share."""
-    own, parts = _agreed(session, a, root, rows, stall)
+    own, parts = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
     have = _spans([part.shape[0] for part in parts])
     if isinstance(a, TransposedRowBlock):
         want = _wanted(parts, parts[0].shape[1])
@@ -69,7 +69,7 @@ def _wanted(parts: Sequence[_Part], rows: int) -> list[Span]:
 
 def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None = None) -> np.ndarray | None:
     """The whole matrix at the root, None elsewhere."""
-    own, parts = _agreed(session, a, root, None, stall)
+    own, parts = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
     have = _spans([part.shape[0] for part in parts])
     if any(part.kind not in ("RowBlock", "transposed") for part in parts):
         raise UsageError("gather takes a RowBlock on every rank")
@@ -79,9 +79,8 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
     want = [Span(0, n) if rank == root else Span(n, n) for rank in range(len(parts))]
     team = session.team
     with team.phase("agree", timed=False):
-        fits = isinstance(out, np.ndarray) and (out.shape, out.dtype) == (shape, parts[0].dtype) and out.flags.writeable
-        if team.rank == root and out is not None and not fits:
-            raise UsageError(f"out must be a writable array of {shape[0]}×{shape[1]} elements of {parts[0].dtype}")
+        if team.rank == root and out is not None:
+            refuse_out(out, shape, parts[0].dtype, "matrix")
     into = out if team.rank == root else None
     if is_transposed:  # whose columns are gathered as the rows that they are
         c = _moved(team, parts, own, have, want, into.T if into is not None else None).T
@@ -90,7 +89,9 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
     return (c if into is None else into) if team.rank == root else None
 
 
-def _agreed(session: Session, a: Any, root: int, rows: int | None, stall: float | None) -> tuple[np.ndarray, list[_Part]]:
+def _agreed(
+    session: Session, call: str, a: Any, root: int, rows: int | None, stall: float | None
+) -> tuple[np.ndarray, list[_Part]]:
     """This rank's rows in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
@@ -104,10 +105,9 @@ def _agreed(session: Session, a: Any, root: int, rows: int | None, stall: float 
             raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed")
         settings = Settings.gather({"stall": stall})
         free = free_memory_of(session, settings, None, now=True)
-        agreeing.mine = _Part(kind, own.shape, own.dtype, rows, root, free)
-    parts: list[_Part] = agreeing.all
-    if len({part.root for part in parts}) > 1:
-        raise UsageError("the ranks name different roots")
+        agreeing.mine = ({"kind": call, "root": root}, _Part(kind, own.shape, own.dtype, rows, free))
+    same_on_all_ranks([said[0] for said in agreeing.all])
+    parts: list[_Part] = [said[1] for said in agreeing.all]
     kinds = {part.kind for part in parts}
     if kinds in ({"RowBlock"}, {"transposed"}):
         if len({(part.shape[1], part.dtype) for part in parts}) > 1:

@@ -45,7 +45,7 @@ def multiply_root_arrays(
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         team.pretend_nodes(settings.ranks_per_node)
         given, described = _looked_at(session, operands, out, settings, gemm) if team.rank == root else (None, None)
-        asked = asked_for(settings, kind="matrices of the root", root=root, **gemm.as_dict())
+        asked = asked_for(settings, kind="a product of matrices of the root", root=root, **gemm.as_dict())
         looking.mine = (asked, take_inventory(session, settings), described, shared.gone)
     same_on_all_ranks([said[0] for said in looking.all])
     matrices: RootMatrices | StackShape | UsageError = looking.all[root][2]
@@ -81,10 +81,8 @@ def _looked_at(
 
     A UsageError is raised only once it is clear that all ranks mean the same root.
     """
-    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) else out
+    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray) else out
     try:
-        if isinstance(out, np.ma.MaskedArray):
-            raise UsageError("out is a masked array, whose mask would hide elements of the product: pass out.data")
         given = operands_at_root(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))
         if isinstance(given, RootOperands):
             return given, RootMatrices.of(session.team, session.shared_arrays, given)

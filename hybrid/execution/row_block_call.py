@@ -40,7 +40,7 @@ def multiply_row_blocks(
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
         transposed = _transposed(operands, gemm)
         threads = partial(threads_until_decided, team, settings)
-        asked = asked_for(settings, kind="RowBlocks", root=root, **gemm.as_dict(), transposed=transposed)
+        asked = asked_for(settings, kind="a product of RowBlocks", root=root, **gemm.as_dict(), transposed=transposed)
         operands = _without_views(operands)
         if not any(transposed):
             shapes_here = BlockShapes.of(*operands, gemm, check=settings.check == "host", threads=threads)

@@ -17,6 +17,8 @@ from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.memory import shared_bytes
 from hybrid.host.process_space import process_space
 
+_LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
+
 
 @contextmanager
 def atomic_write(path: str) -> Iterator[Path]:
@@ -125,10 +127,18 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
     None: of a few bytes, how many is not known. `folder`: what is written is one, of many files.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file() and not folder:
-        raise UsageError(f"{path} is not a regular file")
-    if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent} for {path}")
+    try:
+        if target.exists() and not target.is_file() and not folder:
+            raise UsageError(f"{path} is not a regular file")
+        if not target.parent.is_dir():
+            raise UsageError(f"there is no folder {target.parent} for {path}")
+        longest = os.pathconf(target.parent, "PC_NAME_MAX") - _LONGER
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}") from None
+    if len(os.fsencode(target.name)) > longest:
+        raise UsageError(
+            f"{path} cannot be written: its name may have {longest} bytes, since a longer one stands beside it first"
+        )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}")
     free, limit = shared_bytes(target.parent), largest_file()

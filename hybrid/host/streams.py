@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hybrid.errors import HybridError
+
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
@@ -42,6 +44,8 @@ class _Pipe(io.FileIO):
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
             return memoryview(data).nbytes
+        except OSError as error:
+            raise HybridError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def _writes_to(stream: io.TextIOWrapper, descriptor: int) -> bool:

@@ -9,6 +9,7 @@ The product is right whatever is assumed here; only its speed depends on it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import Field, asdict, field, fields
 from pathlib import Path
@@ -177,6 +178,8 @@ def _said_in(path: str) -> Mapping[str, Any]:
     """The fields that a file of one model, or the doctor's file, gives."""
     import json  # only who has such a file needs it
 
+    if os.path.exists(path) and not os.path.isfile(path):  # of a pipe nobody may ever write the end
+        raise UsageError(f"the machine model {path} cannot be read: it is no regular file")
     try:
         with open(path, "rb") as file:
             raw = file.read(LARGEST_FILE + 1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 
 from hybrid.core.text import readable
@@ -22,7 +23,11 @@ def killed_by(signum: int, shared_before: int, *, starting: bool) -> str:
 
 def _likely(signum: int, shared_before: int, starting: bool) -> str:
     if signum == signal.SIGKILL:
-        return " (out of memory?)"
+        seconds, _ = resource.getrlimit(resource.RLIMIT_CPU)
+        limit = (
+            "" if seconds == resource.RLIM_INFINITY else f", or beyond the {seconds} s of processor time that ulimit -t allows"
+        )
+        return f" (out of memory{limit}?)"
     free = free_shared_bytes()
     if signum == signal.SIGBUS or (signum == signal.SIGSEGV and starting):  # as MPICH where it is nearly full
         if free is not None and min(free, shared_before) < _LITTLE_SHARED:

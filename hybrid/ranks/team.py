@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from hybrid.core.forks import Turn
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import HybridError, one_line, rebuild
@@ -66,6 +67,7 @@ class Team:
         self._when_freed: list[Callable[[], None]] = []
         self.unheard = False  # this rank failed and the others did not hear of it: it must end the job
         self._patience = patience
+        self._turn = Turn()  # of one call
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
         if comm is None or comm.Get_size() == 1:
@@ -134,15 +136,23 @@ class Team:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A call. What a rank raises in here between two phases, all ranks raise in the next: so every rank must begin one."""
-        self._arriving = True
-        try:
-            yield
-        except BaseException as error:
-            if self._messages is None or (isinstance(error, HybridError) and error.on_all_ranks) or self._messages.interrupted:
-                raise
-            with self.phase(self.doing, timed=False):
-                raise
+        """A call. What a rank raises in here between two phases, all ranks raise in the next: so every rank must begin one.
+
+        Threads of a process take turns: which calls of several ranks belong together, their order tells.
+        """
+        with self._turn:
+            self._arriving = True
+            try:
+                yield
+            except BaseException as error:
+                if (
+                    self._messages is None
+                    or (isinstance(error, HybridError) and error.on_all_ranks)
+                    or self._messages.interrupted
+                ):
+                    raise
+                with self.phase(self.doing, timed=False):
+                    raise
 
     def _begin_phase(self, name: str) -> None:
         if self._messages is not None:

@@ -14,6 +14,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hybrid.core.forks import Turn, forked_from_rank
 from hybrid.errors import RankMissing, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat
 from hybrid.ranks.arrival import Limits, unusable
@@ -26,13 +27,22 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_keyval: int | None = None  # of the attribute with which MPI keeps a communicator's team, or why it has none
+_keyval: int | None = None  # of the attribute with which MPI keeps what is known of a communicator
+_noting = threading.Lock()
+
+
+class _Known:
+    """Of a communicator: its team, or why it has none."""
+
+    def __init__(self) -> None:
+        self.team: Team | None = None
+        self.unusable = ""
+        self.turn = Turn()  # of making the team, in which ranks wait for each other
 
 
 def team_of(comm: Any, stall: Any = None) -> Team:
     """The team of a user's communicator, made at the first call and freed with the communicator. `stall`: of this call, seconds
     after which ranks that have not called are named; None: HYBRID_STALL says."""
-    global _keyval
     if comm is None:
         return _team_of_one()
     from mpi4py import MPI
@@ -43,24 +53,38 @@ def team_of(comm: Any, stall: Any = None) -> Team:
         raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}")
     if MPI.Is_finalized():
         raise UsageError("MPI has been finalized: comm cannot be used any more")
+    if forked_from_rank():
+        raise UsageError("this process was forked from a rank, and MPI does not work in it: leave out comm to compute here alone")
     if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
         _refuse_foreign_launcher(comm)
     if comm.Get_size() == 1:
         return _team_of_one()
-    if _keyval is None:
-        _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
-    team: Any = comm.Get_attr(_keyval)
-    if team is None:
-        try:
-            team = Team(comm, limits=Limits.of(stall))
-        except RankMissing as missing:
-            team = str(missing)
-        comm.Set_attr(_keyval, team)
-    elif isinstance(team, Team):
-        team.messages.limits = Limits.of(stall)
-    if isinstance(team, str):
-        raise unusable(team)
-    return team
+    known = _known_of(comm)
+    with known.turn:
+        if known.team is None and not known.unusable:
+            try:
+                known.team = Team(comm, limits=Limits.of(stall))
+            except RankMissing as missing:
+                known.unusable = str(missing)
+    if known.team is None:
+        raise unusable(known.unusable)
+    known.team.messages.limits = Limits.of(stall)
+    return known.team
+
+
+def _known_of(comm: MPI.Comm) -> _Known:
+    """Without a word to other ranks."""
+    global _keyval
+    from mpi4py import MPI
+
+    with _noting:
+        if _keyval is None:
+            _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
+        known: Any = comm.Get_attr(_keyval)
+        if known is None:
+            known = _Known()
+            comm.Set_attr(_keyval, known)
+        return known
 
 
 @cache
@@ -69,9 +93,9 @@ def _team_of_one() -> Team:
     return Team()
 
 
-def _free_team(comm: MPI.Comm, keyval: int, team: Team | str) -> None:
-    if isinstance(team, Team):
-        team.free()
+def _free_team(comm: MPI.Comm, keyval: int, known: _Known) -> None:
+    if known.team is not None:
+        known.team.free()
 
 
 def start_world(*, patience: float | None = None) -> Team:

@@ -38,8 +38,9 @@ def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
     for rank, other in enumerate(asked[1:], 1):
         for key in first:
             if other.get(key) != first[key]:
+                name = "" if key == "kind" else f"{key} "  # which says what is asked for at all
                 raise UsageError(
-                    f"rank {rank} asks for {key} {other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same"
+                    f"rank {rank} asks for {name}{other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same"
                 )
 
 

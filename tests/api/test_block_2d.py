@@ -134,6 +134,25 @@ def test_wrong_blocks_are_refused_where_they_are_made():
         hybrid.Block2D.from_scalapack(ones, (502, 0, 2, 3, 1, 1, 0, 0, 2), (1, 1), (0, 0))
     with pytest.raises(UsageError, match="blocks of 0 rows"):
         hybrid.Block2D.from_scalapack(ones, (1, 0, 2, 3, 0, 1, 0, 0, 2), (1, 1), (0, 0))
+    for wrong in ({"shape": 6}, {"shape": (2.0, 3)}, {"rows": 2}, {"rows": [(0, 2, 3)]}, {"columns": [("0", "3")]}):
+        with pytest.raises(UsageError, match=r"is not that of a matrix|are no (rows|columns) of a matrix"):
+            hybrid.Block2D(**{"array": ones, "shape": (2, 3), "rows": [(0, 2)], "columns": [(0, 3)]} | wrong)
+
+
+@pytest.mark.parametrize(
+    ("grid", "process", "first", "said"),
+    [
+        ((0, 1), (0, 0), 0, "has no processes"),
+        (2, (0, 0), 0, "has no processes"),
+        ((1, 2), (1, 0), 0, r"process \(1, 0\) is not in a grid of 1×2"),
+        ((1, 2), (0, -1), 0, r"process \(0, -1\) is not in a grid"),
+        ((1, 2), (0, 0), 1, r"RSRC and CSRC of the descriptor \(1, 0\) is not in a grid"),
+    ],
+)
+def test_a_process_that_is_not_in_the_grid_is_refused(grid, process, first, said):
+    """It would be taken for another one, whose blocks it has not."""
+    with pytest.raises(UsageError, match=said):
+        hybrid.Block2D.from_scalapack(np.ones((2, 3)), (1, 0, 2, 3, 1, 1, first, 0, 2), grid, process)
 
 
 def test_processes_may_begin_elsewhere_and_leading_dimensions_be_larger():

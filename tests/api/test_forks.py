@@ -15,8 +15,9 @@ import os, signal, sys, threading, time
 import numpy, hybrid
 from hybrid.core.forks import one_at_a_time
 
+large = 600 if os.environ["HYBRID_DEVICE"] == "cpu" else 200  # of which a product gives work to a pool, whose lock a fork takes
 # Before there are threads: NumPy's own products do not wait for a fork, and OpenBLAS does not bear one.
-matrices = {size: numpy.random.default_rng(size).random((size, size)) for size in (60, 200)}
+matrices = {size: numpy.random.default_rng(size).random((size, size)) for size in (60, large)}
 products = {size: a @ a for size, a in matrices.items()}
 
 def right(size=60):
@@ -26,7 +27,7 @@ assert right()  # the parent has all that is made at a first call
 going = True
 def work():
     while going:
-        assert right(200)
+        assert right(large)
 worker = threading.Thread(target=work, daemon=True)
 worker.start()
 for _ in range(10):

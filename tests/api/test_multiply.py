@@ -684,3 +684,19 @@ def test_memory_may_be_limited_for_one_call(rng, memory):
 def test_wrong_memory_and_transports_are_refused(options, says):
     with pytest.raises(UsageError, match=says):
         hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), **options)
+
+
+def test_a_call_within_a_call_is_refused_and_the_outer_one_goes_on(monkeypatch):
+    """As of a signal's handler, which Python runs between two instructions of whatever the main thread does."""
+    a, b, said = uniform(20, 30), uniform(30, 10), []
+
+    def interrupted(*arguments):
+        with pytest.raises(UsageError, match="from within another call") as refused:
+            hybrid.multiply(a, b)
+        said.append(refused)
+        return original(*arguments)
+
+    original = hybrid.execution.root_call.take_inventory
+    monkeypatch.setattr("hybrid.execution.root_call.take_inventory", interrupted)
+    assert_is_numpys(hybrid.multiply(a, b), a, b)
+    assert len(said) == 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -362,3 +363,25 @@ def test_only_communicators_of_one_group_are_taken(comm):
     for none in (half, MPI.COMM_NULL):
         with pytest.raises(UsageError, match=r"comm is MPI\.COMM_NULL: a communicator that was freed"):
             hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), comm=none)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_threads_of_a_rank_take_turns_on_a_communicator(comm):
+    own, a, b = comm.Dup(), same_matrix((30, 20), 1), same_matrix((20, 10), 2)
+    with ThreadPoolExecutor(3) as threads:
+        products = [threads.submit(hybrid.multiply, *at(comm, 0, a, b), comm=own) for _ in range(3)]
+        assert all(c.result() is None or np.allclose(c.result(), a @ b) for c in products)
+    own.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_process_forked_from_a_rank_is_refused(comm):
+    child = os.fork()
+    if not child:
+        try:
+            hybrid.multiply(*at(comm, 0, np.ones((3, 3)), np.ones((3, 3))), comm=comm)
+        except UsageError as refused:
+            os._exit(7 if "was forked from a rank" in str(refused) else 8)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -109,9 +109,9 @@ def test_a_product_of_what_was_scattered(comm, rng):
 @pytest.mark.mpi(min_size=2)
 def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
     matrix, last = np.ones((8, 3)), comm.size - 1
-    at_root = matrix if comm.rank == 0 else None
+    at_root, column = matrix if comm.rank == 0 else None, np.zeros((comm.size, 1))
     refused = [
-        ("name different roots", lambda: hybrid.scatter(at_root, comm=comm, root=comm.rank)),
+        ("rank 1 asks for root 1, rank 0 for 0", lambda: hybrid.scatter(at_root, comm=comm, root=comm.rank)),
         ("is the matrix at the root", lambda: hybrid.scatter(None, comm=comm)),
         ("is the matrix at the root", lambda: hybrid.scatter(at_root if comm.rank == 0 else hybrid.RowBlock(matrix), comm=comm)),
         ("on some ranks and not on others", lambda: hybrid.scatter(at_root, comm=comm, rows=8 if comm.rank == 0 else None)),
@@ -127,7 +127,18 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
             lambda: hybrid.gather(hybrid.RowBlock(np.ones((2, 3), "f4" if comm.rank else "f8")), comm=comm),
         ),
         ("takes a RowBlock on every rank", lambda: hybrid.gather(at_root, comm=comm)),
-        ("writable array of", lambda: hybrid.gather(hybrid.RowBlock(matrix), comm=comm, out=np.ones((2, 2)))),
+        (
+            "has strides",
+            lambda: hybrid.gather(hybrid.RowBlock(matrix[:1, :1]), comm=comm, out=np.broadcast_arrays(0.0, column)[0]),
+        ),
+        ("is a masked array", lambda: hybrid.gather(hybrid.RowBlock(matrix[:1, :1]), comm=comm, out=np.ma.array(column))),
+        (
+            "asks for a whole matrix .gather., rank 0 for a product of matrices of the root",
+            lambda: (
+                hybrid.gather(hybrid.RowBlock(matrix), comm=comm) if comm.rank else hybrid.multiply(matrix, matrix.T, comm=comm)
+            ),
+        ),
+        ("out has shape", lambda: hybrid.gather(hybrid.RowBlock(matrix), comm=comm, out=np.ones((2, 2)))),
         ("root", lambda: hybrid.scatter(at_root, comm=comm, root=comm.size)),
     ]
     for said, call in refused:

@@ -140,3 +140,9 @@ def test_factors_that_float64_does_not_hold_are_exact_as_well():
     factor = 2**53 + 1
     assert exact_product(a, a, "int64", alpha=factor).tolist() == [[9 * factor]]
     assert exact_product(a, a, "int64", beta=factor, c=np.array([[-5]])).tolist() == [[9 - 5 * factor]]
+
+
+def test_of_what_was_broadcast_nothing_is_looked_at_twice():
+    """2⁶² numbers would take longer than anybody waits, and their product is refused for want of memory then."""
+    assert largest_of(np.broadcast_to(np.int8(-7), (1 << 31, 1 << 31)), 2) == 7
+    assert largest_of(np.broadcast_to(np.arange(5), (1 << 40, 5))[::-1, ::-1], 1) == 4

@@ -112,6 +112,15 @@ def test_places_where_no_file_can_be_made_are_refused_by_name(folder, monkeypatc
         refuse_unwritable(str(folder))
     with pytest.raises(UsageError, match=f"no folder {folder}/missing"):
         refuse_unwritable(str(folder / "missing" / "new"))
+    with pytest.raises(UsageError, match="cannot be written: File name too long"):
+        refuse_unwritable(str(folder / ("x" * 300) / "new"))
+    longest = os.pathconf(folder, "PC_NAME_MAX")
+    with pytest.raises(UsageError, match=r"its name may have \d+ bytes"):
+        refuse_unwritable(str(folder / ("x" * longest)))  # which only turned out when C was computed
+    name = str(folder / ("x" * (longest - files._LONGER)))
+    refuse_unwritable(name)
+    temporary_name(name).touch()
+    discard(*folder.glob(".x*"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(UsageError, match=str(folder)):
         refuse_unwritable(str(folder / "new"))

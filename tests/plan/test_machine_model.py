@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, fields, replace
 
 import pytest
@@ -90,6 +91,9 @@ def test_files_that_are_missing_or_too_large_are_refused(tmp_path, monkeypatch):
         MachineModel.read(str(tmp_path / "none.json"))
     with pytest.raises(UsageError, match="cannot be read"):
         MachineModel.read(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")  # to which nobody writes
+    with pytest.raises(UsageError, match="cannot be read: it is no regular file"):
+        MachineModel.read(str(tmp_path / "pipe"))
     monkeypatch.setattr(machine_model, "LARGEST_FILE", 10)
     (tmp_path / "large.json").write_text(json.dumps(asdict(H200)))
     with pytest.raises(UsageError, match="is larger than"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 
 import pytest
@@ -34,3 +35,9 @@ def test_the_cause_is_told_and_has_its_code(known, code, told, exit_code):
     end = WorkerEnd(stall=2, unheard=3.5, shared_before=1 << 40, **known)
     assert re.fullmatch(told, end.told(code, starting=False))
     assert end.exit_code(code) == exit_code
+
+
+def test_a_limit_of_processor_time_is_named_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (9, 9))
+    told = WorkerEnd(stall=2, unheard=3.5, shared_before=1 << 40).told(KILLED, starting=False)
+    assert told == "was killed by SIGKILL (out of memory, or beyond the 9 s of processor time that ulimit -t allows?)"
