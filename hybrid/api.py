@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.block_2d import Block2D
+from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.root_stack import is_stack
 from hybrid.arrays.row_block import RowBlock
-from hybrid.arrays.row_block_operators import Operators
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import as_int
@@ -131,7 +131,7 @@ def multiply(
             if any(isinstance(each, kind) for each in operands):
                 with team.together():
                     part = multiply_parts(session, operands, root, out, flags, gemm)
-                return replace(part, comm=comm) if isinstance(part, RowBlock) else part
+                return replace(part, comm=comm)
         both_on_gpu = on_gpu(a) and on_gpu(b)
         if team.size == 1 and out is None and both_on_gpu and not is_stack(a, b):
             return multiply_on_gpu(session, operands, root, flags, gemm)
@@ -140,7 +140,7 @@ def multiply(
         return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
 
 
-Operators.multiply = staticmethod(multiply)  # `@`
+Distributed.multiply = staticmethod(multiply)  # `@`
 
 
 def empty(
