@@ -61,7 +61,7 @@ def build_parser() -> Parser:
     dtype = f"of A, B and C: {', '.join(DTYPES)} (float64, or as NumPy promotes the files' types)"
     what.add_argument("--dtype", type=_name_of("dtype", DTYPES), help=dtype)
     what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
-    what.add_argument("--seed", type=int, default=0, help="of the random numbers (0)")
+    what.add_argument("--seed", type=at_least(0), default=0, help="of the random numbers (0)")
     formats = ".npy, .h5:/name, .zarr:/name or .mtx"
     what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
     what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
