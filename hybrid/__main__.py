@@ -19,7 +19,7 @@ COMMANDS = {
     "paths": "count the paths of a length, exactly, by matrix powers",
 }
 FOR_SHELLS = {
-    "completion": "print completion of the commands hybrid-... for bash",
+    "completion": "print completion of the commands hybrid-... for bash and zsh",
     "man": "write their manual pages to a folder",
 }
 

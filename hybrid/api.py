@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.block_2d import Block2D
+from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.root_stack import is_stack
 from hybrid.arrays.row_block import RowBlock
-from hybrid.arrays.row_block_operators import Operators
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import as_int
@@ -136,8 +136,7 @@ def multiply(
         kinds = ((RowBlock, TransposedRowBlock), multiply_row_blocks), ((Block2D,), multiply_blocks_2d)
         for kind, multiply_parts in kinds:
             if any(isinstance(each, kind) for each in operands):
-                part = multiply_parts(session, operands, root, out, flags, gemm)
-                return replace(part, comm=comm) if isinstance(part, RowBlock) else part
+                return replace(multiply_parts(session, operands, root, out, flags, gemm), comm=comm)
         both_on_gpu, team = on_gpu(a) and on_gpu(b), session.team
         if team.size == 1 and out is None and both_on_gpu and not is_stack(a, b):
             return multiply_on_gpu(session, operands, root, flags, gemm)
@@ -145,7 +144,7 @@ def multiply(
     return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
 
 
-Operators.multiply = staticmethod(multiply)  # `@`
+Distributed.multiply = staticmethod(multiply)  # `@`
 
 
 def empty(

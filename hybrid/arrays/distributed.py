@@ -1,22 +1,47 @@
 # SPDX-License-Identifier: MIT
-"""What a rank's part of a distributed matrix has in common with an array, and what not."""
+"""What a rank's part of a distributed matrix has in common with an array, and what not.
+
+Products are computed by all ranks, elements by each rank for itself, without a word to the others. What would take this rank's
+elements for the whole matrix is refused.
+"""
 
 from __future__ import annotations
 
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from hybrid.arrays.interop import on_gpu
-from hybrid.errors import NoArray
+from hybrid.errors import NoArray, UsageError
+from hybrid.ranks.launcher import launched
+
+_NUMBERS = (int, float, complex, np.generic)
+_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # of NumPy's those that need no more than this rank knows, or are the product
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.iscomplexobj: lambda a: a.dtype.kind == "c",
+    np.result_type: lambda *given: np.result_type(*(getattr(each, "dtype", each) for each in given)),
+    np.transpose: lambda a: a.T,
+    np.dot: operator.matmul,
+}
 
 
-class Distributed:
-    """`array`: this rank's elements. NumPy's functions, which would take them for the whole matrix, are refused."""
+def _operator(ufunc: np.ufunc) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The operator of a function of NumPy's, and the one for what stands on the right."""
+    return lambda a, b: a._by_elements(ufunc, (a, b)), lambda b, a: b._by_elements(ufunc, (a, b))
+
+
+class Distributed(ABC):
+    """`array`: this rank's elements; `comm`: the communicator for `@`, where it is known."""
 
     array: Any
+    comm: Any = None
     ndim = 2
     how_gathered: ClassVar[str] = ""  # what brings all elements together
+    multiply: ClassVar[Callable[..., Any]]  # hybrid.multiply, which has to be above this room
 
     @property
     def dtype(self) -> np.dtype:
@@ -33,18 +58,131 @@ class Distributed:
         """Where this rank's elements are: "cpu", or as "cuda:0"."""
         return f"cuda:{getattr(getattr(self.array, 'device', None), 'id', '?')}" if on_gpu(self.array) else "cpu"
 
+    @property
+    def _place(self) -> Any:
+        """Of these elements in a matrix, as far as that is known: parts of different places do not go together."""
+        return self.array.shape
+
+    @abstractmethod
+    def _like(self, array: Any, comm: Any) -> Any:
+        """Of the same kind and place, with other elements."""
+
+    @property
+    def _rank(self) -> str:
+        """For repr: which rank of the communicator this is, where that is known."""
+        return f", rank {self.comm.Get_rank()} of {self.comm.Get_size()}" if self.comm else ""  # a freed one is false
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "comm"}  # which means nothing in another process
+
+    __add__, __radd__ = _operator(np.add)
+    __sub__, __rsub__ = _operator(np.subtract)
+    __mul__, __rmul__ = _operator(np.multiply)
+    __truediv__, __rtruediv__ = _operator(np.true_divide)
+    __floordiv__, __rfloordiv__ = _operator(np.floor_divide)
+    __mod__, __rmod__ = _operator(np.remainder)
+    __pow__, __rpow__ = _operator(np.power)
+    __lt__, __gt__ = _operator(np.less)
+    __le__, __ge__ = _operator(np.less_equal)
+    __eq__, _ = _operator(np.equal)  # type: ignore[assignment]
+    __ne__, _ = _operator(np.not_equal)  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays
+
+    def __neg__(self) -> Any:
+        return self._by_elements(np.negative, (self,))
+
+    def __abs__(self) -> Any:
+        return self._by_elements(np.absolute, (self,))
+
+    def __bool__(self) -> NoReturn:
+        raise UsageError(f"a {_kind(self)} has no truth value: .array.all() is that of this rank's elements")
+
+    def __matmul__(self, other: Any) -> Any:
+        if not isinstance(other, Distributed):
+            return self._refused(other)
+        comm = _common_communicator([self, other])
+        launch = launched()
+        if comm is None and launch is not None and launch.size > 1:
+            raise UsageError(
+                f"a @ b knows no communicator: {_kind(self)}(..., comm=comm) names it, or hybrid.multiply(a, b, comm=comm)"
+            )
+        return Distributed.multiply(self, other, comm=comm)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._refused(other)
+
+    def _by_elements(self, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
+        """What each rank computes of its own; NotImplemented where an input is neither a number nor a part of the same place."""
+        values = []
+        for each in inputs:
+            if isinstance(each, Distributed):
+                self._refuse_elsewhere(each, ufunc.__name__)
+                values.append(each.array)
+            elif isinstance(each, _NUMBERS):
+                values.append(each)
+            elif isinstance(each, np.ndarray) and not each.ndim:  # as which NumPy compares its numbers
+                values.append(each[()])
+            else:
+                return self._refused(each)
+        return self._like(ufunc(*values), _common_communicator(inputs))
+
+    def _refuse_elsewhere(self, other: Distributed, operation: str) -> None:
+        if type(other) is not type(self):
+            raise UsageError(
+                f"a {_kind(self)} and a {_kind(other)} have no {operation} by elements, since a rank has other elements of the "
+                "one than of the other: hybrid.scatter distributes rows anew"
+            )
+        if other._place != self._place:
+            shapes = f"{self.array.shape} and {other.array.shape}"
+            raise UsageError(
+                f"{_kind(self)}s of shapes {shapes} have no {operation} by elements: each rank must have the same rows and "
+                "columns of both"
+            )
+        if self.device != other.device:
+            raise UsageError(f"the {_kind(self)}s lie on {self.device} and {other.device}: copy the array of one of them")
+
+    def _refused(self, other: Any) -> Any:
+        if hasattr(other, "__array__"):
+            raise NoArray(
+                f"a {_kind(self)} and a {_kind(other)} do not go together, since other ranks have the rest of the {_kind(self)}: "
+                f"make this rank's elements of the other a {_kind(self)}, or take .array"
+            )
+        return NotImplemented
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        refused = f"a {type(self).__name__} is no array, since other ranks have the rest of its elements"
-        raise NoArray(f"{refused}: {self.how_gathered}take .array for this rank's")
+        raise self._no_array(f"a {_kind(self)} is no array")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
-        """Of NumPy's functions those that are operators of this class."""
-        computed = self._by_ufunc(ufunc, inputs) if method == "__call__" and not more else NotImplemented
+        """The product, and what is computed of single elements."""
+        computed = NotImplemented
+        if method == "__call__" and not more and ufunc is np.matmul:
+            left, right = inputs
+            computed = left @ right if isinstance(left, Distributed) else self._refused(left)
+        elif method == "__call__" and not more and ufunc.signature is None and ufunc.nout == 1:
+            computed = self._by_elements(ufunc, inputs)
         if computed is not NotImplemented:
             return computed
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        refused = f"numpy.{name} takes no {type(self).__name__}, since other ranks have the rest of its elements"
-        raise NoArray(f"{refused}: {self.how_gathered}take .array for this rank's")
+        raise self._no_array(f"numpy.{name} takes no {_kind(self)}")
 
-    def _by_ufunc(self, ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Any:
-        return NotImplemented
+    def __array_function__(self, function: Any, types: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if function in _FUNCTIONS:
+            return _FUNCTIONS[function](*given, **named)
+        raise self._no_array(f"{function.__module__}.{function.__name__} takes no {_kind(self)}")
+
+    def _no_array(self, what: str) -> NoArray:
+        return NoArray(f"{what}, since other ranks have the rest of its elements: {self.how_gathered}take .array for this rank's")
+
+
+def _kind(part: Any) -> str:
+    return type(part).__name__
+
+
+def _common_communicator(inputs: Sequence[Any]) -> Any:
+    """The one that is known; None where none is."""
+    known = [each.comm for each in inputs if isinstance(each, Distributed) and each.comm is not None]
+    if any(comm != known[0] for comm in known):
+        raise UsageError(
+            f"the {_kind(inputs[0])}s are of different communicators: hybrid.multiply(a, b, comm=comm) says by which to multiply"
+        )
+    return known[0] if known else None

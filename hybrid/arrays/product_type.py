@@ -125,6 +125,8 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
     try:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
+        if "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b):  # with some that it has not: as float32, as by NumPy
+            return _promoted(*(np.dtype(np.float32) if each.name == "bfloat16" else each for each in (a, b)))
         promoted = None
     if promoted is None or promoted.name not in DTYPES:
         raise UsageError(

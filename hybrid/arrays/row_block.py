@@ -14,7 +14,6 @@ from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import on_gpu, on_host, refuse_masked
 from hybrid.arrays.operand_checks import refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, product_type
-from hybrid.arrays.row_block_operators import Operators
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class RowBlock(Operators, Distributed):
+class RowBlock(Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
     Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows. `a @ b` is the product by all ranks;
-    `+ - * / == !=` with numbers and with RowBlocks of the same rows give what each rank computes of its own. `a.T` is a view, of
-    which this rank has columns; products take it.
+    `+ - * / // % **`, comparisons and NumPy's functions of single elements, with numbers and RowBlocks of the same rows, give
+    what each rank computes of its own. `a.T` is a view, of which this rank has columns; products take it.
 
     Parameters
     ----------
@@ -73,14 +72,10 @@ class RowBlock(Operators, Distributed):
     def _like(self, array: Any, comm: Any) -> RowBlock:
         return type(self)(array, comm, self.first_row)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"array": self.array, "comm": None, "first_row": self.first_row}  # a communicator means nothing in another process
-
     def __repr__(self) -> str:
         (rows, columns), first = self.shape, self.first_row
         which = f"{rows} rows" if first is None else f"rows {Span(first, first + rows)}"
-        rank = f", rank {self.comm.Get_rank()} of {self.comm.Get_size()}" if self.comm else ""  # a freed one is false
-        return f"RowBlock({which} of {columns} columns, {self.dtype}, {self.device}{rank})"
+        return f"RowBlock({which} of {columns} columns, {self.dtype}, {self.device}{self._rank})"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.row_block import RowBlock
-from hybrid.arrays.row_block_operators import Operators
 
 
 @dataclass(frozen=True, eq=False)
-class TransposedRowBlock(Operators, Distributed):
+class TransposedRowBlock(Distributed):
     """`rows.T`: this rank's consecutive columns of the transpose, which are its rows of the matrix.
 
     `shape`, `len` and `nbytes` are of these columns; `array` is a view of them. In a product its rows are moved between the ranks

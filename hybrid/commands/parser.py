@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
             return f"unknown option {option}: the launcher takes the number of ranks, as in mpirun -n 4 {self.prog}"
         # The name itself is known where another of the command's own commands takes it.
         known = [name for name in self._options() if name.startswith("--") and name != option]
-        near = _RENAMED.get(option) or nearest(option, known, "--", 0.6)
+        near = _RENAMED.get(option) or nearest(option, known, "--")
         return f"unknown option {option}: " + (f"did you mean {near}?" if near in known else f"one of {', '.join(known)}")
 
     def _options(self) -> list[str]:

@@ -28,18 +28,23 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
 # Where an option of the same name takes something else.
 _OWN_VALUES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"lab": {"kernel": ()}, "paths": {"dtype": tuple(ITEM_SIZES)}}
 _COMPLETION = """\
-# For bash: source <(python -m hybrid completion)
+# For bash and zsh: source <(python -m hybrid completion)
+if [ -n "${ZSH_VERSION-}" ]; then
+    type compdef >/dev/null || { autoload -Uz compinit && compinit; }
+    autoload -Uz bashcompinit && bashcompinit
+fi
 _hybrid() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
-    local each part=
+    local each part= prefix=
     if [ "$word" = = ]; then word=; elif [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
-    for each in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case $word in --*=*) before=${word%%%%=*} word=${word#*=} prefix=$before= ;; esac
+    for each in "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}"; do
         case $each in -*) ;; *) part=$each && break ;; esac
     done
     case ${COMP_WORDS[0]##*/}/$part:$before in
 %s
     esac
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+    COMPREPLY=($(compgen -P "$prefix" -W "$words" -- "$word"))
 }
 complete -o default -F _hybrid %s
 """
@@ -54,7 +59,7 @@ def parser_of(name: str) -> Parser:
 
 
 def completion(names: list[str]) -> str:
-    """A script for bash that completes options, their values, and names of files."""
+    """A script for bash and zsh that completes options, their values, and names of files."""
     cases = [line for name in names for line in _cases(name)]
     return _COMPLETION % ("\n".join(f"        {line}" for line in cases), " ".join(f"hybrid-{name}" for name in names))
 

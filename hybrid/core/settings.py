@@ -149,7 +149,7 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     return unknown
 
 
-def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float = 0.5) -> str | None:
+def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str | None:
     """The known name that was probably meant. The prefix that all of them have makes no two names alike."""
     import difflib  # only where an error is worded: the start of a command need not wait for it
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.block_2d import Block2D, Blocks, problem_of_2d
+from hybrid.arrays.block_2d import Block2D
+from hybrid.arrays.blocks_of_product import Blocks, problem_of_2d
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.row_block import RowBlock
 from hybrid.core.settings import Settings

@@ -221,7 +221,7 @@ def test_views_at_odd_places_and_of_other_types_are_taken_as_ordinary_arrays(com
 @pytest.mark.mpi(min_size=2)
 def test_a_rank_that_calls_something_else_is_named(comm):
     call = (lambda: hybrid.multiply(None, None, comm=comm)) if comm.rank == 1 else (lambda: hybrid.empty((3, 3), comm=comm))
-    with pytest.raises(UsageError, match="rank 1 asks for a product of .*, rank 0 for an empty matrix"):
+    with pytest.raises(UsageError, match=r"rank 1 asks for a product of .*, rank 0 for an empty matrix"):
         call()
 
 

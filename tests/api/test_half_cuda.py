@@ -46,12 +46,13 @@ def test_right_products_pass_their_check_on_the_gpu(rng, device_checks, half, ki
     assert (np.abs(c[:50] - exact) <= l * 2.0**-23 * size).all()
 
 
-def test_a_wrong_product_is_refused(rng, monkeypatch):
+@pytest.fixture
+def wrong_element(monkeypatch):
+    """In each product of the GPU."""
     import cupy
 
     from hybrid.devices.cuda_device import CudaDevice
 
-    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((1500, 2000), (2000, 1300)))
     original = CudaDevice.multiply
 
     def multiply(device, a, b, c, after, **how):
@@ -62,6 +63,11 @@ def test_a_wrong_product_is_refused(rng, monkeypatch):
         return event
 
     monkeypatch.setattr(CudaDevice, "multiply", multiply)
+
+
+@pytest.mark.usefixtures("wrong_element")
+def test_a_wrong_product_is_refused(rng):
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((1500, 2000), (2000, 1300)))
     with pytest.raises(CheckFailed):
         hybrid.multiply(a, b, device="cuda")
 
@@ -87,23 +93,12 @@ def test_row_blocks_stay_of_16_bits(rng, decisions, half):
     np.testing.assert_array_equal(c.array, a @ b)
 
 
+@pytest.mark.usefixtures("wrong_element")
 @pytest.mark.parametrize("check", ["on", "host"])
-def test_a_wrong_product_of_arrays_on_the_gpu_is_repaired(rng, monkeypatch, check):
+def test_a_wrong_product_of_arrays_on_the_gpu_is_repaired(rng, check):
     import cupy
 
-    from hybrid.devices.cuda_device import CudaDevice
-
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((600, 800), (800, 500)))
-    original = CudaDevice.multiply
-
-    def multiply(device, a, b, c, after, **how):
-        event = original(device, a, b, c, after, **how)
-        device.wait(event)
-        c[len(c) // 2, c.shape[1] // 3] += 5
-        cupy.cuda.get_current_stream().synchronize()
-        return event
-
-    monkeypatch.setattr(CudaDevice, "multiply", multiply)
     on_gpu = [cupy.asarray(each) for each in (a, b)]
     with pytest.warns(RuntimeWarning, match="repaired: "):
         c = hybrid.multiply(*on_gpu, device="cuda", dtype="float32", check=check, on_fault="repair")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.selection import examples
 
 import hybrid
-from hybrid.arrays.block_2d import Blocks, problem_of_2d
+from hybrid.arrays.blocks_of_product import Blocks, problem_of_2d
 from hybrid.core.spans import Topology
 from hybrid.plan.grid import choose, received
 

@@ -235,6 +235,8 @@ WRONG = [
     (["8", "8", "8", "--fill", "unifrom"], "unknown fill 'unifrom': did you mean 'uniform'?"),
     (["8", "8", "8", "--dtype", "float46"], "did you mean 'float64'?"),
     (["8", "8", "8", "--kernel", "blass"], "did you mean 'blas'?"),
+    (["8", "8", "8", "--kernel", "foo"], "unknown kernel 'foo': one of blas, "),
+    (["8", "8", "8", "--seed", "x"], "argument --seed: 'x' is not a whole number"),
     (["8", "8", "8", "--device", "gpu"], "unknown device 'gpu': did you mean 'cuda'?"),
     (["8", "8", "8", "--device", "xyz"], "unknown device 'xyz': one of auto, cpu, cuda, emulate"),
     (["8", "8", "8", "--device", "cpu", "--kernel", "cublas"], "kernel cublas runs on cuda"),

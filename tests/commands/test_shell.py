@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -60,6 +61,20 @@ def completed(script):
 ])  # fmt: skip
 def test_what_is_completed(completed, words, offered):
     assert completed(*words) == offered
+
+
+@pytest.mark.needs("zsh")
+@pytest.mark.parametrize(("words", "offered"), [
+    (["hybrid-matmul", "--device", ""], "auto cpu cuda emulate"),
+    (["hybrid-matmul", "--fill="], "--fill=lecture --fill=uniform --fill=normal --fill=index"),
+    (["hybrid-lab", "run", "x.cu", "--kernel", ""], ""),
+])  # fmt: skip
+def test_zsh_completes_the_same(script, tmp_path, words, offered):
+    """As it calls the function: emulating sh. Words are chosen among those that are offered by zsh itself."""
+    program = 'emulate sh; source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hybrid; echo "${COMPREPLY[@]}"'
+    zsh = ["zsh", "-f", "-c", program, script, *words]
+    done = subprocess.run(zsh, capture_output=True, text=True, check=False, env={**os.environ, "ZDOTDIR": str(tmp_path)})
+    assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", offered)
 
 
 def test_every_option_and_kernel_is_offered(completed):

@@ -135,6 +135,7 @@ _LACKING = {
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
     "user namespaces": _user_namespaces,
     "zarr": _zarr,
+    "zsh": lambda: _program("zsh", "zsh"),
 }
 
 _IMPLIED = {"gpu": "gpu", "launcher": "mpirun"}  # by marks that say something else as well
