@@ -40,13 +40,13 @@ def told(picture: Picture, block: tuple[int, int] = (0, 0)) -> Iterator[str]:
 
 
 def _did(picture: Picture, step: Step, thread: int) -> str:
-    """M[0][1] → Ms[0][1]"""
+    """M[0][1] → Ms[0][1]; of stores alone → Ms[0][1]"""
     own = [touch for touch in step.touches if touch.thread == thread]
     loads, stores = (
         [f"{picture.arrays[each.array].name}[{each.row}][{each.column}]" for each in own if each.writes == writes]
         for writes in (False, True)
     )
-    return " → ".join(filter(None, (" ".join(loads), " ".join(stores))))
+    return " ".join([*loads, *(["→", *stores] if stores else [])])
 
 
 def _walk(picture: Picture, array: int, block: tuple[int, int]) -> str:

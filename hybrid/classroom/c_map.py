@@ -18,7 +18,10 @@ def drawn(shape: tuple[int, int], wrong: Collection[int], never: Collection[int]
     height, width = (-(-size // most) for size, most in zip(shape, _MOST, strict=True))
     scale = f"{height}×{width} elements of C" if height * width > 1 else "an element of C"
     legend = ", ".join(f"{character} {text}" for character, text in _LEGEND.items())
-    return [f"a character is {scale}: {legend}", *map_lines(codes, height, width, ".x?!")]
+    return [
+        f"a character is {scale}{', the worst of them' if height * width > 1 else ''}: {legend}",
+        *map_lines(codes, height, width, ".x?!"),
+    ]
 
 
 def kinds(shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]) -> np.ndarray:

@@ -54,7 +54,7 @@ def use_of_memory(site: Site, names: Names) -> Counter:
     shared, lanes = site.space == SHARED, site.lanes / site.requests
     what = "shared memory" if shared else names[site.space]
     does = {"load": f"loads from {what}", "store": f"stores to {what}", "atomic": f"updates {what} atomically"}[site.kind]
-    of_lanes = f"a request of {lanes:.3g} lanes" if lanes < WARP else "a warp's request"
+    of_lanes = f"a request of {lanes:.3g} lane{'s' * (lanes != 1)}" if lanes < WARP else "a warp's request"
     if shared:
         ways = site.steps / site.least_steps
         how = "no bank conflicts" if ways <= 1 else f"{ways:.3g}-way bank conflicts"

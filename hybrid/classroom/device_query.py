@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hybrid.classroom.gpu_models import CONSTANT_BYTES, KB, MODELS, MOST_OF_A_BLOCK, WARP, GpuModel
+from hybrid.classroom.gpu_models import CONSTANT_BYTES, KB, MODELS, WARP, GpuModel
 
 
 def of_name(device: str) -> GpuModel | None:
@@ -59,7 +59,7 @@ def detail(model: GpuModel) -> Iterator[str]:
         "global memory": f"{model.memory:g} GB, {model.bandwidth:,} GB/s",
         "arithmetic": f"{rates}, without matrix units",
         "a warp": f"{WARP} threads",
-        "most threads of a block": f"{512 if model.capability < 20 else MOST_OF_A_BLOCK:,}",
+        "most threads of a block": f"{holds.most_threads:,}",
         "resident on a multiprocessor": f"{holds.threads} threads ({holds.threads // WARP} warps), {holds.blocks} blocks",
         "registers of a multiprocessor": f"{holds.registers:,}, at most {holds.most_registers} a thread",
         "shared memory of a multiprocessor": f"{holds.shared // KB} KiB",

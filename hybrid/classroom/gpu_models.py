@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybrid.errors import UsageError
 
 KB = 1 << 10
 WARP = 32  # threads
-MOST_OF_A_BLOCK = 1024  # threads, since compute capability 2.0
 CONSTANT_BYTES = 64 * KB  # on every GPU
 
 
@@ -30,13 +29,20 @@ class Multiprocessor:
     warp_unit: int = 4
     registers_by_block: bool = False
     most_registers: int = 255  # of a thread
+    most_threads: int = 1024  # of a block
+    most_shared: int = 1 << 20  # of a block, where that is less than the multiprocessor has
 
 
+_G80 = Multiprocessor(768, 8, 8192, 256, 16 * KB, 512, warp_unit=2, registers_by_block=True, most_registers=124, most_threads=512)
+_GT200 = replace(_G80, threads=1024, registers=16384, register_unit=512)
 _BY_CAPABILITY = {
-    10: Multiprocessor(768, 8, 8192, 256, 16 * KB, 512, warp_unit=2, registers_by_block=True, most_registers=124),
+    10: _G80,
+    11: _G80,
+    12: _GT200,
+    13: _GT200,
     20: Multiprocessor(1536, 8, 32768, 64, 48 * KB, 128, warp_unit=2, most_registers=63),
     35: Multiprocessor(2048, 16, 65536, 256, 48 * KB, 256),
-    60: Multiprocessor(2048, 32, 65536, 256, 64 * KB, 256, warp_unit=2),
+    60: Multiprocessor(2048, 32, 65536, 256, 64 * KB, 256, warp_unit=2, most_shared=48 * KB),
     70: Multiprocessor(2048, 32, 65536, 256, 96 * KB, 256),
     75: Multiprocessor(1024, 16, 65536, 256, 64 * KB, 256),
     80: Multiprocessor(2048, 32, 65536, 256, 164 * KB, 128, KB),
@@ -45,7 +51,7 @@ _BY_CAPABILITY = {
     90: Multiprocessor(2048, 32, 65536, 256, 228 * KB, 128, KB),
     120: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
 }
-_CORES = {10: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 80: 64, 86: 128, 89: 128, 90: 128, 120: 128}
+_CORES = {10: 8, 11: 8, 12: 8, 13: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 80: 64, 86: 128, 89: 128, 90: 128, 120: 128}
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,12 @@ class GpuModel:
 
 MODELS = (
     GpuModel("8800GTX", 10, 16, 346, 0, 86, 0.75),
+    GpuModel("GT9600M", 11, 4, 80, 0, 25, 0.5),
+    GpuModel("GT330M", 12, 6, 121, 0, 25, 0.5),
+    GpuModel("C1060", 13, 30, 622, 78, 102, 4),
     GpuModel("C2050", 20, 14, 1030, 515, 144, 3),
+    GpuModel("C2075", 20, 14, 1030, 515, 144, 6),
+    GpuModel("M2070", 20, 14, 1030, 515, 150, 6),
     GpuModel("K40c", 35, 15, 4290, 1430, 288, 12),
     GpuModel("P100", 60, 56, 9300, 4700, 732, 16),
     GpuModel("V100", 70, 80, 15700, 7800, 900, 16),

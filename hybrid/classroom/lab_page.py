@@ -26,7 +26,7 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
     kernel, meaning = examination.kernel, examination.meaning
     names, first = meaning.names(kernel), examination.cases[0]
     counters = [use_of_memory(site, names) for site in first.sites]
-    texts = [text for case in examination.cases for text in findings(case, names[2])]
+    texts = [text for case in examination.cases for text in findings(case, names)]
     notes: dict[int, list[Note]] = {}
     for counter in counters:
         notes.setdefault(counter.line, []).append(Note(counter.text, counter.dear))
@@ -74,11 +74,11 @@ def _view(case: Case, names: tuple[str, str, str], dtype: str) -> CaseView:
             told.append(f"{operations:.3g} operations for each byte of global memory that is moved.")
         return CaseView(heading(case, names), True, (), told)
     if not (case.wrong or case.uncertain):
-        return CaseView(heading(case, names), False, findings(case, names[2]), ())
+        return CaseView(heading(case, names), False, findings(case, names), ())
     height, width = -(-n // _MOST), -(-m // _MOST)
     codes = reduced(kinds((n, m), case.wrong, case.never, case.uncertain), height, width)
     scale = f"{height}×{width} elements of {names[2]}" if height * width > 1 else f"an element of {names[2]}"
-    return CaseView(heading(case, names), False, findings(case, names[2]), (), codes.tolist(), scale)
+    return CaseView(heading(case, names), False, findings(case, names), (), codes.tolist(), scale)
 
 
 def _sentence(line: str) -> str:

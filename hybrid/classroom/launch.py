@@ -17,6 +17,9 @@ from hybrid.errors import UsageError
 Pair = tuple[int, int]
 
 _TILE = re.compile(r"tile|block", re.IGNORECASE)
+_BY_WARPS = re.compile(
+    r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)"
+)  # a thread's number divided by a warp's threads
 _LONGEST = 32  # of a square block's side
 _DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
 _MOST_THREADS, _MOST_SHARED = 1024, 227 << 10  # of a block
@@ -82,6 +85,11 @@ def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
     tile = _tile(file, kernel)
     if not re.search(r"(threadIdx|blockIdx)\.y", text):
         block = (tile or str(_DEFAULT_THREADS), "1")
+        if _BY_WARPS.search(text):
+            grid = (_blocks_of("32 * n * m", block[0]), "1")
+            return Launch(
+                grid, block, "0", "guessed: the kernel divides by a warp's 32 threads, so there is a warp for each element of C"
+            )
         return Launch(
             _covering(kernel, block),
             block,

@@ -14,7 +14,7 @@ from hybrid.errors import UsageError
 _SIZES = "n (rows of A and C), l (columns of A, rows of B) or m (columns of B and C)"
 _ROWS, _COLUMNS = (
     ("h", "height", "rows", "row", "nrows", "numrows"),
-    ("w", "width", "columns", "cols", "col", "ncols", "numcolumns", "numcols"),
+    ("w", "width", "columns", "cols", "col", "ncols", "numcolumns", "numcols", "ld", "stride"),
 )
 _OF_MATRIX = {  # rows and columns of the matrices that lectures call so
     **dict.fromkeys(("a", "m", "md", "d_a", "dm"), ("n", "l")),

@@ -27,11 +27,11 @@ class Occupancy:
 def occupancy(of: Multiprocessor, threads: int, registers: int | None, shared: int) -> Occupancy:
     """Of blocks of so many threads, registers a thread (None: not known, and taken for no limit) and bytes of shared memory."""
     warps = -(-threads // WARP)
-    allowed = {"blocks": of.blocks, "threads": of.threads // (warps * WARP)}
+    allowed = {"blocks": of.blocks, "threads": of.threads // (warps * WARP) if threads <= of.most_threads else 0}
     if registers:
         allowed["registers"] = _by_registers(of, warps, registers)
     if shared or of.reserved:
-        allowed["shared memory"] = of.shared // _rounded(shared + of.reserved, of.shared_unit)
+        allowed["shared memory"] = of.shared // _rounded(shared + of.reserved, of.shared_unit) if shared <= of.most_shared else 0
     blocks = min(allowed.values())
     limits = tuple(name for name, number in allowed.items() if number == blocks)
     return Occupancy(blocks, blocks * warps, of.threads // WARP, limits, allowed)

@@ -53,7 +53,9 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
 
 def _is_explained(case: Case) -> bool:
     """By what is wrong with any launch."""
-    return any(re.match("data race|divergent barrier|uninitialised", fault) for fault in case.faults)
+    return any(outcome.mistaken_for for outcome in case.outcomes.values()) or any(
+        re.match("data race|divergent barrier|uninitialised", fault) for fault in case.faults
+    )
 
 
 def verdict(examination: Examination) -> str:
@@ -64,14 +66,15 @@ def verdict(examination: Examination) -> str:
 
 
 def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:
-    (n, _, m), c = case.sizes, names[2]
+    n, _, m = case.sizes
     yield heading(case, names)
-    found = findings(case, c)
+    found = findings(case, names)
     faults = [text for text in found if text in case.faults]
     new = [text for text in faults if kind_of(text) not in shown.kinds]
     shown.kinds.update(map(kind_of, new))
     if len(new) < len(faults):
-        again = "; ".join(_in_short(text) for text in faults if text not in new)
+        told = [_in_short(text) for text in faults if text not in new]
+        again = "; ".join([*told[:_MOST], *([f"{len(told) - _MOST} more"] if len(told) > _MOST else [])])
         yield f"  * {'also' if new else 'again'} what was found above: {again}"
     for text in [*new[:_MOST], *(text for text in found if text not in faults)]:
         yield f"  * {text}"
@@ -131,9 +134,9 @@ def lines_named(finding: str) -> set[int]:
     return {int(number) for pair in found for number in pair if number}
 
 
-def findings(case: Case, c: str) -> list[str]:
-    """What is wrong, the cause before its consequences, which are left out where they say nothing new. `c`: what C is called."""
-    n, _, m = case.sizes
+def findings(case: Case, names: Names) -> list[str]:
+    """What is wrong, the cause before its consequences, which are left out where they say nothing new. `names`: of A, B and C."""
+    (n, _, m), c = case.sizes, names[2]
     found = without_repetition(case.faults)
     has_race, is_stray, has_no_value = (any(re.search(what, text) for text in found) for what in _CAUSES)
     for name, number in () if is_stray else case.outside:
@@ -143,6 +146,8 @@ def findings(case: Case, c: str) -> list[str]:
     if case.never:
         found.append(f"{len(case.never)} of {c}'s {n * m} elements never written")
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
+    if worst is not None and worst.mistaken_for:
+        found.append(_mistaken(worst.mistaken_for, names))
     if worst is not None and worst.first_wrong is not None:
         is_now, right = worst.first_wrong
         if not (has_race or is_stray or has_no_value):
@@ -156,6 +161,20 @@ def findings(case: Case, c: str) -> list[str]:
     if case.depends_on_order and not has_race:
         found.append(f"{c} depends on the order in which blocks, warps and threads run")
     return found
+
+
+def _mistaken(matrices: str, names: Names) -> str:
+    """The other product that C is, in the kernel's names."""
+    called = dict(zip("ABC", names, strict=True))
+    if matrices in ("AA", "BB"):
+        same, other = called[matrices[0]], called["AB".replace(matrices[0], "")]
+        return f"{called['C']} is {same} · {same}: what should be of {other} is read from {same}"
+    *others, last = (called[letter] for letter in matrices)
+    listed = " and ".join(filter(None, (", ".join(others), last)))
+    by_columns = "column by column" + (", as BLAS and Fortran have it" if matrices == "ABC" else "")
+    return (
+        f"row and column are exchanged in the index of {listed}: with {listed} stored {by_columns}, {called['C']} would be right"
+    )
 
 
 def without_repetition(faults: Sequence[str]) -> list[str]:
@@ -188,23 +207,23 @@ def _written_by(outcome: Outcome) -> str:
 
 def first_finding(examination: Examination) -> str:
     """In a line: a shape on which it is wrong, and why; "" where there is none."""
-    c = examination.meaning.names(examination.kernel)[2]
+    names = examination.meaning.names(examination.kernel)
     for case in examination.cases:
         if not case.is_right:
-            return ": ".join(["×".join(map(str, case.sizes)), *findings(case, c)[:1]])
+            return ": ".join(["×".join(map(str, case.sizes)), *findings(case, names)[:1]])
     return ""
 
 
 def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None) -> dict[str, Any]:
     """For a JSON line."""
-    c = examination.meaning.names(examination.kernel)[2]
+    names = examination.meaning.names(examination.kernel)
     cases = [
         {
             **dict(zip("nlm", case.sizes, strict=True)),
             "grid": list(case.grid),
             "block": list(case.block),
             "right": case.is_right,
-            "findings": findings(case, c),
+            "findings": findings(case, names),
             "notes": list(case.notes),
             "printed": list(case.printed),
             "wrong": len(case.wrong),

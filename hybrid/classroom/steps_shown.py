@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from hybrid.classroom.blackboard import told
 from hybrid.classroom.c_text import blanked
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.launch import launch_of
-from hybrid.classroom.steps import Picture, Step, picture, tile_in, with_tile
+from hybrid.classroom.steps import Array, Picture, Step, picture, tile_in, with_tile
 from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.errors import HybridError
 from hybrid.reporting.steps_page import Steps
@@ -23,18 +23,45 @@ _TILE, _LARGEST = 2, 16  # of a picture: the width of its tiles, where it can be
 def steps_of(shown: Picture, note: str = "") -> Steps:
     """`note`: what is to be said besides."""
 
-    def step(of: Step) -> dict[str, Any]:
-        touches = [[each.thread, each.array, each.row, each.column, int(each.writes)] for each in of.touches]
+    def step(of: Step, stored: Sequence[str]) -> dict[str, Any]:
+        touches = [
+            [each.thread, each.array, each.row, each.column, int(each.writes), text]
+            for each, text in zip(of.touches, stored, strict=True)
+        ]
         return {"barriers": of.barriers, "line": of.line, "touches": touches}
+
+    def block(steps: Sequence[Step]) -> list[dict[str, Any]]:
+        return [step(each, stored) for each, stored in zip(steps, _stored(steps, shown.arrays), strict=True)]
 
     in_words = list(told(shown))
     data = {
         "block": shown.block,
         "arrays": [{**asdict(array), "shared": array.is_shared} for array in shown.arrays],
         "source": shown.source,
-        "blocks": [{"at": f"{x},{y}", "steps": [step(each) for each in steps]} for (x, y), steps in shown.steps.items()],
+        "blocks": [{"at": f"{x},{y}", "steps": block(steps)} for (x, y), steps in shown.steps.items()],
     }
     return Steps(f"{in_words[0]}{note}", data, in_words)
+
+
+def _stored(steps: Sequence[Step], arrays: Sequence[Array]) -> Iterator[list[str]]:
+    """For each step what its stores leave in shared memory, "" for other accesses: the element of a matrix that the thread loads
+    in this step, or where no thread loads one the first that it has loaded before, into a register; else "0"."""
+    waiting: dict[int, list[str]] = {}  # by thread: what it has loaded and not stored
+    for step in steps:
+        is_load = [not touch.writes and not arrays[touch.array].is_shared for touch in step.touches]
+        now: dict[int, str] = {}
+        texts = []
+        for touch, loads in zip(step.touches, is_load, strict=True):
+            before, text = waiting.setdefault(touch.thread, []), ""
+            if loads:
+                now[touch.thread] = f"{arrays[touch.array].name}{touch.row},{touch.column}"
+                before.append(now[touch.thread])
+            elif touch.writes and arrays[touch.array].is_shared:
+                text = now.get(touch.thread, "0") if any(is_load) else before[0] if before else "0"
+                if text in before:
+                    before.remove(text)
+            texts.append(text)
+        yield texts
 
 
 def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> tuple[Steps | None, str]:

@@ -58,11 +58,14 @@ class Outcome:
 
     stopped: str = ""  # the kind of what the runtime refused, and
     why: str = ""  # its words
-    c: str = ""  # all elements, encoded; `wrong`, `first_wrong`, `nan` and `digest` are known to the process that compares them
+    c: str = (
+        ""  # all elements, encoded; the process that compares them knows `wrong`, `first_wrong`, `nan`, `mistaken_for`, `digest`
+    )
     wrong: tuple[int, ...] = ()
     first_wrong: tuple[float, float] | None = None  # what it is, and what is right
     first_writer: tuple[int, ...] = ()  # the block's x and y and the thread's x and y that wrote it last
     nan: int = 0
+    mistaken_for: str = ""  # what a wrong C is instead, as `elements.mistaken_for` tells it
     never: tuple[int, ...] = ()  # elements that no thread has written
     several: tuple[int, ...] = ()  # that more than one has
     outside: tuple[

@@ -98,6 +98,8 @@ def roofs(roofline: Roofline) -> Iterator[str]:
     roof = [(10.0**first, 10.0**first * roofline.bandwidth), (ridge, roofline.peak), (10.0**last, roofline.peak)]
     points = " ".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in roof)
     yield f'<polyline class="stroke-ink" fill="none" stroke-width="2" points="{points}"/>'
+    yield svg.text(348, y(roofline.peak) - 6, f"arithmetic: {roofline.peak:,.0f} GF/s", "fill-soft", 'text-anchor="end"')
+    yield svg.text(60, 198, f"slope: global memory, {roofline.bandwidth:,.0f} GB/s", "fill-soft")
     yield svg.text(195, 236, "operations a byte of global memory", "fill-soft", 'text-anchor="middle"')
     yield svg.text(2, 12, "GF/s", "fill-soft")
     for number, (said, intensity) in enumerate(roofline.points.items()):
@@ -107,4 +109,4 @@ def roofs(roofline: Roofline) -> Iterator[str]:
 
 
 def _short(number: float) -> str:
-    return f"{number / 1000:g}k" if number >= 1000 else f"{number:g}"
+    return f"{number / 1e6:g}M" if number >= 1e6 else f"{number / 1000:g}k" if number >= 1000 else f"{number:g}"

@@ -42,8 +42,7 @@ function stateAt(steps, last) {
   const held = new Map(), read = new Set(), done = new Map(), all = new Map(), owner = new Map();
   const counts = data.arrays.length > 3 ? (array) => array >= 3 : (array) => array < 2;
   steps.forEach((one, index) => {
-    const loaded = new Map();
-    for (const [thread, array, row, column, writes] of one.touches) {
+    for (const [thread, array, row, column, writes, stored] of one.touches) {
       const at = row * data.arrays[array].columns + column, key = array + "-" + at;
       if (array === 2 && writes) owner.set(thread, at);
       if (!writes && counts(array)) {
@@ -51,8 +50,8 @@ function stateAt(steps, last) {
         if (index <= last) done.set(thread, (done.get(thread) || 0) + 1);
       }
       if (index > last) continue;
-      if (!writes && array < 3) { loaded.set(thread, data.arrays[array].name + row + "," + column); read.add(key); }
-      if (writes && array >= 3) held.set(key, loaded.get(thread) || "0");
+      if (!writes && array < 3) read.add(key);
+      if (writes && array >= 3) held.set(key, stored);
     }
   });
   return { held, read, done, all, owner };
@@ -97,7 +96,7 @@ function said(at, now, count) {
     mark.style.background = COLOURS[thread % COLOURS.length];
     const own = now.touches.filter((each) => each[0] === thread);
     const parts = [own.filter((each) => !each[4]), own.filter((each) => each[4])].map((some) => some.map(name).join(" "));
-    return [mark, " " + parts.filter(Boolean).join(" → ") + "   "];
+    return [mark, " " + parts[0] + (parts[1] ? " → " + parts[1] : "") + "   "];
   }));
   byId("blocks").querySelectorAll("button").forEach((button, index) => button.setAttribute("aria-pressed", index === block));
 }

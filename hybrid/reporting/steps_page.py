@@ -39,6 +39,8 @@ def stage(steps: Steps) -> list[str]:
         '<div class="buttons"><button id="phase-before">|◀ barrier</button><button id="before">◀ step</button>'
         '<button id="play">▶ play</button><button id="after">step ▶</button><button id="phase-after">barrier ▶|</button></div>',
         '<p id="said" aria-live="polite"></p>',
+        '<p class="soft">Coloured: the threads (x,y) that load or store the element. Grey: loaded before. '
+        f"Bars in {escape(steps.data['arrays'][2]['name'])}: how much of the sum is there.</p>",
         '<div class="stage"><div><div id="matrices"></div>',
         '<div id="shared"></div>',
         '<p id="threads" class="soft"></p></div>',

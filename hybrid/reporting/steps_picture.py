@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from hybrid.reporting import svg
 # Okabe and Ito's colours, which the colour-blind tell apart, as in steps_page.js.
 _COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa8ff", "#b8b8b8")
 _CELL, _SHARED, _GAP, _NAME = 27, 38, 12, 16  # sides of cells, between arrays, above each
-_ACROSS, _TOP, _CAPTION = 3, 46, 36
+_ACROSS, _TOP, _CAPTION, _LEAST = 3, 60, 48, 400
 MOST = 12  # panels
 _STYLE = """\
 .now { stroke-width: 2; fill: none }
@@ -29,12 +30,14 @@ def write(path: str, title: str, data: Mapping[str, Any], block: str) -> None:
     places, (wide, high) = _layout(data["arrays"])
     across = min(_ACROSS, len(steps))
     panels = min(MOST, len(steps))
-    size = (_GAP + across * (wide + 2 * _GAP), _TOP + -(-panels // across) * (high + _CAPTION + _GAP))
+    size = (max(_LEAST, _GAP + across * (wide + 2 * _GAP)), _TOP + -(-panels // across) * (high + _CAPTION + _GAP))
 
     def drawn() -> Iterator[str]:
         yield svg.text(_GAP, 18, title, more='style="font-weight: 600"')
         which = f"block ({block})" + (f", the first {panels} of {len(steps)} steps" if panels < len(steps) else "")
-        yield svg.text(_GAP, 35, f"{which}; threads are (x,y)", "fill-soft")
+        yield svg.text(_GAP, 35, f"{which}; the coloured threads (x,y) load or store the element;", "fill-soft")
+        c = data["arrays"][2]["name"]
+        yield svg.text(_GAP, 49, f"grey: loaded before; bars in {c}: how much of the sum is there", "fill-soft")
         for number in range(panels):
             x, y = _GAP + number % across * (wide + 2 * _GAP), _TOP + number // across * (high + _CAPTION + _GAP)
             yield f'<g transform="translate({x} {y})">'
@@ -70,15 +73,15 @@ def _panel(
     arrays, now = data["arrays"], steps[number]
     held, read, grown = _state(arrays, steps, number)
     touching: dict[Place, list[int]] = defaultdict(list)
-    for thread, array, row, column, _ in now["touches"]:
+    for thread, array, row, column, *_ in now["touches"]:
         place = (array, row * arrays[array]["columns"] + column)
         if thread not in touching[place]:
             touching[place].append(thread)
     code = data["source"][now["line"] - 1].strip() if now["line"] else ""
-    most = wide // 6
     passed = "1 barrier passed" if now["barriers"] == 1 else f"{now['barriers']} barriers passed"
     yield svg.text(0, 10, f"step {number + 1}: line {now['line']}, {passed}")
-    yield svg.text(0, 24, code if len(code) <= most else f"{code[: most - 1]}…", "code fill-soft")
+    for line, text in enumerate(textwrap.wrap(code, wide // 6, max_lines=2, placeholder="…")):
+        yield svg.text(0, 24 + 12 * line, text, "code fill-soft")
     yield f'<g transform="translate(0 {_CAPTION - 8})">'
     for index, (array, (x, y, side)) in enumerate(zip(arrays, places, strict=True)):
         yield svg.text(x, y - 4, array["name"] + (", shared" if array["shared"] else ""), more='style="font-weight: 600"')
@@ -134,8 +137,7 @@ def _state(
     every, done = Counter[int](), Counter[int]()
     by_shared = len(arrays) > 3
     for number, step in enumerate(steps):
-        loaded: dict[int, str] = {}
-        for thread, array, row, column, writes in step["touches"]:
+        for thread, array, row, column, writes, stored in step["touches"]:
             place = (array, row * arrays[array]["columns"] + column)
             if array == 2 and writes:
                 owner[thread] = place
@@ -145,8 +147,7 @@ def _state(
             if number > last:
                 continue
             if not writes and array < 3:
-                loaded[thread] = f"{arrays[array]['name']}{row},{column}"
                 read.add(place)
             elif writes and array >= 3:
-                held[place] = loaded.get(thread, "0")
+                held[place] = stored
     return held, read, {place: done[thread] / every[thread] for thread, place in owner.items() if every[thread]}

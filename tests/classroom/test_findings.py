@@ -6,10 +6,16 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 from support.selection import exhaustive
 
+from hybrid.classroom.elements import mistaken_for, operands
+from hybrid.classroom.examination import chosen
+from hybrid.classroom.launch import launch_of
+from hybrid.classroom.meaning import meaning_of
 from hybrid.classroom.report import kind_of, without_repetition
+from hybrid.classroom.student_file import read
 from hybrid.classroom.wording import index_told
 from hybrid.commands import lab
 
@@ -156,3 +162,44 @@ def test_only_the_first_of_findings_that_differ_in_elements_and_threads_stays():
 def test_an_index_beyond_an_array_is_told_as_the_line_has_it(source, place, index, of_type, told):
     column = source.rfind(place) + len(place)
     assert index_told(source, column, index, of_type) == told
+
+
+@pytest.mark.parametrize("shape", [(5, 5, 5), (4, 3, 6)])
+@pytest.mark.parametrize("alpha", [1, 2])
+def test_a_wrong_product_is_known_by_its_elements(shape, alpha):
+    a, b, _, right = operands(shape, "float32", 7, (alpha, 0))
+    n, l, m = shape
+    by_columns = (a.reshape(l, n).T, b.reshape(m, l).T)
+    assert mistaken_for(alpha * (a @ by_columns[1]), a, b, alpha) == "B"
+    assert mistaken_for(alpha * (by_columns[0] @ b), a, b, alpha) == "A"
+    assert mistaken_for(right.T.reshape(n, m), a, b, alpha) == "C"
+    assert mistaken_for((alpha * by_columns[0] @ by_columns[1]).T.reshape(n, m), a, b, alpha) == "ABC"
+    if n == l == m:
+        assert mistaken_for(alpha * a @ a, a, b, alpha) == "AA"
+        assert mistaken_for(alpha * b @ b, a, b, alpha) == "BB"
+    one_wrong = right.copy()
+    one_wrong[1, 1] += 1
+    for c in (one_wrong, np.full_like(right, np.nan)):
+        assert mistaken_for(c, a, b, alpha) == ""
+
+
+def test_which_factor_is_read_wrongly_is_said(tmp_path, capsys):
+    """And the launch is not doubted then."""
+    square = "__global__ void k(float* M, float* N, float* P, int w) { int r = threadIdx.y, c = threadIdx.x; float sum = 0; "
+    kernel = square + "for (int i = 0; i < w; ++i) sum += M[r * w + i] * N[c * w + i]; P[r * w + c] = sum; }"
+    code, out = ran(tmp_path, capsys, kernel, "--sizes", "5", "5", "5")
+    assert code == 1
+    assert "  * row and column are exchanged in the index of N: with N stored column by column, P would be right\n" in out
+    assert "may be wrong" not in out
+
+
+def test_a_warp_for_each_element_and_leading_dimensions(tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        "__global__ void k(int m, int n, int k, float* A, int lda, float* B, int ldb, float* C, int ldc)\n"
+        "{ int warp = (blockIdx.x * blockDim.x + threadIdx.x) / warpSize; C[warp / n * ldc + warp % n] = A[lda] * B[ldb]; }\n"
+    )
+    file, kernel, _ = chosen(read(path), "")
+    meaning = meaning_of(file, kernel, {})
+    assert meaning.of == ("n", "m", "l", "A", "l", "B", "m", "C", "m")
+    assert launch_of(file, kernel, meaning, {}).at({"n": 8, "l": 3, "m": 5}) == ((10, 1), (128, 1), 0)

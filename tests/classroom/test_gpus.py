@@ -12,7 +12,8 @@ from hybrid.devices import cuda_gpus
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable
 
-CORES = {"8800GTX": 128, "C2050": 448, "K40c": 2880, "P100": 3584, "V100": 5120, "A100": 6912, "RTX3090": 10496, "H200": 16896}
+CORES = {"8800GTX": 128, "GT9600M": 32, "GT330M": 48, "C1060": 240, "M2070": 448, "C2075": 448, "K40c": 2880}
+CORES |= {"P100": 3584, "V100": 5120, "A100": 6912, "RTX3090": 10496, "H200": 16896}
 
 
 def gpus(monkeypatch, capsys, *words):

@@ -29,6 +29,9 @@ TILED = Path(__file__).resolve().parents[2] / "docs" / "examples" / "tiled.cu"
         ("8800GTX", 256, 11, 2048, 2, {"registers"}),  # 3 · 256 · 11 > 8192: one register more costs a third
         ("8800GTX", 64, 10, 2048, 8, {"blocks", "shared memory"}),
         ("8800GTX", 64, 10, 2049, 6, {"shared memory"}),  # given in units of 512 bytes
+        ("C1060", 256, 16, 2048, 4, {"threads", "registers"}),
+        ("C1060", 1024, 8, 0, 0, {"threads"}),  # 1024 are resident, but a block has 512 at most
+        ("P100", 256, None, 49 << 10, 0, {"shared memory"}),  # of the 64 kB a block has 48 at most
         ("K40c", 256, 32, 2048, 8, {"threads", "registers"}),
         ("K40c", 1024, 32, 8192, 2, {"threads", "registers"}),
         ("K40c", 1024, 33, 8192, 1, {"registers"}),
@@ -72,7 +75,7 @@ def test_the_driver_counts_the_same_blocks(real_gpus, threads, shared):
 def test_every_gpu_is_found_by_its_name_however_it_is_written():
     assert [named(name.lower()).name for name in NAMES] == list(NAMES)
     assert named("RTX 4090").name == "RTX4090"
-    with pytest.raises(UsageError, match=r"no GPU .gtx. here: one of 8800GTX, C2050, K40c, "):
+    with pytest.raises(UsageError, match=r"no GPU .gtx. here: one of 8800GTX, GT9600M, GT330M, "):
         named("gtx")
     for name in NAMES:
         assert 0 < named(name).multiprocessor.threads <= 2048

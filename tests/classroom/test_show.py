@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.chromium import browser, chromium
 
+from hybrid.classroom.steps import Array, Picture, Step, Touch
+from hybrid.classroom.steps_shown import steps_of
 from hybrid.commands import lab
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import UsageError
@@ -37,7 +39,7 @@ def test_the_tiled_kernel_does_what_the_slide_s_table_says(capsys):
         expected.append([f"M[{y}][{2 * phase + x}] → Ms[{y}][{x}]" for x, y in threads])
         expected.append([f"N[{2 * phase + y}][{2 + x}] → Ns[{y}][{x}]" for x, y in threads])
         expected += [[f"Ms[{y}][{k}] Ns[{k}][{x}]" for x, y in threads] for k in (0, 1)]
-    expected.append([f"P[{y}][{2 + x}]" for x, y in threads])
+    expected.append([f"→ P[{y}][{2 + x}]" for x, y in threads])
     assert rows(text) == expected
     assert re.findall(r"^-- (\d) barriers? passed$", text, re.MULTILINE) == ["0", "1", "2", "3", "4"]
     assert text.splitlines()[2].split("  ")[0] == "block (1,0)"
@@ -70,7 +72,7 @@ def test_a_kernel_of_one_s_own_is_shown_as_it_is_not_as_it_should_be(tmp_path, c
     text = shown(capsys, path, "--sizes", 2, 2, 2)
     assert next(row for row in rows(text) if "B" in row[0]) == ["B[0][0]", "B[1][0]", "B[0][0]"]
     assert "thread (0,0) loads B[0, 1] as memory numbers them, stride 1\n" in text
-    assert [row[0] for row in rows(shown(capsys, path, "--sizes", 2, 2, 2, "--of", "1,0"))][-1] == "C[1][1]"
+    assert [row[0] for row in rows(shown(capsys, path, "--sizes", 2, 2, 2, "--of", "1,0"))][-1] == "→ C[1][1]"
 
 
 def test_dynamic_shared_memory_and_a_template(tmp_path, capsys):
@@ -144,6 +146,15 @@ def test_a_picture_of_a_block_s_steps(tmp_path, capsys):
     assert [len(re.findall('class="grown', panel)) for panel in panels] == [0, 0, 4, 4, 4, 4, 4, 4, 4]
     with pytest.raises(UsageError, match=r"the name must end in \.svg"):
         lab.work(lab.parse(["show", "tiled", "--picture", str(tmp_path / "steps.png")]))
+
+
+def test_what_was_loaded_into_registers_is_what_shared_memory_holds():
+    arrays = (*(Array(name, 4, 4, False) for name in "MNP"), *(Array(name, 2, 2, True) for name in ("Ms", "Ns")))
+    loads = [Step(0, line, (Touch(0, line, 1, line, False),)) for line in (0, 1)]
+    stores = [Step(0, 3 + of, (Touch(0, of, 0, 0, True), Touch(1, of, 0, 1, True))) for of in (3, 4)]
+    data = steps_of(Picture("k(float*)", (), (1, 1), (2, 1), arrays, {(0, 0): (*loads, *stores)})).data
+    stored = [[touch[5] for touch in step["touches"]] for step in data["blocks"][0]["steps"]]
+    assert stored == [[""], [""], ["M1,0", "0"], ["N1,1", "0"]]
 
 
 def test_more_steps_than_a_picture_has_are_counted(tmp_path, capsys):

@@ -113,7 +113,7 @@ def test_pros_and_cons_from_recorded_lines(tmp_path, capsys):
     path = written_run(tmp_path / "l.jsonl", "lecture_pmpp", pmpp_lines())
     assert pmpp.main(["--from", path]) == 0
     out = capsys.readouterr().out
-    assert "columns 2 × as fast as rows, elements 4 × as fast as the better of them" in out
+    assert "columns 2 × as fast as rows, elements 4 × as fast as columns" in out
     assert "tall: 16,384 threads by rows, 256 by columns" in out
     assert "1 ms, 1074 GB/s of the matrix" in out
     assert "NVIDIA H200, " in out

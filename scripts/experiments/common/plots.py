@@ -62,7 +62,7 @@ def figure(path: str, size: tuple[float, float], title: str = "", caption: str =
     from matplotlib.figure import Figure
 
     if _stacked.get():
-        size, caption, title = (NARROW, size[1]), _wrapped(caption, _LETTERS), _wrapped(title, 11)
+        size, caption, title = (NARROW, size[1]), _wrapped(caption, _LETTERS), _wrapped(title, 10)
     suffix = Path(path).suffix
     metadata: dict[str, Any] = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
     with matplotlib.rc_context(_STYLE):
@@ -99,6 +99,12 @@ def panels(figure: Any, rows: int, columns: int, **shared: Any) -> list[Any]:
     return list(figure.subplots(rows * columns, 1, squeeze=False).flat)
 
 
+def label(text: str) -> str:
+    """Of a bar: in lines of their own what commas part, and no long ones, where the page is narrow."""
+    lines = [line for part in text.split(", ") for line in textwrap.wrap(part, 18)]
+    return "\n".join(lines) if narrow() else text
+
+
 def _wrapped(text: str, letters: int) -> str:
     return textwrap.fill(text, int(letters * NARROW)) if text else text
 
@@ -120,12 +126,12 @@ def from_a_power_of_ten(panel: Any, values: Sequence[float]) -> None:
 def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colors: Sequence[str]) -> None:
     """From top to bottom on a logarithmic axis, each value's text behind its bar."""
     panel.barh(range(len(names)), values, color=colors, height=0.65)
-    panel.set_yticks(range(len(names)), names)
+    panel.set_yticks(range(len(names)), map(label, names))
     panel.invert_yaxis()
     panel.set_xscale("log")
     least, most = math.floor(math.log10(min(values)) - 0.2), math.ceil(math.log10(max(values)))
     panel.set_xlim(10**least, max(values) * 30)  # from a whole power of ten; right of the bars is room for their texts
-    panel.set_xticks([10.0**power for power in range(least, most + 1, 1 + int(most - least > 4))])
+    panel.set_xticks([10.0**power for power in range(least, most + 1, 1 + int(most - least > (3 if narrow() else 4)))])
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     panel.minorticks_off()
     for row, (value, text) in enumerate(zip(values, texts, strict=True)):

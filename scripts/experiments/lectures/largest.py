@@ -80,14 +80,18 @@ class Results(results.Results):
         """N of each part, a panel for each type."""
         memory = readable(self.lines[-1]["memory"])
         title = f"The largest N×N matrices in {memory}" + ("" if self.of_gpu else " (of the CPU, in place of a GPU's)")
-        with plots.figure(path, (9.5, 1.0 + 1.9 * len(self.by_dtype)), title, self.caption()) as figure:
+        with plots.figure(
+            path, (9.5, 1.0 + (2.6 if plots.narrow() else 1.9) * len(self.by_dtype)), title, self.caption()
+        ) as figure:
             panels = figure.subplots(len(self.by_dtype), 1, squeeze=False, sharex=True)[:, 0]
             for (dtype, lines), panel in zip(self.by_dtype.items(), panels, strict=True):
                 largest = {line["part"]: line["n"] for line in lines}
                 parts = [part for part in PARTS if part in largest]
                 plots.plain(panel, dtype)
                 colors = [plots.GREY if part == "theoretical" else plots.HERE for part in parts]
-                drawn = panel.barh([PARTS[part] for part in parts], [largest[part] for part in parts], color=colors, height=0.65)
+                drawn = panel.barh(
+                    [plots.label(PARTS[part]) for part in parts], [largest[part] for part in parts], color=colors, height=0.65
+                )
                 panel.bar_label(drawn, [f"{largest[part]:,}" for part in parts], fontsize=9, padding=4)
                 panel.invert_yaxis()
                 panel.margins(x=0.12)

@@ -28,7 +28,7 @@ def draw(path: str, rows: int, columns: int, x: int, y: int) -> None:
             raise UsageError(f"a picture of {blocks:,} blocks would be black: {MOST_BLOCKS:,} are the most")
     longest = max(max(_covered(columns, way[0]), _covered(rows, way[1])) for way in ways)
     scale = _LONG / longest
-    sizes = [(_LEFT + scale * _covered(columns, way[0]) + 16, _TOP + _HEAD + scale * _covered(rows, way[1])) for way in ways]
+    sizes = [(_LEFT + scale * _covered(columns, way[0]) + 36, _TOP + _HEAD + scale * _covered(rows, way[1])) for way in ways]
     wide = columns >= rows
     widths, heights = zip(*sizes, strict=True)
     widths = tuple(max(width, 440) for width in widths)
@@ -61,12 +61,12 @@ def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str
     )
     width, height = across * x * scale, down * y * scale
     yield f'<g transform="translate({_LEFT} {_TOP + 18})">'
-    for at in dict.fromkeys((0, columns, across * x)):
-        if at != columns or across * x == columns or (across * x - columns) * scale > 20:
-            yield svg.text(at * scale, -6, str(at), "fill-soft", 'text-anchor="middle"')
+    for at in dict.fromkeys((0, columns, across * x)):  # C's last column and the grid's may be near each other
+        anchor = "middle" if at in (0, columns == across * x and at) else "end" if at == columns else "start"
+        yield svg.text(at * scale, -6, str(at), "fill-soft", f'text-anchor="{anchor}"')
     for at in dict.fromkeys((0, rows, down * y)):
-        if at != rows or down * y == rows or (down * y - rows) * scale > 12:
-            yield svg.text(-6, at * scale + 4, str(at), "fill-soft", 'text-anchor="end"')
+        lower = 4 if at != rows or (down * y - rows) * scale > 12 else -2
+        yield svg.text(-6, at * scale + lower, str(at), "fill-soft", 'text-anchor="end"')
     yield svg.text(width / 2, -6, "column, x", "fill-soft", 'text-anchor="middle"')
     yield svg.text(-44, height / 2, "row, y", "fill-soft", f'text-anchor="middle" transform="rotate(-90 -44 {height / 2:.1f})"')
     yield f'<rect width="{width:.1f}" height="{height:.1f}" fill="url(#outside)"/>'

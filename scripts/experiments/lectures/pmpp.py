@@ -130,8 +130,8 @@ class Results(results.Results):
         if not self.of_gpu:
             return ""
         elements, rows, columns = (self.gigaflops(form, design) for design in DESIGNS)
-        best = elements / max(rows, columns)
-        return f"; columns {columns / rows:.3g} × as fast as rows, elements {best:.3g} × as fast as the better of them"
+        (better, fast), (worse, slow) = sorted([("rows", rows), ("columns", columns)], key=lambda each: -each[1])
+        return f"; {better} {fast / slow:.3g} × as fast as {worse}, elements {elements / fast:.3g} × as fast as {better}"
 
     def draw(self, path: str) -> None:
         """Sectors of memory and threads of each design; on a GPU its speed as well."""
@@ -167,9 +167,9 @@ def _launch(design: str, n: int, m: int) -> str:
 
 
 def _short(value: float) -> str:
-    """268, 16.4k, 4.19M."""
+    """268, 1024, 16.4k, 4.19M."""
     scale, unit = (1e6, "M") if value >= 1e6 else (1e3, "k") if value >= 1e4 else (1.0, "")
-    return f"{value / scale:,.0f}" if 1000 <= value < 1e4 else f"{value / scale:.3g}{unit}"
+    return f"{value:.0f}" if 1000 <= value < 1e4 else f"{value / scale:.3g}{unit}"
 
 
 def work(options: argparse.Namespace) -> int:

@@ -119,7 +119,8 @@ def draw(panel: Any, roof: Roof, points: Sequence[Point], lecture: Sequence[Poin
     across = np.geomspace(1 / 64, 256, 200)
     for one, reached, color in ((LECTURE, lecture, plots.LECTURE), (roof, points, plots.HERE)):
         rates = f"{wording.number(one.bytes / 1e9)} GB/s, {wording.number(one.operations / 1e9)} GF/s"
-        panel.plot(across, [one.bound(intensity) / 1e9 for intensity in across], color=color, label=f"{one.name}: {rates}")
+        label = f"{one.name}:{chr(10) if plots.narrow() else ' '}{rates}"
+        panel.plot(across, [one.bound(intensity) / 1e9 for intensity in across], color=color, label=label)
         for each in reached:
             where = (each.intensity, each.operations / 1e9)
             panel.plot(*where, "o", color=color)

@@ -139,7 +139,7 @@ class Results(results.Results):
         rows = [("seq, lecture", LECTURE_SEQ_LEAST, "> 1 h", plots.LECTURE)]
         for kernel, order in ORDERS.items():
             if found := self.extrapolated(kernel):
-                text = f"{wording.number(found[0])} s, extrapolated from {found[1]}"
+                text = f"{wording.number(found[0])} s,{chr(10) if plots.narrow() else ' '}extrapolated from {found[1]}"
                 rows.append((f"seq {order}, here", found[0], text, plots.GREY))
         for program, seconds in LECTURE_SECONDS.items():
             rows.append((f"{program}, lecture", seconds, f"{seconds} s", plots.LECTURE))

@@ -2,7 +2,7 @@
 """A report as one HTML page that needs nothing else: every text is escaped, every picture is part of it, no script runs."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -75,8 +75,10 @@ def _section(section: Section) -> Iterator[str]:
         if figure.picture:
             yield f'<div class="beside">{_wide(figure.picture, f"picture: {section.title}")}</div>'
             yield f'<div class="below">\n{figure.narrow}\n</div>'
+        yield "<div class='blocks'>"
         for block in figure.blocks:
-            yield from _block(block)
+            yield from ("<div class='block'>", *_block(block), "</div>")
+        yield "</div>"
         yield from _origin(figure)
         yield "</figure>"
     yield "</section>"
@@ -86,9 +88,23 @@ def _about(text: str) -> Iterator[str]:
     for paragraph in filter(None, text.split("\n\n")):
         for listed, lines in groupby(paragraph.splitlines(), lambda line: line.startswith(" ")):
             if listed:
-                yield from _list([line.strip() for line in lines])
+                yield from _list(_items(lines))
             else:
                 yield f"<p>{inline(' '.join(lines))}</p>"
+
+
+def _items(lines: Iterable[str]) -> list[str]:
+    """Of a list: what is indented more than its first line goes on with the line before."""
+    items: list[str] = []
+    least = 0
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        least = least or indent
+        if indent > least:
+            items[-1] += f" {line.strip()}"
+        else:
+            items.append(line.strip())
+    return items
 
 
 def _block(block: Block) -> Iterator[str]:
