@@ -78,7 +78,7 @@ def _end(mpirun: int, process: int) -> NoReturn:
             break
         with suppress(OSError):
             # Its ssh to each node, which would stay, and hold open what mpirun prints to.
-            to_nodes = [os.pidfd_open(child) for child in _children(process)]
+            to_nodes = [os.pidfd_open(child) for child in children(process)]
             signal.pidfd_send_signal(mpirun, signum)
     for ssh in to_nodes:
         with suppress(OSError):
@@ -86,7 +86,10 @@ def _end(mpirun: int, process: int) -> NoReturn:
     os._exit(0)
 
 
-def _children(process: int) -> list[int]:
-    return [
-        int(child) for of_thread in Path(f"/proc/{process}/task").glob("*/children") for child in of_thread.read_text().split()
-    ]
+def children(process: int) -> list[int]:
+    """Those that run, or are not waited for yet; none where there is no /proc."""
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
+            found += map(int, of_thread.read_text().split())
+    return found

@@ -22,6 +22,7 @@ from hybrid.core.record import record
 from hybrid.errors import one_line
 from hybrid.host.process_space import kernel
 from hybrid.ranks import hydra
+from hybrid.ranks.job_end import children
 from hybrid.ranks.launcher import launched
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
@@ -57,8 +58,8 @@ def remove_files_of_job(known: Iterable[str], since: float | None = None) -> Non
     """In a supervisor that will end its job: what still has a name, of any rank here, as it has while MPI starts, and Open MPI's
     files as long as the job runs. `known`: the files of a worker that has ended; `since`: when a worker began that may have
     made others."""
-    supervisors = _children(os.getppid())
-    seen = [path for one in supervisors for worker in _children(one) for path in segments_of(worker)]
+    supervisors = children(os.getppid())
+    seen = [path for one in supervisors for worker in children(one) for path in segments_of(worker)]
     _remove([*known, *seen, *_topology_file()])
     if since is not None:
         _remove_unused_since(since)
@@ -84,12 +85,6 @@ def segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[st
     with suppress(OSError):
         files = (Path(path) for path in _mapped(process))
         return [str(path) for path in files if str(path.parent) == _SHARED_MEMORY and names.fullmatch(path.name)]
-    return []
-
-
-def _children(process: int) -> list[int]:
-    with suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     return []
 
 
