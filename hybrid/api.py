@@ -185,8 +185,8 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
     Parameters
     ----------
     a
-        The matrix at `root`, None on other ranks; or a `RowBlock` on every rank, or its transpose `a.T`, whose rows are then
-        distributed anew. Elements of any type of numbers.
+        The matrix at `root`, None on other ranks; or on every rank a `RowBlock`, its transpose `a.T`, or a `Block2D`, whose
+        elements are then distributed anew. Elements of any type of numbers.
     comm
         The mpi4py communicator; every one of its ranks must call. None: this process alone.
     root
@@ -206,14 +206,14 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
 
 
 def gather(
-    a: RowBlock, *, comm: Any = None, root: int = 0, out: np.ndarray | None = None, stall: float | None = None
+    a: RowBlock | Block2D, *, comm: Any = None, root: int = 0, out: np.ndarray | None = None, stall: float | None = None
 ) -> np.ndarray | None:
-    """Bring the rows of all ranks to one of them.
+    """Bring what all ranks have of a matrix to one of them.
 
     Parameters
     ----------
     a
-        This rank's rows, or the transpose `a.T` of them. Every rank of `comm` calls.
+        This rank's rows, the transpose `a.T` of them, or its block of a grid. Every rank of `comm` calls.
     comm
         The mpi4py communicator. None: this process alone.
     root

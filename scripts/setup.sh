@@ -161,9 +161,9 @@ driver() {
 
 must_be_created() {
     local root interpreter
-    [[ -x $PYTHON ]] || return 0
-    [[ ! -e $NOTES/unfinished ]] || return 0
-    [[ -e $NOTES/origin ]] || return # somebody else made it: complete it as it is
+    is_own "$ENVIRONMENT" || return # an active one is completed as it is, also where this script of another checkout made it
+    [[ -x $PYTHON && ! -e $NOTES/unfinished ]] || return 0
+    [[ -e $NOTES/origin ]] || return # somebody else made it, likewise
     { read -r root && read -r interpreter; } <"$NOTES/origin"
     [[ $root != "$ROOT" || $interpreter != "${HYBRID_PYTHON:-$interpreter}" ]]
 }

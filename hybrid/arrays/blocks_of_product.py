@@ -70,7 +70,7 @@ def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:
     of_c = [Part(a.rows, b.columns) for a, b in zip(of_a, of_b, strict=True)]
     shape_c = first.shape_a[0], first.shape_b[1]
     for name, parts, shape in (("A", of_a, first.shape_a), ("B", of_b, first.shape_b), ("C", of_c, shape_c)):
-        _refuse_no_grid(name, parts, shape)
+        refuse_no_grid(name, parts, shape)
     l, m = 1 + first.types.complex_a, 1 + first.types.complex_b
     placement = Placement(
         *(tuple(part.stretched(*by) for part in of) for of, by in ((of_a, (1, l)), (of_b, (l, m)), (of_c, (1, m))))
@@ -123,7 +123,7 @@ class _Numbers:
         return tuple(found)
 
 
-def _refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:
+def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:
     """UsageError unless every element belongs to one rank, which has all elements of its rows and its columns."""
     there = [part for part in parts if part.elements]
     rows, columns = {part.rows for part in there}, {part.columns for part in there}

@@ -40,7 +40,6 @@ class Distributed(ABC):
     array: Any
     comm: Any = None
     ndim = 2
-    how_gathered: ClassVar[str] = ""  # what brings all elements together
     multiply: ClassVar[Callable[..., Any]]  # hybrid.multiply, which has to be above this room
 
     @property
@@ -171,7 +170,8 @@ class Distributed(ABC):
         raise self._no_array(f"{function.__module__}.{function.__name__} takes no {_kind(self)}")
 
     def _no_array(self, what: str) -> NoArray:
-        return NoArray(f"{what}, since other ranks have the rest of its elements: {self.how_gathered}take .array for this rank's")
+        how = "hybrid.gather brings them to one; take .array for this rank's"
+        return NoArray(f"{what}, since other ranks have the rest of its elements: {how}")
 
 
 def _kind(part: Any) -> str:

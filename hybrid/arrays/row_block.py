@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm
@@ -44,7 +44,6 @@ class RowBlock(Distributed):
     array: Any
     comm: Any = None
     first_row: int | None = None
-    how_gathered: ClassVar[str] = "hybrid.gather brings them to one; "
 
     def __post_init__(self) -> None:
         dimensions = getattr(self.array, "ndim", None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.row_block import RowBlock
@@ -19,7 +19,6 @@ class TransposedRowBlock(Distributed):
     """
 
     rows: RowBlock
-    how_gathered: ClassVar[str] = "hybrid.gather brings them to one; "
 
     @property
     def array(self) -> Any:  # type: ignore[override]

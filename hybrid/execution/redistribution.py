@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.arrays.block_2d import Block2D
+from hybrid.arrays.blocks_of_product import refuse_no_grid
+from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.interop import as_matrix
 from hybrid.arrays.operand_checks import refuse_out
 from hybrid.arrays.product_type import is_number
@@ -20,41 +23,43 @@ from hybrid.core.spans import Span, block
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import refuse_no_rank
 from hybrid.plan.capacity import shortage_of_matrix
-from hybrid.ranks.collectives import Series, exchange
+from hybrid.plan.rectangles import Part, Rectangle
+from hybrid.ranks.collectives import Series, copy_own, exchange
 from hybrid.ranks.team import Team
 from hybrid.selection.inventory import free_memory_of, same_on_all_ranks
 from hybrid.selection.session import Session
 
 _KIND = "redistribute"
-_KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed"}
+_KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed", Block2D: "Block2D"}
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What one rank has, and how many rows it wants. `kind`: "RowBlock", "transposed" (one), "matrix" (of the root alone) or
-    "nothing"; `shape`: of its rows."""
+class _Share:
+    """What one rank has, and how many rows it wants. `kind`: one of `_KINDS`, "matrix" (of the root alone) or "nothing"; `shape`:
+    of its rows, or of the whole matrix where `place` tells what it has of that."""
 
     kind: str
     shape: tuple[int, int]
+    place: Part | None
     dtype: np.dtype
     wanted: int | None
     free: Any
 
 
 def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
-    """This rank's rows of the root's matrix, or of all ranks' RowBlocks; `rows`: how many, None for an even share."""
+    """This rank's rows of the root's matrix, or of all ranks' RowBlocks or Block2Ds; `rows`: how many, None for an even share."""
     own, parts = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
-    have = _spans([part.shape[0] for part in parts])
     if isinstance(a, TransposedRowBlock):
         want = _wanted(parts, parts[0].shape[1])
-        array = _transposed(session.team, parts, own, have, want)
+        array = _transposed(session.team, parts, own, want)
     else:
-        want = _wanted(parts, have[-1].hi)
+        have, n = _places(parts)
+        want = _wanted(parts, n)
         array = _moved(session.team, parts, own, have, want, None)
     return RowBlock(array, first_row=want[session.team.rank].lo)
 
 
-def _wanted(parts: Sequence[_Part], rows: int) -> list[Span]:
+def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
     """Which of so many rows each rank wants."""
     wanted = [part.wanted for part in parts]
     if None not in wanted:
@@ -70,11 +75,10 @@ def _wanted(parts: Sequence[_Part], rows: int) -> list[Span]:
 def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None = None) -> np.ndarray | None:
     """The whole matrix at the root, None elsewhere."""
     own, parts = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
-    have = _spans([part.shape[0] for part in parts])
-    if any(part.kind not in ("RowBlock", "transposed") for part in parts):
-        raise UsageError("gather takes a RowBlock on every rank")
+    if any(part.kind not in _KINDS.values() for part in parts):
+        raise UsageError("gather takes a RowBlock or Block2D on every rank")
     is_transposed = isinstance(a, TransposedRowBlock)
-    n, m = have[-1].hi, parts[0].shape[1]
+    (have, n), m = _places(parts), parts[0].shape[1]
     shape = (m, n) if is_transposed else (n, m)
     want = [Span(0, n) if rank == root else Span(n, n) for rank in range(len(parts))]
     team = session.team
@@ -91,7 +95,7 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
 
 def _agreed(
     session: Session, call: str, a: Any, root: int, rows: int | None, stall: float | None
-) -> tuple[np.ndarray, list[_Part]]:
+) -> tuple[np.ndarray, list[_Share]]:
     """This rank's rows in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
@@ -99,40 +103,54 @@ def _agreed(
         if rows is not None and (type(rows) is not int or rows < 0):
             raise UsageError(f"rows={rows!r} is no number of rows")
         kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")
-        given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, RowBlock) else a
+        given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, Distributed) else a
+        place = a.part if isinstance(a, Block2D) else None
         own = np.empty((0, 0)) if kind == "nothing" else as_matrix(given, "a")
         if not is_number(own.dtype):
             raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed")
         settings = Settings.gather({"stall": stall})
         free = free_memory_of(session, settings, None, now=True)
-        agreeing.mine = ({"kind": call, "root": root}, _Part(kind, own.shape, own.dtype, rows, free))
+        shape = a.shape if place else own.shape
+        agreeing.mine = ({"kind": call, "root": root}, _Share(kind, shape, place, own.dtype, rows, free))
     same_on_all_ranks([said[0] for said in agreeing.all])
-    parts: list[_Part] = [said[1] for said in agreeing.all]
+    parts: list[_Share] = [said[1] for said in agreeing.all]
     kinds = {part.kind for part in parts}
-    if kinds in ({"RowBlock"}, {"transposed"}):
-        if len({(part.shape[1], part.dtype) for part in parts}) > 1:
-            raise UsageError("the ranks' RowBlocks differ in their columns or types")
+    if len(kinds) == 1 and parts[0].kind in _KINDS.values():
+        if len({(part.shape if part.place else part.shape[1], part.dtype) for part in parts}) > 1:
+            what = "Block2Ds differ in their shapes" if parts[0].place else "RowBlocks differ in their columns"
+            raise UsageError(f"the ranks' {what} or types")
     elif kinds.intersection(_KINDS.values()) or parts[root].kind != "matrix":
-        raise UsageError("a is the matrix at the root and None elsewhere, or a RowBlock on every rank")
+        raise UsageError("a is the matrix at the root and None elsewhere, or a RowBlock or Block2D on every rank")
     return own, parts
 
 
+def _places(parts: Sequence[_Share]) -> tuple[list[Part], int]:
+    """Of what each rank has, and how many rows there are. UsageError where Block2Ds do not make up a matrix."""
+    if places := [part.place for part in parts if part.place is not None]:
+        refuse_no_grid("a", places, parts[0].shape)
+        return places, parts[0].shape[0]
+    rows = _spans([part.shape[0] for part in parts])
+    return [Part((span,), (Span(0, part.shape[1]),)) for span, part in zip(rows, parts, strict=True)], rows[-1].hi
+
+
 def _moved(
-    team: Team, parts: Sequence[_Part], own: np.ndarray, have: Sequence[Span], want: Sequence[Span], out: np.ndarray | None
+    team: Team, parts: Sequence[_Share], own: np.ndarray, have: Sequence[Part], want: Sequence[Span], out: np.ndarray | None
 ) -> np.ndarray:
     """This rank's rows `want[rank]`, in `out` where it is given."""
     first = next(part for part in parts if part.kind != "nothing")
     dtype, columns, rank = first.dtype, first.shape[1], team.rank
-    _prepare(team, parts, [len(rows) * columns * dtype.itemsize for rows in want])
+    wanted = [Rectangle(rows, Span(0, columns)) for rows in want]
+    _prepare(team, parts, [each.elements * dtype.itemsize for each in wanted])
     with team.phase("allocate", timed=False):
         # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
         takes = out is not None and _rows_are_contiguous(out) and not np.may_share_memory(out, own)
-        into = out if takes and out is not None else np.empty((len(want[rank]), columns), dtype)
+        into = out if takes and out is not None else np.empty(wanted[rank].shape, dtype)
         own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
-        to = {each: [own[have[rank].common(want[each]).within(have[rank]).slice]] for each in _others(have[rank], want)}
-        taken = {each: [into[want[rank].common(have[each]).within(want[rank]).slice]] for each in _others(want[rank], have)}
-        if team.size == 1:
-            into[...] = own
+        to = {each: [own[place] for _, place in have[rank].common(rows)] for each, rows in enumerate(wanted)}
+        taken = {
+            each: [into[rectangle.within(wanted[rank])] for rectangle, _ in part.common(wanted[rank])]
+            for each, part in enumerate(have)
+        }
         series = exchanged(team, to, taken)
     with team.phase("exchange", timed=False):
         if series is not None:
@@ -142,16 +160,14 @@ def _moved(
     return into if out is None else out
 
 
-def _transposed(team: Team, parts: Sequence[_Part], own: np.ndarray, have: Sequence[Span], want: Sequence[Span]) -> np.ndarray:
+def _transposed(team: Team, parts: Sequence[_Share], own: np.ndarray, want: Sequence[Span]) -> np.ndarray:
     """This rank's rows `want[rank]` of the transpose: the matrix' columns, of which each rank has the elements of its rows. They
     are received as columns, in row-major order, and are rows of a view."""
-    dtype, rank = parts[0].dtype, team.rank
+    dtype, rank, have = parts[0].dtype, team.rank, _spans([part.shape[0] for part in parts])
     _prepare(team, parts, [have[-1].hi * len(rows) * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         into = np.empty((have[-1].hi, len(want[rank])), dtype)
         own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
-        if team.size == 1:
-            into[...] = own
         to = {each: [own[:, rows.slice]] for each, rows in enumerate(want) if own.size and len(rows)}
         taken = {each: [into[rows.slice]] for each, rows in enumerate(have) if len(rows) and into.size}
         series = exchanged(team, to, taken)
@@ -161,7 +177,7 @@ def _transposed(team: Team, parts: Sequence[_Part], own: np.ndarray, have: Seque
     return into.T
 
 
-def _prepare(team: Team, parts: Sequence[_Part], needed: Sequence[int]) -> None:
+def _prepare(team: Team, parts: Sequence[_Share], needed: Sequence[int]) -> None:
     """Before an exchange of which each rank takes so many bytes: DoesNotFit where a node has no room for its ranks'."""
     for node in team.topology.nodes:
         of_node = sum(needed[each] for each in node)
@@ -182,6 +198,7 @@ def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping
     """A series of one collective, in which each rank sends matrices to others, and takes theirs; None where there are no others.
     Every rank calls it, in a phase, and waits for it in the next."""
     if team.size == 1:
+        copy_own(to, taken, team.rank)
         return None
     return team.messages.collectives.series(_KIND, range(team.size), [exchange(to, taken, team.rank)])
 
@@ -192,8 +209,3 @@ def _rows_are_contiguous(matrix: np.ndarray) -> bool:
 
 def _spans(sizes: Sequence[int]) -> list[Span]:
     return [Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))]
-
-
-def _others(mine: Span, spans: Sequence[Span]) -> list[int]:
-    """Of the spans those that have something of `mine`: by rank, also its own."""
-    return [rank for rank, span in enumerate(spans) if span.meets(mine)]

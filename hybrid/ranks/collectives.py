@@ -172,6 +172,12 @@ def row_gather(matrix: np.ndarray, rows: Sequence[Span], root: int) -> Start:
     return start
 
 
+def copy_own(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, Sequence[np.ndarray]], rank: int) -> None:
+    """What a rank has for itself."""
+    for into, source in zip(receives.get(rank, ()), sends.get(rank, ()), strict=True):
+        into[...] = source
+
+
 def exchange(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, Sequence[np.ndarray]], own_rank: int) -> Start:
     """Send each rank its matrices in `sends`, and receive as many, of the same shapes, into those in `receives`: an all-to-all
     of matrices, which may be parts of larger ones. What a rank has for itself is copied."""
@@ -184,8 +190,7 @@ def exchange(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, S
             types = [_placed(matrices[rank]) if is_there else MPI.BYTE for rank, is_there in enumerate(there)]
             return list(map(int, there)), types
 
-        for into, source in zip(receives.get(own_rank, ()), sends.get(own_rank, ()), strict=True):
-            into[...] = source
+        copy_own(sends, receives, own_rank)
         (counts, types), (counts_received, types_received) = side(sends), side(receives)
         nowhere = [0] * len(counts)  # the datatypes have the addresses
         try:

@@ -171,6 +171,31 @@ def test_processes_may_begin_elsewhere_and_leading_dimensions_be_larger():
     np.testing.assert_array_equal(block.array, local[:2])
 
 
+def test_blocks_are_gathered_and_become_rows(comm, rng):
+    for grid in grids(comm.size):
+        matrix = rng.standard_normal(tuple(rng.integers(0, 60, 2))).astype(rng.choice(["float32", "complex128", "int8"]))
+        block, root = dealt(comm, matrix, grid, tuple(map(int, rng.integers(1, 20, 2))), rng.choice(["C", "F"])), comm.size - 1
+        out = np.empty((len(matrix), 2 * matrix.shape[1]), matrix.dtype)[:, ::2] if comm.rank == root else None
+        for into in (None, out):
+            whole = hybrid.gather(block, comm=comm, root=root, out=into)
+            assert (whole is None) == (comm.rank != root)
+            assert whole is None or (whole.dtype == matrix.dtype and np.array_equal(whole, matrix))
+        rows = hybrid.scatter(block, comm=comm)
+        assert np.array_equal(np.concatenate(comm.allgather(rows.array)), matrix)
+        assert len(rows) in (len(matrix) // comm.size, len(matrix) // comm.size + 1)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_are_no_blocks_of_one_matrix_is_not_gathered(comm):
+    whole = hybrid.Block2D(np.ones((4, 4)), (4, 4), [(0, 4)], [(0, 4)])
+    with pytest.raises(UsageError, match=r"the ranks' blocks do not make up a \(4×4\) once"):
+        hybrid.gather(whole, comm=comm)
+    with pytest.raises(UsageError, match="the ranks' Block2Ds differ in their shapes or types"):
+        hybrid.scatter(hybrid.Block2D(np.ones((0, 4)), (comm.rank, 4), [], [(0, 4)]), comm=comm)
+    with pytest.raises(UsageError, match="or a RowBlock or Block2D on every rank"):
+        hybrid.gather(whole if comm.rank else hybrid.RowBlock(np.ones((4, 4))), comm=comm)
+
+
 @pytest.mark.mpi(min_size=2)
 def test_a_wrong_product_and_a_wrong_transfer_are_found(comm, rng, monkeypatch):
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")

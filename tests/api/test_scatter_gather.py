@@ -126,7 +126,7 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
             "differ in their columns",
             lambda: hybrid.gather(hybrid.RowBlock(np.ones((2, 3), "f4" if comm.rank else "f8")), comm=comm),
         ),
-        ("takes a RowBlock on every rank", lambda: hybrid.gather(at_root, comm=comm)),
+        ("takes a RowBlock or Block2D on every rank", lambda: hybrid.gather(at_root, comm=comm)),
         (
             "has strides",
             lambda: hybrid.gather(hybrid.RowBlock(matrix[:1, :1]), comm=comm, out=np.broadcast_arrays(0.0, column)[0]),

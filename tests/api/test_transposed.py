@@ -113,8 +113,8 @@ def test_what_only_some_ranks_transpose_is_refused_on_all(comm):
     some = rows.T if comm.rank == last else rows
     refused = [
         (f"rank {last} asks for transposed", lambda: hybrid.multiply(some, rows, comm=comm)),
-        ("or a RowBlock on every rank", lambda: hybrid.scatter(some, comm=comm)),
-        ("a RowBlock on every rank", lambda: hybrid.gather(some, comm=comm)),
+        ("or a RowBlock or Block2D on every rank", lambda: hybrid.scatter(some, comm=comm)),
+        ("a RowBlock or Block2D on every rank", lambda: hybrid.gather(some, comm=comm)),
         ("b is no RowBlock, but the other operand is one", lambda: hybrid.multiply(rows.T, np.ones((2, 2)), comm=comm)),
         ("want 3 rows together, and the matrix has", lambda: hybrid.scatter(rows.T, comm=comm, rows=3 * (comm.rank == 0))),
         (rf"out has shape \(\d+, 4\), the matrix \(4, {comm.size}\)", lambda: hybrid.gather(

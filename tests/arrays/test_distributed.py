@@ -58,9 +58,8 @@ def test_what_would_take_a_part_for_the_whole_is_refused(kind, operation, refuse
     each = request.getfixturevalue(kind)
     with pytest.raises(NoArray) as found:
         operation(each)
-    how = "hybrid.gather brings them to one; " if kind == "rows" else ""
-    what = f"{refused.format(type(each).__name__)}, since other ranks have the rest of its elements"
-    assert str(found.value) == f"{what}: {how}take .array for this rank's"
+    how = "hybrid.gather brings them to one; take .array for this rank's"
+    assert str(found.value) == f"{refused.format(type(each).__name__)}, since other ranks have the rest of its elements: {how}"
     assert isinstance(found.value, TypeError)
 
 

@@ -69,3 +69,21 @@ def test_help_says_what_is_started(run):
     done = run("8 8 8 --help")
     assert done.returncode == 0
     assert done.stdout.startswith("usage: bash scripts/run.sh [-n RANKS] ARGUMENT...\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "made_anew"), [("another/.venv", "no"), ("checkout/.venv", "yes"), ("checkout/.venv-of-mine", "yes")]
+)
+def test_only_the_checkout_s_own_environment_is_ever_made_anew(tmp_path, environment, made_anew):
+    """Not an active one that the script of another checkout made: it would be removed, with all that is in it."""
+    notes, scripts = tmp_path / environment / ".hybrid-runner", tmp_path / "checkout" / "scripts"
+    for folder in (notes, notes.parent / "bin", scripts):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "setup.sh", scripts)
+    (notes / "origin").write_text("/where/it/was\npython3\n", encoding="utf-8")
+    (notes.parent / "bin" / "python").symlink_to("/bin/true")
+    ask = 'source "$1" && ENVIRONMENT=$2 PYTHON=$2/bin/python NOTES=$2/.hybrid-runner && must_be_created && echo yes || echo no'
+    done = subprocess.run(
+        ["bash", "-c", ask, "ask", scripts / "setup.sh", notes.parent], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == (f"{made_anew}\n", "")
