@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from hybrid.classroom.unsupported import refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
+from hybrid.emulation.cache import cache_folder
 from hybrid.emulation.child import Ended, end_children
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
@@ -55,16 +58,17 @@ class Trials:
         tasks, refused = self._tasks(shapes)
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             source = self._source(folder)
-            with ThreadPoolExecutor(1 + len(_CHECKS)) as compiling:
-                looked = compiling.submit(self._looked_at, Path(folder, "program"), tasks)
-                built = {checks: compiling.submit(self._built, source, checks) for checks in _CHECKS}
-                under_way: list[Future[Any]] = [looked, *built.values()]
+            with ThreadPoolExecutor(1 + len(_CHECKS), thread_name_prefix=folder) as compiling:
                 try:
+                    looked = compiling.submit(self._looked_at, Path(folder, "program"), tasks)
+                    built = {checks: compiling.submit(self._built, source, checks) for checks in _CHECKS}
                     libraries = {checks: library.result() for checks, library in built.items()}
                     cases_of_program = looked.result()
                 except BaseException:  # an interrupt, say: the threads wait for compilers and for kernels that may not end
-                    while wait(under_way, timeout=0.05).not_done:
-                        end_children(folder)
+                    compiling.shutdown(wait=False, cancel_futures=True)
+                    while any(thread.name.startswith(folder) for thread in threading.enumerate()):
+                        end_children(folder, str(cache_folder()))
+                        time.sleep(0.05)
                     raise
             judged = iter(self._cases(libraries, tasks, cases_of_program))
         cases = tuple(refused.get(number) or next(judged) for number in range(len(shapes)))

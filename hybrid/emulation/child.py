@@ -64,12 +64,13 @@ def run_child(
             return _ended(seconds, command, input=input, env=environment, cwd=folder, preexec_fn=confine)
 
 
-def end_children(folder: str) -> None:
-    """Kill what this process has started, and what that has, if its command names a file of this folder: threads that wait for
+def end_children(*folders: str) -> None:
+    """Kill what this process has started, and what that has, if its command names a file of these folders: threads that wait for
     it need not wait any longer."""
     for child in _descendants(os.getpid()):
         with suppress(OSError):
-            if folder.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+            if any(folder.encode() in command for folder in folders):
                 os.kill(child, signal.SIGKILL)
 
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import hybrid
 from experiments.common import cli, plots, records, results, schema, tables
-from experiments.lectures.pascal_matrices import LIMITS, MOST_SHOWN, MULTIPLIED, as_text, first_wrong, shown, triangles
+from experiments.lectures.pascal_matrices import LIMITS, MOST_SHOWN, as_text, first_wrong, has_entries, shown, triangles
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
@@ -59,7 +59,7 @@ def largest_exact(dtype: str) -> int:
 
 
 def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.Line:
-    """All three, each with its reason; (c) is None where nothing multiplies this type."""
+    """All three, each with its reason."""
     fit, exact = largest_that_fits(dtype), largest_exact(dtype)
     column = next(column for column in range(fit + 1) if not holds(dtype, math.comb(fit, column)))
     limit = f"2^{LIMITS[dtype].bit_length() - (not dtype.startswith('int'))}"
@@ -68,9 +68,6 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.
     terms = f"2^{math.log2(magnitude(exact, worst)):.1f}"
     why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {terms}, past {limit}"
     line = {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact}
-    if dtype not in MULTIPLIED:
-        why_not = "no kernel multiplies integers; sums that wrap around are the identity for every N, so a product shows nothing"
-        return {**line, "right": None, "kernel": None, "reasons": [why_fit, why_exact, why_not]}
     right, wrong, again = 0, None, []
     with tqdm(total=fit, desc=dtype, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
         for size in range(1, fit + 1):
@@ -85,6 +82,8 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.
                 if quick:
                     break
     why = "as far as the entries fit"
+    if dtype.startswith("int"):
+        why += ": the runner adds integers up exactly; sums that wrap around would be the identity, too, for every N"
     if wrong:
         why = f"{as_text(wrong)}; its terms add up to 2^{math.log2(magnitude(wrong['row'], wrong['column'])):.1f}"
     if again:
@@ -193,14 +192,16 @@ def measured(options: argparse.Namespace) -> Iterator[records.Line]:
 
     chosen = {"device": options.device, "gpu": None}
     if options.size:
-        for dtype in options.dtype:
-            if dtype in MULTIPLIED:
-                wrong = first_wrong(multiply(*triangles(options.size, dtype)))
-                yield {**chosen, "part": "one size", "dtype": dtype, "size": options.size, "wrong": wrong}
+        fitting = [each for each in options.dtype if has_entries(options.size, each)]
+        for dtype in set(options.dtype) - set(fitting) if fitting else ():
+            print(f"{dtype} is left out: the triangle of size {options.size} has entries beyond its largest", file=sys.stderr)
+        for dtype in fitting or options.dtype:
+            wrong = first_wrong(multiply(*triangles(options.size, dtype)))
+            yield {**chosen, "part": "one size", "dtype": dtype, "size": options.size, "wrong": wrong}
         return
     for dtype in options.dtype:
-        kernel = ""
-        if dtype in MULTIPLIED:
+        kernel = "integers, exactly"
+        if not dtype.startswith("int"):
             kernel, chosen["gpu"] = kernel_for(dtype, largest_that_fits(dtype), options)
         yield {**chosen, **assess(dtype, multiply, kernel, options.quick)}
 
@@ -214,15 +215,13 @@ def work(options: argparse.Namespace) -> int:
         return _show(options)
     if options.size and options.picture:
         raise UsageError("--picture draws the largest sizes: not with --size")
-    if options.size and not set(options.dtype) & set(MULTIPLIED):
-        raise UsageError("the runner multiplies float32 and float64: --dtype one of these")
     return cli.present(options, Results, measured)
 
 
 def _show(options: argparse.Namespace) -> int:
-    dtype = next((dtype for dtype in reversed(options.dtype) if dtype in MULTIPLIED), None)
-    if dtype is None or options.show > MOST_SHOWN:
-        raise UsageError(f"--show multiplies float32 or float64, of sizes to {MOST_SHOWN}")
+    if options.show > MOST_SHOWN:
+        raise UsageError(f"--show takes sizes to {MOST_SHOWN}")
+    dtype = options.dtype[-1]
     left, right = triangles(options.show, dtype)
     product = hybrid.multiply(left, right, device=options.device, kernel=options.kernel)
     wrong = first_wrong(product)

@@ -9,7 +9,6 @@ import numpy as np
 
 from hybrid.errors import UsageError
 
-MULTIPLIED = ("float32", "float64")  # by the runner's kernels, as by the lecture's programs
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
 
 Wrong = dict[str, Any]  # an element of a product that should be the identity: the size, its row, column and value
@@ -17,10 +16,15 @@ Wrong = dict[str, Any]  # an element of a product that should be the identity: t
 MOST_SHOWN = 20  # rows and columns
 
 
+def has_entries(size: int, dtype: str) -> bool:
+    """Whether none is beyond the type's largest number."""
+    limit = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
+    return math.comb(size - 1, (size - 1) // 2) <= limit
+
+
 def triangles(size: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """L and R, each entry rounded once. UsageError for sizes whose entries exceed the type."""
-    limit = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
-    if math.comb(size - 1, (size - 1) // 2) > limit:
+    if not has_entries(size, dtype):
         raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
     whole = np.array([[math.comb(row, column) for column in range(size)] for row in range(size)], object)
     signs = np.array([[(-1) ** (row + column) for column in range(size)] for row in range(size)], object)
