@@ -43,7 +43,7 @@ def listed(names: Sequence[str]) -> str:
 
 def meant(name: str, names: Sequence[str]) -> str:
     """What could be read instead of what is not there."""
-    near = nearest(name, names)
+    near = nearest(name, names, likeness=0.5)  # g/A of A, too
     return f"did you mean /{near}?" if near else f"it holds {listed(names)}"
 
 

@@ -1,5 +1,5 @@
 // expect: uninitialised: line 8 reads s\[7\] in shared memory, which its block has not written
-// expect: out of bounds: line 9: index 8 out of bounds for type 'float \[8\]'
+// expect: out of bounds: line 9 uses s\[n\] with n = 8: 0 to 7 are there
 __global__ void sum(float* x, int n)
 {
     __shared__ float s[8];
