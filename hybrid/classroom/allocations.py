@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from hybrid.classroom.c_text import blanked
 from hybrid.core.text import counted
 
-_CALL = re.compile(r"\bcudaMalloc(?:Managed)?\s*\(\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)*?\(?\s*&?\s*([\w.\->\[\]]+)\s*\)?\s*[,)]")
+_CALL = re.compile(
+    r"\bcudaMalloc(?:Managed|Pitch)?\s*\(\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)*?\(?\s*&?\s*([\w.\->\[\]]+)\s*\)?\s*[,)]"
+)
 _ITEM = re.compile(r"sizeof\s*\(?\s*(\w+)")
 _BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}
 _USUAL = 4  # bytes of an element

@@ -51,6 +51,19 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
     return cudaSuccess;
 }
 
+// Rows of `width` bytes, the beginnings of which lie a pitch apart.
+cudaError_t rows_copied(const char* name, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                        size_t height, cudaMemcpyKind kind, bool waits, const char* file, int line)
+{
+    if (width > to_pitch || width > from_pitch) return Call(name, file, line).ends_with(cudaErrorInvalidPitchValue);
+    for (size_t row = 0; row < height; ++row) {
+        char* target = static_cast<char*>(to) + row * to_pitch;
+        const char* source = static_cast<const char*>(from) + row * from_pitch;
+        if (cudaError_t error = copied(name, target, source, width, kind, waits && !row, file, line)) return error;
+    }
+    return cudaSuccess;
+}
+
 cudaError_t filled(const char* name, void* to, int value, size_t bytes, const char* file, int line)
 {
     Call call(name, file, line);
@@ -153,6 +166,11 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes, const char* file, int line)
 {
     return allocated("cudaMalloc", pointer, bytes, Region::ALLOCATION, file, line);
 }
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height, const char* file, int line)
+{
+    *pitch = (width + 511) / 512 * 512;
+    return allocated("cudaMallocPitch", pointer, *pitch * height, Region::ALLOCATION, file, line);
+}
 cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned, const char* file, int line)
 {
     return allocated("cudaMallocManaged", pointer, bytes, Region::MANAGED, file, line);
@@ -189,6 +207,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 {
     if (stream) tell_note("streams");
     return copied("cudaMemcpyAsync", to, from, bytes, kind, false, file, line);
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind, const char* file, int line)
+{
+    return rows_copied("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind, true, file, line);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream, const char* file, int line)
+{
+    if (stream) tell_note("streams");
+    return rows_copied("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind, false, file, line);
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes, const char* file, int line)
 {

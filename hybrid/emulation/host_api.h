@@ -14,6 +14,7 @@
     ERROR(cudaErrorInvalidValue, 1, "invalid argument")                             \
     ERROR(cudaErrorMemoryAllocation, 2, "out of memory")                            \
     ERROR(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")       \
+    ERROR(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                 \
     ERROR(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy") \
     ERROR(cudaErrorInvalidDevice, 101, "invalid device ordinal")                    \
     ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")           \
@@ -63,6 +64,11 @@ cudaError_t cudaFree(void* pointer, CALLED_FROM);
 cudaError_t cudaFreeHost(void* pointer, CALLED_FROM);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, CALLED_FROM);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = 0, CALLED_FROM);
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM);
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind, CALLED_FROM);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream = 0, CALLED_FROM);
 cudaError_t cudaMemset(void* to, int value, size_t bytes, CALLED_FROM);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = 0, CALLED_FROM);
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total, CALLED_FROM);
@@ -146,6 +152,12 @@ template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes, CALLED_FROM)
 {
     return cudaMalloc(reinterpret_cast<void**>(pointer), bytes, file, line);
+}
+
+template <typename T>
+cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM)
+{
+    return cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height, file, line);
 }
 
 template <typename T>

@@ -122,7 +122,7 @@ def test_a_kernel_of_a_program_can_be_judged_alone(capsys):
     [
         ("// no cuBLAS: #include <mpi.h>\n#include <cublas_v2.h>\n", "line 2: cuBLAS: the CPU runtime does not have that"),
         ("texture<float> t;\n", "line 1: textures"),
-        ("\nint main() { float* p; size_t pitch; cudaMallocPitch(&p, &pitch, 1, 1); }", "line 2: cudaMallocPitch"),
+        ("\nint main() { cudaPitchedPtr p; cudaMalloc3D(&p, cudaExtent{1, 1, 1}); }", "line 2: cudaMalloc3D"),
         ("__global__ void k() {}\n__global__ void q()\n{\n    k<<<1, 1>>>();\n}", r"line 4: .*\(dynamic parallelism\)"),
         ("__global__ void k(float* x)\n{\n    x = new float[8];\n}", "line 3: new within a kernel"),
         ("int main() { k<<<1, 1>>; }", r"line 1: after <<< a launch goes on as in kernel<<<grid, block>>>\(arguments\)"),

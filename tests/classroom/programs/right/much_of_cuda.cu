@@ -4,6 +4,7 @@
 // stdout: sum 28
 // stdout: reversed 7 6 5 4 3 2 1 0
 // stdout: squares 0 1 4 9
+// stdout: rows 1 2 3, 4 5 6, a pitch apart: 1
 // stdout: 1 device of 1024 threads a block
 // stdout: 4 host threads
 // note: streams
@@ -98,6 +99,15 @@ int main()
     square<<<1, 4>>>(squares, Pair<float>{1, 1});
     cudaDeviceSynchronize();
     printf("squares %g %g %g %g\n", squares[0], squares[1], squares[2], squares[3]);
+
+    int row_by_row[6] = {1, 2, 3, 4, 5, 6}, copied[6], *pitched;
+    size_t pitch, width = 3 * sizeof(int);
+    cudaMallocPitch((void**)&pitched, &pitch, width, 2);
+    cudaMemcpy2D(pitched, pitch, row_by_row, width, width, 2, cudaMemcpyHostToDevice);
+    cudaMemcpy2DAsync(copied, width, pitched, pitch, width, 2, cudaMemcpyDeviceToHost);
+    printf("rows %d %d %d, %d %d %d, a pitch apart: %d\n", copied[0], copied[1], copied[2], copied[3], copied[4], copied[5],
+           pitch > width);
+    cudaFree(pitched);
 
     int devices;
     cudaGetDeviceCount(&devices);
