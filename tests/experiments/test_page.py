@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import tempfile
@@ -50,9 +51,14 @@ def lines_file(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(lines_file, tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    assert cli.main([lines_file, "--out", str(path)]) == 0
+def page(lines_file, tmp_path_factory, worker_id):
+    """Drawn once for all processes of a run of tests."""
+    folder = tmp_path_factory.mktemp("page") if worker_id == "master" else tmp_path_factory.getbasetemp().parent
+    path = folder / "report.html"
+    with open(folder / "report.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            assert cli.main([lines_file, "--out", str(path)]) == 0
     return path
 
 
