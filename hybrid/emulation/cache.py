@@ -63,6 +63,10 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     try:
         with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as folder:
             file = compile_in(Path(folder), path.with_suffix(".log"))
+            if not file.exists():
+                raise DeviceUnavailable(
+                    f"no {path.name} was written, and no error told, by the compiler: is CXX, or CC, set to one?"
+                )
             file.chmod(0o700)
             os.replace(file, path)
         mine.set_result(path)

@@ -20,6 +20,14 @@ from hybrid.host.process_space import process_space
 _LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
 
 
+def _led_to(path: str) -> str:
+    """The file's name without links, from the root folder on."""
+    try:
+        return os.path.realpath(path)
+    except FileNotFoundError:
+        raise UsageError(f"{path} cannot be found: the folder in which this was started is gone") from None
+
+
 @contextmanager
 def atomic_write(path: str) -> Iterator[Path]:
     """A temporary path to write to: renamed to `path` at the end of the body, removed if the body raises."""
@@ -42,7 +50,7 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
     try:
         yield
     except OSError as error:
-        parent, limit = Path(os.path.realpath(path)).parent, largest_file()
+        parent, limit = Path(_led_to(path)).parent, largest_file()
         if not parent.is_dir():
             why = f"{parent} is no folder any more"
         elif error.errno == errno.EFBIG and limit is not None:
@@ -71,7 +79,7 @@ def largest_file() -> int | None:
 
 def temporary_name(path: str) -> Path:
     """A new name in the folder of the file that `path` leads to, through symbolic links."""
-    target = Path(os.path.realpath(path))
+    target = Path(_led_to(path))
     here = f".{target.name}.{process_space()}-"
     for stale in target.parent.glob(f"{glob.escape(here)}*.part"):
         process = stale.name.removeprefix(here).partition("-")[0]
@@ -94,14 +102,14 @@ def _is_alive(process: int) -> bool:
 
 def journal_of(path: str) -> str:
     """The name of the journal of parts of the file that `path` leads to, through symbolic links."""
-    return f"{os.path.realpath(path)}.journal"
+    return f"{_led_to(path)}.journal"
 
 
 def publish(temporary: Path, path: str) -> None:
     """Rename a finished file, or folder, once it is on the disk. A symbolic link at `path` stays and leads to it."""
     for each in (*temporary.rglob("*"), temporary):
         flush_to_disk(each)
-    os.replace(temporary, os.path.realpath(path))
+    os.replace(temporary, _led_to(path))
 
 
 def flush_to_disk(path: Path | str) -> None:
@@ -126,7 +134,7 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
 
     None: of a few bytes, how many is not known. `folder`: what is written is one, of many files.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(_led_to(path))
     try:
         if target.exists() and not target.is_file() and not folder:
             raise UsageError(f"{path} is not a regular file")
@@ -160,7 +168,7 @@ def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Seque
     for option, path in paths.items():
         if path is None:
             continue
-        other = seen.setdefault(os.path.realpath(path), option)
+        other = seen.setdefault(_led_to(path), option)
         if other != option and option not in may_replace.get(other, ()) and {option, other} != {"--a", "--b"}:
             raise UsageError(f"{other} and {option} name the same file, {path}")
 

@@ -15,6 +15,7 @@ from hybrid.emulation import cache
 from hybrid.emulation.build import build_plain, c_compiler, compiler
 from hybrid.emulation.cache import cache_folder, cached
 from hybrid.emulation.errors import EmulationError
+from hybrid.errors import DeviceUnavailable
 
 SOURCE = "int answer(void) { return 42; }\n"
 
@@ -114,6 +115,11 @@ def test_threads_that_want_the_same_at_once_get_what_the_first_makes(monkeypatch
 
 
 @pytest.mark.needs("compiler")
+def test_a_compiler_that_writes_nothing_is_told(folder):
+    with pytest.raises(DeviceUnavailable, match=r"no answer\.so was written, and no error told, by the compiler"):
+        cached("answer.so", lambda inside, log: inside / "answer.so")
+
+
 def test_checks_with_the_same_flags_share_what_is_compiled(monkeypatch, tmp_path):
     """Counting loads and looking for races take the same machine code, linked to another runtime."""
     compiled = []

@@ -127,6 +127,13 @@ def test_places_where_no_file_can_be_made_are_refused_by_name(folder, monkeypatc
     assert names(folder) == ["old"]
 
 
+def test_a_folder_that_is_gone_is_named(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(UsageError, match=r"^C\.npy cannot be found: the folder in which this was started is gone$"):
+        refuse_unwritable("C.npy")
+
+
 def test_a_file_that_does_not_fit_is_refused_with_what_is_missing(folder, monkeypatch):
     monkeypatch.setattr(files, "shared_bytes", lambda folder: 1024)
     refuse_unwritable(str(folder / "new"), 1024)
