@@ -189,7 +189,7 @@ def test_killed_again_and_again_at_the_next_file_operations_it_ends(folder, rank
 
 
 LONG = (400, 300, 200, "--fill", "normal", "--threads", "1", "--out", "C.npy", "--resume", "--resume-rows", 8)
-BLOWS = 3  # at least, in a series
+KILLS = 3  # at least, in a series
 
 
 def victims(job, whom):
@@ -202,14 +202,14 @@ def victims(job, whom):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-@pytest.mark.parametrize("series", exhaustive([0], range(42)))  # with two signals and one rank or two 504 blows
+@pytest.mark.parametrize("series", exhaustive([0], range(42)))  # with two signals and one rank or two 504 kills
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_killed_at_random_moments_the_file_is_that_of_an_undisturbed_job(folder, seed, ranks, signum, series):
-    """After a blow the next job goes on, until one ends by itself, and the next one begins anew."""
+    """After a kill the next job goes on, until one ends by itself, and the next one begins anew."""
     draw = random.Random(seed)
-    whole, blows = undisturbed(*LONG, ranks=ranks), 0
-    while blows < BLOWS:
+    whole, kills = undisturbed(*LONG, ranks=ranks), 0
+    while kills < KILLS:
         there = 0
         while True:
             whom, parts, delay = draw.choice(["worker", "supervisor", "rank", "launcher"]), draw.randrange(12), draw.random() / 50
@@ -218,16 +218,16 @@ def test_killed_at_random_moments_the_file_is_that_of_an_undisturbed_job(folder,
                 pass
             job.send(signum, victims(job, whom))
             assert job.ended(LIMIT)
-            blows += 1
+            kills += 1
             left = [each for each in job.remains() if each.startswith("process")]
-            assert left == [], (seed, blows)
+            assert left == [], (seed, kills)
             done = parts_of("C.npy.journal")
             if Path("C.npy").exists() and nothing_left():  # it had done all by then
                 break
             assert job.exit_code
-            assert len(done) >= there, (seed, blows)  # what is on the disk stays there
+            assert len(done) >= there, (seed, kills)  # what is on the disk stays there
             there = len(done)
-        assert Path("C.npy").read_bytes() == whole, (seed, blows)
+        assert Path("C.npy").read_bytes() == whole, (seed, kills)
         Path("C.npy").unlink()
 
 

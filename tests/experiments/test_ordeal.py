@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Random blows to random jobs: how a job's end is judged, and what is counted."""
+"""Random faults to random jobs: how a job's end is judged, and what is counted."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from experiments.ordeal import cli
 from experiments.ordeal.apart import own_folders, told
 from experiments.ordeal.job import Job
 from experiments.ordeal.resources import full_disk, full_memory, full_shared_memory
-from experiments.ordeal.trials import COMMANDS, LIBRARY, Blow, _well, blows
+from experiments.ordeal.trials import COMMANDS, LIBRARY, Fault, _well, faults
 from hybrid.errors import HybridError
 from hybrid.reporting import jsonl
 
-KILL_WORKER = Blow("SIGKILL", signal.SIGKILL, "worker")
-KILL_LAUNCHER = Blow("SIGKILL", signal.SIGKILL, "launcher")
-STOP_RANK = Blow("SIGSTOP", signal.SIGSTOP, "rank")
+KILL_WORKER = Fault("SIGKILL", signal.SIGKILL, "worker")
+KILL_LAUNCHER = Fault("SIGKILL", signal.SIGKILL, "launcher")
+STOP_RANK = Fault("SIGSTOP", signal.SIGSTOP, "rank")
 
 
 @pytest.mark.parametrize(
-    ("blow", "code", "said", "out", "well"),
+    ("fault", "code", "said", "out", "well"),
     [
         (KILL_WORKER, 137, ["hybrid: rank 0 on n, fill: was killed by SIGKILL"], "", True),
         (KILL_WORKER, 137, [], "", False),
@@ -41,8 +41,8 @@ STOP_RANK = Blow("SIGSTOP", signal.SIGSTOP, "rank")
         (STOP_RANK, 143, [], "what was finished", True),
     ],
 )
-def test_an_end_is_well_if_it_succeeds_or_is_named_once(blow, code, said, out, well):
-    assert _well(blow, code, said, out) is well
+def test_an_end_is_well_if_it_succeeds_or_is_named_once(fault, code, said, out, well):
+    assert _well(fault, code, said, out) is well
 
 
 def test_what_no_supervisor_watches_must_end_and_need_not_be_named_by_us():
@@ -53,9 +53,9 @@ def test_what_no_supervisor_watches_must_end_and_need_not_be_named_by_us():
 
 def test_there_is_a_launcher_to_hit_only_where_there_is_one():
     command = COMMANDS[0]
-    assert {blow.whom for blow in blows(0, command, [])} == {"worker", "supervisor", "rank", "all", "nobody"}
-    assert {blow.whom for blow in blows(2, command, [])} == {"worker", "supervisor", "rank", "all", "nobody", "launcher"}
-    assert {blow.whom for blow in blows(2, LIBRARY, ["full memory"])} == {"rank", "all", "launcher"}
+    assert {fault.whom for fault in faults(0, command, [])} == {"worker", "supervisor", "rank", "all", "nobody"}
+    assert {fault.whom for fault in faults(2, command, [])} == {"worker", "supervisor", "rank", "all", "nobody", "launcher"}
+    assert {fault.whom for fault in faults(2, LIBRARY, ["full memory"])} == {"rank", "all", "launcher"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_there_is_a_launcher_to_hit_only_where_there_is_one():
 )
 def test_only_what_a_job_has_is_taken_away(command, ranks, names):
     offered = ["full disk", "full /dev/shm", "cut link"]
-    assert {blow.resource for blow in blows(ranks, command, offered)} - {""} == names
+    assert {fault.resource for fault in faults(ranks, command, offered)} - {""} == names
 
 
 WRITES = """
@@ -155,7 +155,7 @@ def lines(**differences):
         "number": 0,
         "seed": 7,
         "ranks": 2,
-        "blow": "SIGKILL",
+        "fault": "SIGKILL",
         "whom": "worker",
         "seconds": 0.5,
         "exit_code": 137,

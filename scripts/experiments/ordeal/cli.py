@@ -34,7 +34,7 @@ _TRIAL = {
     "number": schema.whole,
     "seed": schema.whole,
     "ranks": schema.whole,
-    "blow": schema.name,
+    "fault": schema.name,
     "whom": schema.name,
     "seconds": schema.real,
     "exit_code": lambda value: value is None or isinstance(value, int),
@@ -45,7 +45,7 @@ _TRIAL = {
     "launcher_hung": lambda value: isinstance(value, bool),
 }
 _COUNTED = ("trials", "hangs", "slowest end", "went on", "not by one line", "stayed", "stayed (apart)", "launcher hung (apart)")
-_HEADS = ("blow", "to", *_COUNTED)
+_HEADS = ("fault", "to", *_COUNTED)
 
 
 class Results(results.Results):
@@ -53,10 +53,10 @@ class Results(results.Results):
     schemas = {"trial": _TRIAL}
 
     def blocks(self) -> Iterator[tables.Block]:
-        kinds = sorted({(line["blow"], line["whom"]) for line in self.lines})
+        kinds = sorted({(line["fault"], line["whom"]) for line in self.lines})
         rows = [
-            (blow, whom, *_counts([line for line in self.lines if (line["blow"], line["whom"]) == (blow, whom)]))
-            for blow, whom in kinds
+            (fault, whom, *_counts([line for line in self.lines if (line["fault"], line["whom"]) == (fault, whom)]))
+            for fault, whom in kinds
         ]
         yield tables.Table(_HEADS, "llrrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
 
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=cli.at_least_1, default=10**6, metavar="K", help="so many at most")
     parser.add_argument("--ranks", type=cli.at_least_1, default=4, metavar="P", help="at most (4)")
     parser.add_argument("--jobs", type=cli.at_least_1, default=1, metavar="J", help="at a time (1)")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, blows and times")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times")
     parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
     parser.add_argument("--sum", nargs="+", metavar="FILE", help="the trials in these files of --json, and try nothing")
     parser.add_argument("--tell", choices=("own", "shared"), help=argparse.SUPPRESS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One trial: a random job, a random blow at a random time, and how the job ended."""
+"""One trial: a random job, a random fault at a random time, and how the job ended."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hybrid.errors import HybridError
 
 STALL = 3.0  # seconds, --stall of every job
 _ENVIRONMENT = {"HYBRID_STALL": str(STALL)}
-LIMIT = 30.0  # seconds after the blow, beyond which a job hangs; beside those that its work takes
+LIMIT = 30.0  # seconds after the fault, beyond which a job hangs; beside those that its work takes
 _TIMES_USUAL = 4  # as long as usual a job may take, of several ranks beside other jobs
 _LONGEST = 300.0  # seconds that a command may take when all is well
-LATEST = 2.0  # seconds after the start at which the blow falls
+LATEST = 2.0  # seconds after the start at which the fault falls
 PAUSE = 4.5  # seconds for which a whole job is put to sleep: longer than --stall
 _SLOW = ("--threads", "1", "--repeat", "3")
 
@@ -44,8 +44,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 
 @record
-class Blow:
-    """`signum`: None where the blow is a limit of resources, by its name, or one of RESOURCES that is taken away."""
+class Fault:
+    """`signum`: None where the fault is a limit of resources, by its name, or one of RESOURCES that is taken away."""
 
     name: str
     signum: int | None
@@ -66,21 +66,21 @@ _DEADLY = (signal.SIGKILL, signal.SIGSEGV)
 _ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "ABRT", "SEGV", "USR1", "USR2"))
 
 
-def blows(ranks: int, command: Sequence[str], resources: Sequence[str]) -> list[Blow]:
+def faults(ranks: int, command: Sequence[str], resources: Sequence[str]) -> list[Fault]:
     """All kinds for a job of so many ranks; 0: without a launcher. `resources`: those that can be taken away here."""
-    asleep = [Blow("asleep", signal.SIGSTOP, "all")]
+    asleep = [Fault("asleep", signal.SIGSTOP, "all")]
     if command is LIBRARY:  # a rank of it that is stopped within a product keeps the others waiting
         whom = ["rank", *(["launcher"] if ranks else [])]
-        return [Blow(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom] + asleep
+        return [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom] + asleep
     needed = {"full disk": command is _WITH_FILE, "cut link": ranks > 1}
-    taken = [Blow(name, None, "nobody") for name in resources if needed.get(name, True)]
+    taken = [Fault(name, None, "nobody") for name in resources if needed.get(name, True)]
     whom = ["worker", "supervisor", "rank", *(["launcher"] if ranks else [])]
-    ending = [Blow(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom]
-    standing = [Blow("SIGSTOP", signal.SIGSTOP, who) for who in ("worker", "supervisor", *(["rank"] if ranks > 1 else []))]
+    ending = [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom]
+    standing = [Fault("SIGSTOP", signal.SIGSTOP, who) for who in ("worker", "supervisor", *(["rank"] if ranks > 1 else []))]
     limits = [
-        Blow("few files", None, "nobody", ("RLIMIT_NOFILE", 48)),
-        Blow("short files", None, "nobody", ("RLIMIT_FSIZE", 1 << 20)),
-        Blow("little memory", None, "nobody", ("RLIMIT_AS", 700 << 20)),
+        Fault("few files", None, "nobody", ("RLIMIT_NOFILE", 48)),
+        Fault("short files", None, "nobody", ("RLIMIT_FSIZE", 1 << 20)),
+        Fault("little memory", None, "nobody", ("RLIMIT_AS", 700 << 20)),
     ]
     return ending + standing + asleep + limits + taken
 
@@ -121,27 +121,27 @@ def trial(
     """The line of one trial. `usual`: what is so of each command when all is well; `resources`: those that can be taken away;
     `own_folders`: nobody else makes files in /dev/shm and /tmp."""
     ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
-    blow = dice.choice(blows(ranks, command, resources))
+    fault = dice.choice(faults(ranks, command, resources))
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
-        started = RESOURCES[blow.resource](ranks, folder, dice) if blow.resource else nullcontext(None)
+        started = RESOURCES[fault.resource](ranks, folder, dice) if fault.resource else nullcontext(None)
         with started as place:
             environment = _ENVIRONMENT | (place.environment if place else {})
-            limits = dict([blow.limit] if blow.limit else [])
+            limits = dict([fault.limit] if fault.limit else [])
             launch = place.launch if place else None
             job = Job(_in(folder, command), ranks, environment, limits, launch=launch)
             try:
-                told = _struck(job, blow, place, dice, usual[command], watched=command is not LIBRARY)
+                told = _struck(job, fault, place, dice, usual[command], watched=command is not LIBRARY)
                 others = not own_folders and not any(path.startswith("process ") for path in told["left"])
                 return about | told | {"apart": told["apart"] or others}
             finally:
                 job.end()
 
 
-def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usual: Usual, *, watched: bool) -> dict[str, Any]:
+def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, usual: Usual, *, watched: bool) -> dict[str, Any]:
     """`watched`: by supervisors."""
     at = dice.uniform(0, LATEST)
-    struck, young, starts = (blow.signum is not None or place is not None) and not job.ended(at), False, False
+    struck, young, starts = (fault.signum is not None or place is not None) and not job.ended(at), False, False
     if struck:
         processes, starts = job.rank_processes(), job.starts_mpi()
         # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
@@ -149,7 +149,7 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
         if place is not None:
             place.strike(job)
         else:
-            _strike(job, blow, processes, dice, young=young)
+            _strike(job, fault, processes, dice, young=young)
     began = time.monotonic()
     ended = job.ended(LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began
@@ -160,23 +160,23 @@ def _struck(job: Job, blow: Blow, place: Place | None, dice: random.Random, usua
     out, err = job.said()
     said = [line for line in err.splitlines() if wording.OURS.match(line) and line not in usual.lines]
     return {
-        "blow": blow.name,
-        "whom": blow.whom,
+        "fault": fault.name,
+        "whom": fault.whom,
         "at": at,
-        "struck": struck or blow.limit is not None,
+        "struck": struck or fault.limit is not None,
         "seconds": seconds,
         "exit_code": code,
         "ended": ended,
         "lines": said[:4] or err.splitlines()[-4:],
-        "well": _well(blow, code, said, out, watched=watched) or young,
+        "well": _well(fault, code, said, out, watched=watched) or young,
         "launcher_hung": launcher_hung,
         "left": left,
-        "apart": not watched or young or starts or blow.kills_who_would_speak,
+        "apart": not watched or young or starts or fault.kills_who_would_speak,
     }
 
 
-def _strike(job: Job, blow: Blow, processes: Mapping[int, list[int]], dice: random.Random, *, young: bool) -> None:
-    assert blow.signum is not None
+def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: random.Random, *, young: bool) -> None:
+    assert fault.signum is not None
     everybody = [process for pair in processes.values() for process in pair]
     one = processes[dice.choice(sorted(processes))] if processes else [job.launcher]
     targets: dict[str, Sequence[int]] = {
@@ -186,18 +186,18 @@ def _strike(job: Job, blow: Blow, processes: Mapping[int, list[int]], dice: rand
         "all": everybody,
         "launcher": [job.launcher],
     }
-    job.send(blow.signum, targets[blow.whom])
-    if blow.name == "asleep":
+    job.send(fault.signum, targets[fault.whom])
+    if fault.name == "asleep":
         time.sleep(PAUSE)
         job.send(signal.SIGCONT, everybody)
-    if young and job.ranks < 2 and blow.signum == signal.SIGSTOP:
-        job.send(signal.SIGCONT, targets[blow.whom])  # the only process there is
+    if young and job.ranks < 2 and fault.signum == signal.SIGSTOP:
+        job.send(signal.SIGCONT, targets[fault.whom])  # the only process there is
 
 
-def _well(blow: Blow, code: int | None, said: Sequence[str], out: str, *, watched: bool = True) -> bool:
+def _well(fault: Fault, code: int | None, said: Sequence[str], out: str, *, watched: bool = True) -> bool:
     """Whether the job succeeded without a word of complaint, or failed by exactly one. `watched`: by supervisors, else the
     launcher, or Python, says why."""
     as_usual = not said and bool(out.strip())  # or what was finished when it was asked to end
     if code in (0, 128 + signal.SIGTERM) and as_usual:
         return True
-    return bool(code) and (len(said) == 1 or (not said and (blow.kills_who_would_speak or not watched)))
+    return bool(code) and (len(said) == 1 or (not said and (fault.kills_who_would_speak or not watched)))
