@@ -161,6 +161,7 @@ driver() {
 
 must_be_created() {
     local root interpreter
+    [[ -e $ENVIRONMENT ]] || return 0
     is_own "$ENVIRONMENT" || return # an active one is completed as it is, also where this script of another checkout made it
     [[ -x $PYTHON && ! -e $NOTES/unfinished ]] || return 0
     [[ -e $NOTES/origin ]] || return # somebody else made it, likewise
