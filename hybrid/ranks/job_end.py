@@ -56,12 +56,16 @@ def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
     raise AssertionError("still alive after SIGKILL")
 
 
+def open_mpi_on_nodes() -> bool:
+    """Whether Open MPI's launcher has started ranks of this job on other nodes, too."""
+    return os.environ.get("OMPI_COMM_WORLD_SIZE") != os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
 def outlive_launcher(process: int) -> None:
     """In a supervisor whose rank has failed: leave a process behind that ends the launcher, this one, if it does not end with the
     job, as Open MPI's waits for ever for its daemon on a node that is gone. Only where that has started ranks on other nodes."""
-    sizes = [os.environ.get(f"OMPI_COMM_WORLD_{which}") for which in ("SIZE", "LOCAL_SIZE")]
     with suppress(OSError, AttributeError):  # AttributeError: elsewhere than on Linux
-        if sizes[0] == sizes[1] or Path(f"/proc/{process}/comm").read_text().strip() not in _OPEN_MPI_RUNS:
+        if not open_mpi_on_nodes() or Path(f"/proc/{process}/comm").read_text().strip() not in _OPEN_MPI_RUNS:
             return
         mpirun = os.pidfd_open(process)  # unlike its number, never another process's
         if os.fork() == 0:

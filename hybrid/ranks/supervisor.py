@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
 from hybrid.ranks.interrupts import handle, wait_for_turn
-from hybrid.ranks.job_end import end_job, exit_at_once, outlive_launcher
+from hybrid.ranks.job_end import end_job, exit_at_once, open_mpi_on_nodes, outlive_launcher
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
@@ -244,7 +244,7 @@ class _Watch:
             time.sleep(max(0.0, asked + GRACE - time.monotonic()))
         # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once, where memory does several by SIGKILL.
         by_kernel = code == -signal.SIGBUS or (code == -signal.SIGKILL and not (self._end.stuck or self._end.missing))
-        # A worker that exits while MPI starts may do so because another has been killed.
-        exited = self._phase == _START and code > 0
+        # MPI exits, while it starts because another rank has been killed, and Open MPI's when the connection to one is lost.
+        exited = code > 0 and (self._phase == _START or open_mpi_on_nodes())
         if asked or self._waits or by_kernel or exited:
             wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or self._waits))
