@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import html
+import os
 import shlex
 import sys
 import tempfile
@@ -25,7 +26,7 @@ def cuda_lab(line: str, cell: str) -> Any:
     words = shlex.split(line)
     command = words.pop(0) if words and words[0] in ("run", "show", "check") else "run"
     exercise = [words.pop(0)] if command == "check" and words else []
-    with tempfile.TemporaryDirectory(prefix="hybrid-lab-cell-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
         file, page = Path(folder, "cell.cu"), Path(folder, "steps.html")
         file.write_text(cell, encoding="utf-8")
         drawn = ["--html", str(page)] if command == "show" else []

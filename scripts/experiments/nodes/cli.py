@@ -11,6 +11,7 @@ and how many bytes our plan says that it receives. As root.
 
 import argparse
 import json
+import os
 import re
 import statistics
 import sys
@@ -108,7 +109,7 @@ def planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int = 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     if reason := why_not():
         raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
-    with tempfile.TemporaryDirectory(prefix="hybrid-pdgemm-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-pdgemm-{os.getpid()}-") as folder:
         programs: dict[str, Program] = {
             OURS: _ours,
             ALLGATHER: partial(_python, "allgather.py", ()),
