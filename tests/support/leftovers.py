@@ -22,7 +22,8 @@ def left() -> dict[Path, os.stat_result]:
     """What is there of this user's, but for what running processes made, whose numbers are in the names: other tests' perhaps."""
     found = {}
     for folder in {shared_memory_folder(), Path(tempfile.gettempdir())}:
-        for path in set(folder.glob("hybrid-*")) - {folder / f"hybrid-runner-{os.geteuid()}"}:  # caches stay, where home takes none
+        cache = folder / f"hybrid-runner-{os.geteuid()}"  # where home takes none; it stays
+        for path in set(folder.glob("hybrid-*")) - {cache}:
             with suppress(FileNotFoundError):  # gone by now
                 found[path] = path.lstat()
     return {path: status for path, status in found.items() if status.st_uid == os.geteuid() and not _is_used(path)}
