@@ -40,12 +40,16 @@ class _Pipe(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            self._end_in_nowhere()
             return memoryview(data).nbytes
         except OSError as error:
+            self._end_in_nowhere()  # what is kept to be written once more would fail again, until the interpreter ends
             raise HybridError(f"standard output cannot be written: {error.strerror}") from None
+
+    def _end_in_nowhere(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
 
 
 def _writes_to(stream: io.TextIOWrapper, descriptor: int) -> bool:

@@ -102,7 +102,12 @@ def test_matrices_of_16_bits_stay_where_they_lie_if_they_are_multiplied_so(comm,
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
-    "environment", [{}, {"CHECK": "host"}, {"STAGED": "1"}, {"STAGED": "1", "TRANSPORT": "peers"}, {"KERNEL": "loops"}], ids=str
+    "environment",
+    [
+        *({}, {"CHECK": "host"}, {"STAGED": "1"}, {"STAGED": "1", "TRANSPORT": "peers"}),
+        pytest.param({"KERNEL": "loops"}, marks=pytest.mark.needs("compiler")),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_transposes_are_multiplied_where_they_lie(comm, rng, monkeypatch, made, environment, dtype):

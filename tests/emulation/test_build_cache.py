@@ -120,6 +120,7 @@ def test_a_compiler_that_writes_nothing_is_told(folder):
         cached("answer.so", lambda inside, log: inside / "answer.so")
 
 
+@pytest.mark.needs("compiler")
 def test_checks_with_the_same_flags_share_what_is_compiled(monkeypatch, tmp_path):
     """Counting loads and looking for races take the same machine code, linked to another runtime."""
     compiled = []

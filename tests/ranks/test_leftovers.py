@@ -154,7 +154,7 @@ def test_of_a_worker_that_is_killed_while_mpi_starts_the_files_go_that_nobody_ha
     unused = make(f"mpich_shm_{number()}_0", 0), make(f"ucx_shm_posix_{number()}", 0)
     used, other = make(f"mpich_shm_{number()}_0", 0), make(f"mine_{number()}_0", 0)
     with open(used):
-        leftovers.remove_files_of_job([], since=time.time() - 30)
+        leftovers.remove_files_of_job([], since=time.time() - 1)
         assert not any(path.exists() for path in unused)
         assert all(path.exists() for path in (before, used, other))
     leftovers.remove_files_of_job([])
