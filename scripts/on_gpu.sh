@@ -35,8 +35,9 @@ check() { # the price of the check: bench_check
     measure 200 bench_check --sizes 4000 8000 12000 --rounds 7
 }
 
-wall() { # the time of the whole command, beside its imports alone: bench_hosts
-    measure 120 bench_hosts --gpus "${GPUS[@]}" --sizes 8000 --rounds 5 --only ours wires wall --total 100
+wall() { # the time of the whole command, beside its imports alone, and what it consists of: bench_hosts, hybrid.matmul
+    measure 120 bench_hosts --gpus "${GPUS[@]}" --sizes 8000 --rounds 5 --only wall --total 100 &&
+        product 8000 8000 8000 && product 8000 8000 8000
 }
 
 lab() { # the lectures' kernels, compiled and timed: hybrid.lab
@@ -65,7 +66,7 @@ precision() { # whole products from remainders beside cuBLAS: bench_precision
 }
 
 energy() { # the energy of a product: hybrid.matmul
-    within 120 "${LAUNCHER[@]}" -n 1 "$PYTHON" -m hybrid.matmul 16000 16000 16000 --device cuda --repeat 20 --json "$INTO/$STEP.jsonl"
+    product 16000 16000 16000 --repeat 20
 }
 
 hosts() { # from host memory to host memory, beside the program that one writes by hand, and cuBLASXt: bench_hosts
@@ -82,6 +83,10 @@ measure() {
     local limit=$1 script=$2
     shift 2
     within "$limit" "$PYTHON" "scripts/$script.py" "$@" --json "$INTO/$STEP.jsonl"
+}
+
+product() {
+    within 120 "${LAUNCHER[@]}" -n 1 "$PYTHON" -m hybrid.matmul "$@" --device cuda --json "$INTO/$STEP.jsonl"
 }
 
 lab_run() {
