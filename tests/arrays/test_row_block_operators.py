@@ -12,7 +12,7 @@ import pytest
 
 import hybrid
 from hybrid.arrays import distributed
-from hybrid.errors import NoArray, UsageError
+from hybrid.errors import NoArray, Overflow, UsageError
 from hybrid.ranks.launcher import Launch
 
 A, B = np.arange(6.0).reshape(2, 3), np.array([[2.0, 4, 0], [1, 4, 5]])
@@ -158,3 +158,11 @@ def test_a_communicator_that_was_freed_is_refused(comm):
     own.Free()
     with pytest.raises(UsageError, match="a communicator that was freed"):
         rows @ rows
+
+
+def test_integers_wrap_around_as_in_numpy_where_products_refuse_what_the_type_does_not_hold(alone):
+    a = hybrid.RowBlock(np.full((2, 2), 100, "int8"))
+    for operation in (operator.add, operator.sub, operator.mul):
+        np.testing.assert_array_equal(operation(a, -a).array, operation(a.array, -a.array))
+    with pytest.raises(Overflow):
+        a @ a
