@@ -57,8 +57,8 @@ def refuse_too_little(launch: Launch) -> None:
             "delete what ended programs left there, or enlarge it (mount -o remount,size=…; in a container --shm-size=…)",
         )
     if free is not None and free < need + ranks * _UCX_OF_A_RANK + _LEAST_OF_UCX:
-        # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, because
-        # other ranks have made theirs meanwhile, it uses one that it has not: SIGSEGV. It has other ways within a node.
+        # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, as
+        # when other ranks have made theirs meanwhile, it uses one that it has not: SIGSEGV. It has other ways within a node.
         os.environ.setdefault("UCX_TLS", "^posix")
 
 

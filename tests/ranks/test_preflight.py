@@ -47,5 +47,5 @@ def test_what_the_user_has_chosen_stays(start, monkeypatch):
 
 
 def test_less_than_mpi_needs_is_refused(start):
-    with pytest.raises(StartError, match="MiB of .* for 2 ranks .*, 1.0 MiB are free: 1.0 MiB are missing"):
+    with pytest.raises(StartError, match=r"MiB of .* for 2 ranks .*, 1\.0 MiB are free: 1\.0 MiB are missing"):
         start(2, MiB)
