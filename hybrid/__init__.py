@@ -5,6 +5,17 @@
 >>> hybrid.multiply(numpy.eye(2), numpy.ones((2, 2)))
 array([[1., 1.],
        [1., 1.]])
+
+help(hybrid.multiply) and so on tell more of
+
+multiply    the product of two matrices by all ranks: of a root's arrays, of RowBlocks or of Block2Ds
+empty       a matrix in memory that the ranks of a node share
+scatter     a root's matrix as RowBlocks
+gather      RowBlocks or Block2Ds as a matrix at a root
+RowBlock    some consecutive rows of a distributed matrix
+Block2D     a rank's rows and columns of a matrix that is distributed over a grid
+
+What is raised stands in hybrid.errors; `python -m hybrid` lists the commands.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def multiply(
     root: int = 0,
     out: np.ndarray | None = None,
     alpha: complex = 1,
-    beta: complex = 0,
+    beta: complex | None = None,
     transpose_a: bool = False,
     transpose_b: bool = False,
     conjugate_a: bool = False,
@@ -71,7 +71,7 @@ def multiply(
         Of bool, integers, floating-point or complex numbers of up to 64 bits (complex128). Or a `RowBlock` each, or a `Block2D`
         each, on every rank.
     c
-        At the root, what is added: of the result's shape. It is not read where beta is 0, and only changed as `out`.
+        At the root, what is added, times beta: of the result's shape. It is not read where beta is 0, and only changed as `out`.
     comm
         The mpi4py communicator whose ranks work together; every one of them must call. None: this process alone, without MPI.
     root
@@ -79,7 +79,8 @@ def multiply(
     out
         At the root, an array for the result, of its type, which must not overlap a or b; it may be c itself.
     alpha, beta
-        Numbers, the same on all ranks; whole numbers where the product is of integers.
+        Numbers, the same on all ranks; whole numbers where the product is of integers. Without beta it is 0, and a c is refused;
+        with beta=0 a c may be given all the same, as to BLAS.
     transpose_a, transpose_b, conjugate_a, conjugate_b
         What op is: nothing, the transpose, the complex conjugate, or both. Rows of a transposed
         RowBlock (or of its view `a.T`) are moved between the ranks first.
@@ -202,7 +203,7 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
         This rank's rows, in host memory.
     """
     with _call(comm, stall) as session:
-        return replace(scattered(session, a, rows, as_int(root), stall), comm=comm)
+        return replace(scattered(session, a, as_int(rows), as_int(root), stall), comm=comm)
 
 
 def gather(

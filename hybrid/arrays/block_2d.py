@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.distributed import Distributed
-from hybrid.arrays.interop import on_gpu, refuse_masked
+from hybrid.arrays.interop import refuse_masked
 from hybrid.core.settings import as_int
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -47,8 +47,7 @@ class Block2D(Distributed):
     comm: Any = None
 
     def __post_init__(self) -> None:
-        if getattr(self.array, "ndim", None) != 2 or on_gpu(self.array):
-            raise UsageError(f"a Block2D takes a matrix in host memory, not {type(self.array).__name__}")
+        _refuse_no_matrix(self.array)
         refuse_masked(self.array, "the array of a Block2D")
         if not _are_counts(self.shape):
             raise UsageError(f"shape {self.shape!r} is not that of a matrix")
@@ -127,10 +126,17 @@ class Block2D(Distributed):
         for name, place in (("process", process), ("RSRC and CSRC of the descriptor", (first_row, first_column))):
             if not _are_counts(place) or not (place[0] < grid[0] and place[1] < grid[1]):
                 raise UsageError(f"{name} {place} is not in a grid of {grid[0]}×{grid[1]} processes, which are counted from 0")
+        _refuse_no_matrix(array)
         rows = _dealt(n, row_block, grid[0], (process[0] - first_row) % grid[0])
         columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
         height, width = sum(hi - lo for lo, hi in rows), sum(hi - lo for lo, hi in columns)
         return cls(array[:height, :width], (n, m), rows, columns, comm)
+
+
+def _refuse_no_matrix(array: Any) -> None:
+    if not isinstance(array, np.ndarray) or array.ndim != 2:
+        given = f"an array of {array.ndim} dimensions" if isinstance(array, np.ndarray) else type(array).__name__
+        raise UsageError(f"a Block2D takes a matrix of NumPy's, not {given}")
 
 
 def _are_counts(pair: Any) -> bool:

@@ -36,6 +36,7 @@ class Gemm:
         """UsageError for what is no number, no truth value or no type."""
         if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
             return _USUAL_GEMM
+        asked = {**asked, "beta": 0} if asked.get("beta") is None else asked
         known: dict[str, Any] = {}
         for name, value in asked.items():
             if name == "dtype":
@@ -55,7 +56,7 @@ class Gemm:
 
     def of_type(self, types: ProductType) -> Gemm:
         """With alpha and beta as numbers of C's kind; UsageError where they are none."""
-        if self.alpha is _USUAL["alpha"] and self.beta is _USUAL["beta"]:
+        if self.alpha is _USUAL_GEMM.alpha and self.beta is _USUAL_GEMM.beta:
             return self
         return replace(self, alpha=_of_kind("alpha", self.alpha, types), beta=_of_kind("beta", self.beta, types))
 
@@ -63,7 +64,7 @@ class Gemm:
 # What most calls ask for, of which nothing need be looked at.
 _USUAL = {
     "alpha": 1,
-    "beta": 0,
+    "beta": None,
     **dict.fromkeys(("transpose_a", "transpose_b", "conjugate_a", "conjugate_b"), False),
     "dtype": None,
 }

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.product_type import ProductType, numpy_type
 from hybrid.errors import UsageError
@@ -17,6 +19,13 @@ _MOST_WORK = 100_000  # of NumPy's search for a common element: some millisecond
 def can_hold(out: np.ndarray, dtype: str) -> bool:
     """Whether C can be computed in `out` itself, without a copy at the end."""
     return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
+
+
+def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
+    """UsageError for a C that is given without a word on beta; callers of BLAS pass beta=0 when C is not to be read."""
+    if c is not None and asked_gemm.get("beta") is None:
+        or_out = "" if isinstance(c, Distributed) else ", or out=c to write to it"
+        raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}")
 
 
 def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductType) -> None:

@@ -129,8 +129,9 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
             return _promoted(*(np.dtype(np.float32) if each.name == "bfloat16" else each for each in (a, b)))
         promoted = None
     if promoted is None or promoted.name not in DTYPES:
+        gives = f"would give {promoted}" if promoted is not None else "have no product"
         raise UsageError(
-            f"{_types(a, b)} would give {promoted}: only products of integers, bool and floating-point numbers of up to 64 bits, "
+            f"{_types(a, b)} {gives}: only products of integers, bool and floating-point numbers of up to 64 bits, "
             "and of complex numbers of two such, can be computed; convert with .astype"
         )
     return promoted

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import largest_of
@@ -46,10 +48,10 @@ class RowBlock(Distributed):
     first_row: int | None = None
 
     def __post_init__(self) -> None:
-        dimensions = getattr(self.array, "ndim", None)
-        if dimensions != 2:
-            given = type(self.array).__name__ if dimensions is None else f"an array of {dimensions} dimensions"
-            raise UsageError(f"a RowBlock takes a matrix, not {given}")
+        is_array = isinstance(self.array, np.ndarray) or (on_gpu(self.array) and hasattr(self.array, "ndim"))
+        if not is_array or self.array.ndim != 2:
+            given = f"an array of {self.array.ndim} dimensions" if is_array else type(self.array).__name__
+            raise UsageError(f"a RowBlock takes a matrix of NumPy's or CuPy's, not {given}")
         refuse_masked(self.array, "the array of a RowBlock")
 
     @property

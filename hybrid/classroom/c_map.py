@@ -11,12 +11,15 @@ _MOST = (16, 40)  # lines and characters
 _LEGEND = {"!": "written by several threads", "?": "never written", "x": "wrong", ".": "right"}
 
 
-def drawn(shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]) -> list[str]:
-    """Of elements numbered row by row. A character shows the worst of those it stands for. A column is drawn as a line."""
+def drawn(
+    name: str, shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]
+) -> list[str]:
+    """Of elements of the matrix that is called so, numbered row by row. A character shows the worst of those it stands for. A
+    column is drawn as a line."""
     shape = shape[::-1] if shape[1] == 1 else shape
     codes = kinds(shape, wrong, never, uncertain)
     height, width = (-(-size // most) for size, most in zip(shape, _MOST, strict=True))
-    scale = f"{height}×{width} elements of C" if height * width > 1 else "an element of C"
+    scale = f"{height}×{width} elements of {name}" if height * width > 1 else f"an element of {name}"
     legend = ", ".join(f"{character} {text}" for character, text in _LEGEND.items())
     return [
         f"a character is {scale}{', the worst of them' if height * width > 1 else ''}: {legend}",

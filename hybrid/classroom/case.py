@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid.classroom.launch import Launch, Pair
+from hybrid.classroom.launch import Extents, Launch
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome
@@ -20,8 +20,8 @@ class Case:
     """The kernel on one shape."""
 
     sizes: Sizes
-    grid: Pair
-    block: Pair
+    grid: Extents
+    block: Extents
     outcomes: dict[str, Outcome]  # by order; fewer after one that was stopped
     sites: tuple[Site, ...] = ()  # how its lines use memory, of a right one
     branches: tuple[Branch, ...] = ()  # and where lanes of its warps part

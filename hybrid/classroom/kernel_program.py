@@ -25,7 +25,7 @@ def looks(
     sources = {path.name: text.split("\n") for path, text in file.texts.items()}
     for task in tasks:
         n, l, m = task.sizes
-        numbers = (*task.sizes, *task.grid, *task.block, task.shared)
+        numbers = (*task.sizes, *(*task.grid, 1)[:3], *(*task.block, 1)[:3], task.shared)
         printed: list[str] = []
         seconds = math.ceil(task.seconds)
         (ran,) = whole_program.run(program, source, list(map(str, numbers)), seconds, printed.append, current=folder)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.errors import UsageError
 
-Pair = tuple[int, int]
+Extents = tuple[int, ...]  # x and y, and z where that is told
 
 _TILE = re.compile(r"tile|block", re.IGNORECASE)
 _BY_WARPS = re.compile(
@@ -22,32 +23,33 @@ _BY_WARPS = re.compile(
 )  # a thread's number divided by a warp's threads
 _LONGEST = 32  # of a square block's side
 _DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
-_MOST_THREADS, _MOST_SHARED = 1024, 227 << 10  # of a block
+_MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
 
 
 @dataclass(frozen=True)
 class Launch:
     """Texts of arithmetic with n, l, m and the file's constants. `why`: where they are from."""
 
-    grid: tuple[str, str]
-    block: tuple[str, str]
+    grid: tuple[str, ...]  # x and y, and z where that is told
+    block: tuple[str, ...]
     shared: str  # bytes of dynamic shared memory
     why: str
     is_guess: bool = False
     follows_block: bool = False  # the grid is computed from the block
     is_unsure: bool = False  # a guess, though the kernel has shared arrays that no block's width is known of
 
-    def at(self, sizes: Mapping[str, int]) -> tuple[Pair, Pair, int]:
+    def at(self, sizes: Mapping[str, int]) -> tuple[Extents, Extents, int]:
         """Blocks, threads of a block and bytes."""
-        grid, block = ((evaluated(x, sizes), evaluated(y, sizes)) for x, y in (self.grid, self.block))
+        grid, block = (tuple(evaluated(text, sizes) for text in texts) for texts in (self.grid, self.block))
         shared = evaluated(self.shared, sizes)
         if min(grid) < 1:
-            raise UsageError(f"a grid of {_pair(grid)} blocks cannot be launched: grid({', '.join(self.grid)})")
+            raise UsageError(f"a grid of {_times(grid)} blocks cannot be launched: grid({', '.join(self.grid)})")
         if shared > _MOST_SHARED:
             raise UsageError(f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}")
-        if min(block) < 1 or block[0] * block[1] > _MOST_THREADS:
+        if min(block) < 1 or math.prod(block) > _MOST_THREADS or any(deep > _MOST_DEEP for deep in block[2:]):
             raise UsageError(
-                f"a grid of {_pair(grid)} blocks of {_pair(block)} threads cannot be launched: a block has 1 to 1024 threads"
+                f"a grid of {_times(grid)} blocks of {_times(block)} threads cannot be launched: a block has 1 to 1024 threads, "
+                f"at most {_MOST_DEEP} in z"
             )
         return grid, block, shared
 
@@ -68,7 +70,7 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
     is_asked = any(flags.get(name) for name in ("grid", "block"))
     is_told = any(said[name] for name in ("grid", "block"))
     where = "as asked for" if is_asked else "from the comment // lab:" if is_told else guessed.why
-    grid, block = (_two(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
+    grid, block = (_extents(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
     if said["block"] and not said["grid"]:
         grid = _covering(kernel, block)
     if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
@@ -132,8 +134,8 @@ def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
     return rows, columns
 
 
-def _covering(kernel: StudentKernel, block: tuple[str, str]) -> tuple[str, str]:
-    x, y = block
+def _covering(kernel: StudentKernel, block: tuple[str, ...]) -> tuple[str, ...]:
+    x, y = block[:2]
     if not re.search(r"(threadIdx|blockIdx)\.y", kernel.body):
         return (_blocks_of("n * m", x), "1")
     return (_blocks_of("m", x), _blocks_of("n", y))
@@ -157,7 +159,8 @@ def _within(comment: str, name: str) -> str:
     raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
 
 
-def _two(text: str) -> tuple[str, str]:
+def _extents(text: str) -> tuple[str, ...]:
+    """x, y and, if it is there, z."""
     parts, depth = [""], 0
     for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -165,10 +168,10 @@ def _two(text: str) -> tuple[str, str]:
             parts.append("")
         else:
             parts[-1] += letter
-    if len(parts) > 2:
-        raise UsageError(f"({text}): x and y are taken")
-    return parts[0].strip(), parts[1].strip() if len(parts) > 1 else "1"
+    if len(parts) > 3:
+        raise UsageError(f"({text}): x, y and z are taken")
+    return (*(part.strip() for part in parts), *["1"] * (2 - len(parts)))
 
 
-def _pair(numbers: Pair) -> str:
+def _times(numbers: Extents) -> str:
     return "×".join(map(str, numbers))

@@ -21,6 +21,7 @@ _OF_MATRIX = {  # rows and columns of the matrices that lectures call so
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
     **dict.fromkeys(("c", "p", "pd", "d_c", "dp"), ("n", "m")),
 }
+_LEADING = re.compile(r"ld_?([abc])", re.IGNORECASE)
 _VECTOR = re.compile(r"vec", re.IGNORECASE)
 ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
 
@@ -57,6 +58,12 @@ class Meaning:
         """What the kernel calls A, B and C."""
         called = dict(zip(self.of, (each.name for each in kernel.parameters), strict=True))
         return called["A"], called["B"], called["C"]
+
+    def row_strides(self, kernel: StudentKernel) -> dict[str, str]:
+        """What BLAS calls lda, ldb and ldc, each with its matrix, where it is what it is of matrices stored row by row."""
+        of = {each.name: size for each, size in zip(kernel.parameters, self.of, strict=True) if each.is_number}
+        named = {name: _LEADING.fullmatch(name) for name in of}
+        return {name: found[1].upper() for name, found in named.items() if found and of[name] == _by_matrix(name.lower())}
 
     def told(self, kernel: StudentKernel) -> str:
         """What is called otherwise than here."""
@@ -143,8 +150,8 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
 def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
     if unknown := set(let) - set(names):
         raise UsageError(f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}")
-    if wrong := [size for size in let.values() if size not in ("n", "l", "m")]:
-        raise UsageError(f"--let …={wrong[0]}: a size is {_SIZES}")
+    if wrong := [(name, size) for name, size in let.items() if size not in ("n", "l", "m")]:
+        raise UsageError(f"--let {wrong[0][0]}={wrong[0][1]}: a size is {_SIZES}")
     if len(names) == 1:
         return {names[0]: "n"}
     lower = [name.lower() for name in names]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -76,7 +77,7 @@ class OnGpu:
 def on_gpu(gpu: GpuModel, taken: Taken, examination: Examination) -> OnGpu:
     """Of the shape that consists of whole blocks."""
     case = examination.cases[0]
-    threads = case.block[0] * case.block[1]
+    threads = math.prod(case.block)
     static = taken.of.shared if taken.of else examination.static_shared
     shared = (static or 0) + case.shared
     found = occupancy(gpu.multiprocessor, threads, taken.of.registers if taken.of else None, shared)

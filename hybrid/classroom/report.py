@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     explained = [_is_explained(case) and not launch.is_unsure for case in examination.cases]
     if launch.is_guess and not any(case.is_right or is_so for case, is_so in zip(examination.cases, explained, strict=True)):
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
+    if not examination.is_right and (strides := meaning.row_strides(kernel)):
+        yield f"  row strides: {', '.join(strides)}; of matrices that are stored column by column: {_by_columns(strides)}"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
     shown = _Shown()
@@ -49,6 +51,11 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
         yield from gpu.told()
     yield ""
     yield verdict(examination)
+
+
+def _by_columns(strides: Mapping[str, str]) -> str:
+    rows = {"A": "n", "B": "l", "C": "n"}
+    return " ".join(f"--let {name}={rows[matrix]}" for name, matrix in strides.items())
 
 
 def _is_explained(case: Case) -> bool:
@@ -87,7 +94,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
     differing = case.wrong | case.uncertain
     if differing and len(case.wrong) < n * m and not shown.map:
         shown.map = True
-        yield from (f"    {line}" for line in drawn((n, m), case.wrong, case.never, case.uncertain))
+        yield from (f"    {line}" for line in drawn(names[2], (n, m), case.wrong, case.never, case.uncertain))
     yield from (f"  note: {note}" for note in case.notes)
     if case.printed and not shown.printed:
         shown.printed = True
@@ -201,7 +208,7 @@ def _follows(fault: str, racing: set[str]) -> bool:
 def _written_by(outcome: Outcome) -> str:
     if not outcome.first_writer:
         return ""
-    block, thread = (f"({x}, {y})" for x, y in (outcome.first_writer[:2], outcome.first_writer[2:]))
+    block, thread = (f"({', '.join(map(str, place))})" for place in outcome.first_writer)
     return f", written by block {block}, thread {thread}"
 
 

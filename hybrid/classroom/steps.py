@@ -58,8 +58,8 @@ class Picture:
 
     kernel: str
     source: tuple[str, ...]
-    grid: tuple[int, int]
-    block: tuple[int, int]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
     arrays: tuple[Array, ...]
     steps: Mapping[tuple[int, int], tuple[Step, ...]]  # by block
 
@@ -99,6 +99,8 @@ def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
     n, l, m = sizes
     if n * l * m > MOST_PRODUCTS:
         raise UsageError(f"{n}×{l}×{m} are {n * l * m} multiplications: at most {MOST_PRODUCTS} can be shown, such as --width 16")
+    if any(len(extents) > 2 for extents in (trials.launch.grid, trials.launch.block)):
+        raise UsageError(f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}")
     case, accesses = trials.traced(sizes)
     arrays = _arrays(trials, case, accesses)
     number = {array.name: index for index, array in enumerate(arrays)}

@@ -8,6 +8,7 @@ Whether C is right is not said here, where the student's code could say so itsel
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -40,8 +41,8 @@ class Task:
     checks: str
     dtype: str
     sizes: tuple[int, int, int]  # n, l, m
-    grid: tuple[int, int]
-    block: tuple[int, int]
+    grid: tuple[int, ...]  # x and y, or x, y and z
+    block: tuple[int, ...]
     shared: int
     order: str
     seed: int
@@ -63,7 +64,7 @@ class Outcome:
     )
     wrong: tuple[int, ...] = ()
     first_wrong: tuple[float, float] | None = None  # what it is, and what is right
-    first_writer: tuple[int, ...] = ()  # the block's x and y and the thread's x and y that wrote it last
+    first_writer: tuple[tuple[int, ...], ...] = ()  # the block and the thread that wrote it last, as extents of the launch
     nan: int = 0
     mistaken_for: str = ""  # what a wrong C is instead, as `elements.mistaken_for` tells it
     never: tuple[int, ...] = ()  # elements that no thread has written
@@ -135,10 +136,19 @@ def _counted(kernel: EmulatedKernel, task: Task, wrong: Sequence[int]) -> dict[s
     }
 
 
-def _block_and_thread(number: int, task: Task) -> tuple[int, ...]:
-    """x and y of each, of a thread that is counted block by block."""
-    block, thread = divmod(number, task.block[0] * task.block[1])
-    return (*divmod(block, task.grid[0])[::-1], *divmod(thread, task.block[0])[::-1])
+def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of a thread that is counted block by block."""
+    block, thread = divmod(number, math.prod(task.block))
+    return _place(block, task.grid), _place(thread, task.block)
+
+
+def _place(number: int, extents: Sequence[int]) -> tuple[int, ...]:
+    """x, y and so on, of which x counts first."""
+    place = []
+    for extent in extents:
+        number, at = divmod(number, extent)
+        place.append(at)
+    return tuple(place)
 
 
 def own_output() -> TextIO:

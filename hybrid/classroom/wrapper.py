@@ -42,8 +42,8 @@ __global__ void {ENTRY}(LabMatrix<const {element}> lab_a, LabMatrix<const {eleme
 
 
 def as_program(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
-    """The file's text with a main function that launches the kernel once. Its arguments: n, l, m, x and y of the grid and of the
-    block, and the bytes of dynamic shared memory."""
+    """The file's text with a main function that launches the kernel once. Its arguments: n, l, m, x, y and z of the grid and of
+    the block, and the bytes of dynamic shared memory."""
     lines, arguments = _arguments(file, kernel, meaning)
     body = "\n    ".join(lines)
     given = "".join(f", {argument}" for argument in arguments)
@@ -66,14 +66,14 @@ LabMatrix lab_matrix(long long lab_rows, long long lab_columns, bool lab_has_val
 }}
 int main(int, char** lab_given)
 {{
-    long long lab_number[8];
-    for (int lab_i = 0; lab_i < 8; ++lab_i) lab_number[lab_i] = atoll(lab_given[lab_i + 1]);
+    long long lab_number[10];
+    for (int lab_i = 0; lab_i < 10; ++lab_i) lab_number[lab_i] = atoll(lab_given[lab_i + 1]);
     LabMatrix lab_a = lab_matrix(lab_number[0], lab_number[1], true), lab_b = lab_matrix(lab_number[1], lab_number[2], true),
               lab_c = lab_matrix(lab_number[0], lab_number[2], {"true" if "beta" in meaning.of else "false"});
     {body}
-    cuda_on_cpu::allow_shared(static_cast<int>(lab_number[7]));
-    cuda_on_cpu::Launched("{kernel.name}", dim3(lab_number[3], lab_number[4]), dim3(lab_number[5], lab_number[6]), lab_number[7])
-        .call({instance}{given});
+    cuda_on_cpu::allow_shared(static_cast<int>(lab_number[9]));
+    dim3 lab_grid(lab_number[3], lab_number[4], lab_number[5]), lab_block(lab_number[6], lab_number[7], lab_number[8]);
+    cuda_on_cpu::Launched("{kernel.name}", lab_grid, lab_block, lab_number[9]).call({instance}{given});
     return cudaDeviceSynchronize();
 }}
 """

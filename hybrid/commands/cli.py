@@ -13,7 +13,7 @@ from typing import Any
 
 from hybrid.commands.streams import name_foreign_variables, print_line, say_warnings_in_a_line
 from hybrid.core.record import record
-from hybrid.core.settings import Settings
+from hybrid.core.settings import SWITCHES, Settings, switched_on
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.host.streams import open_streams
@@ -78,7 +78,7 @@ def run(
         meanwhile(settings)
         return command.run_as_rank()
 
-    if os.environ.get("HYBRID_GUARD") == "0":  # without a supervisor: debuggers want one process
+    if not _switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
         return worker()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
     # Only the worker comes back from there. After a failure its threads may still compute, and Python waits for them.
@@ -231,9 +231,16 @@ def _fail_before_start(name: str, error: BaseException) -> int:
     os._exit(code)
 
 
+def _switched_on(switch: str) -> bool:
+    try:
+        return switched_on(switch)
+    except UsageError:  # which the command is about to say
+        return SWITCHES[switch]
+
+
 def _show_traceback() -> None:
     """Of the error that is being handled, for those who debug."""
-    if os.environ.get("HYBRID_DEBUG") == "1":
+    if _switched_on("HYBRID_DEBUG"):
         import traceback
 
         traceback.print_exc()

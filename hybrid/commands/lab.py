@@ -61,8 +61,8 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernel", default="", metavar="NAME", help="which kernel; of a template with its arguments (the only one)"
     )
-    parser.add_argument("--grid", default="", metavar="X,Y", help="blocks, as arithmetic of n, l, m and constants")
-    parser.add_argument("--block", default="", metavar="X,Y", help="threads of a block")
+    parser.add_argument("--grid", default="", metavar="X,Y[,Z]", help="blocks, as arithmetic of n, l, m and constants")
+    parser.add_argument("--block", default="", metavar="X,Y[,Z]", help="threads of a block")
     parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
     parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="a parameter is n, l or m")
     parser.add_argument(

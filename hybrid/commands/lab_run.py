@@ -33,7 +33,8 @@ about a kernel is given. After its output come what is wrong with its kernels an
 the first CUDA call that failed. With --kernel NAME its host code is left out, and that kernel is judged as any other.
 
 A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
-with x before y as in dim3, the kernel's own sizes or n, l and m, and the file's constants. Otherwise that is guessed, and said.
+with x before y before z as in dim3, the kernel's own sizes or n, l and m, and the file's constants. Otherwise that is guessed,
+and said.
 
 With --device cuda the kernel is compiled by NVRTC and launched on this machine's GPU: C is compared, and its launches are timed.
 What only the emulated GPU shows, races and accesses out of bounds, is not looked for then.

@@ -88,7 +88,15 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
     if not given or given[0].startswith("-"):
         build_parser().parse_args(given)
         return "", []
-    return one_of("lecture", given[0], what_there_is()), given[1:]
+    name, words = one_of("lecture", given[0], what_there_is()), given[1:]
+    if name in SCRIPTS:
+        return name, words
+    if {"-h", "--help"} & set(words):
+        build_parser().parse_args(["--help"])
+    most = 1 if name in (PROGRAMS, NOTEBOOKS) else 0
+    if len(words) > most or any(word.startswith("-") for word in words):
+        raise UsageError(f"{name} takes {'the name of a folder' if most else 'nothing more'}: not {' '.join(words)}")
+    return name, words
 
 
 def work(name: str, words: list[str]) -> int:

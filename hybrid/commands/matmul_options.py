@@ -111,10 +111,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     from_files = bool(options.a and options.b)
     if options.kernel == "list":
         return options, Settings()
+    if bool(options.a) != bool(options.b) and not options.sizes:
+        raise UsageError("with only one of --a and --b the sizes n l m are needed")
     if len(options.sizes) not in ((0, 3) if from_files else (3,)):
         raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage")
-    if bool(options.a) != bool(options.b) and len(options.sizes) != 3:
-        raise UsageError("with only one of --a and --b the sizes n l m are needed")
     assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
     if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
         raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")

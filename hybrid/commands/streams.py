@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from hybrid.core.private_folder import Elsewhere
-from hybrid.core.settings import foreign_variables
+from hybrid.core.settings import SWITCHES, foreign_variables, switched_on
 from hybrid.ranks.launcher import rank_by_launcher
 
 
@@ -28,7 +28,10 @@ def say_warnings_in_a_line(name: str) -> None:
 
 
 def name_foreign_variables(name: str) -> None:
-    """Rank 0 says which variables look like settings and are none. UsageError where a setting was meant."""
+    """Rank 0 says which variables look like settings and are none. UsageError where a setting was meant, and for a switch of the
+    commands that is neither on nor off."""
+    for switch in SWITCHES:
+        switched_on(switch)
     foreign = foreign_variables()
     if foreign and rank_by_launcher() == 0:
         print_line(name, f"no setting, and ignored: {', '.join(foreign)} in the environment")

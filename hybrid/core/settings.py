@@ -65,7 +65,8 @@ _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts
 _PREFIX = "HYBRID_"
 _IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4G
 _RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
-_OTHER_VARIABLES = tuple(f"HYBRID_{name}" for name in ("CACHE", "DEBUG", "GUARD", "LAB_READ", *_OF_SCRIPTS))
+SWITCHES = {"HYBRID_DEBUG": False, "HYBRID_GUARD": True}  # of the commands, with what holds where they are not set
+_OTHER_VARIABLES = (*SWITCHES, *(f"HYBRID_{name}" for name in ("CACHE", "LAB_READ", *_OF_SCRIPTS)))
 ALLOWED = {
     "device": ("auto", "cpu", "cuda", "emulate"),
     "precision": ("auto", "native", "fast"),
@@ -149,6 +150,19 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     return unknown
 
 
+def switched_on(variable: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """One of SWITCHES. UsageError where it is neither on nor off."""
+    text = environment.get(variable, "")
+    return _truth(variable, text) if text else SWITCHES[variable]
+
+
+def _truth(variable: str, text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in _YES + _NO:
+        return lowered in _YES
+    raise UsageError(f"{variable}={text!r} is neither 1 nor 0 (nor true, yes, on, false, no, off)")
+
+
 def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str | None:
     """The known name that was probably meant. The prefix that all of them have makes no two names alike."""
     import difflib  # only where an error is worded: the start of a command need not wait for it
@@ -171,11 +185,8 @@ def parse_bytes(text: str) -> int:
 def _parse(variable: str, text: str, setting: Field[Any]) -> Any:
     """The setting's value. UsageError that names the variable."""
     kind: Any = type(setting.default)
-    lowered = text.strip().lower()
     if kind is bool:
-        if lowered in _YES + _NO:
-            return lowered in _YES
-        raise UsageError(f"{variable}={text!r} is neither 1 nor 0")
+        return _truth(variable, text)
     try:
         value = parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text)
     except ValueError:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 
 def readable(count: float) -> str:
-    """`count` bytes in the unit (B, KiB, …, TiB) in which the number is below 1024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    """`count` bytes in the unit (B, KiB, …, EiB) in which the number is below 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
-    return f"{count:.1f} TiB"
+    return f"{count:.1f} EiB"
 
 
 def rate_in_units(per_second: float, unit: str) -> str:

@@ -94,7 +94,7 @@ class EmulatedKernel:
     def __call__(
         self,
         grid: tuple[int, ...],
-        block: tuple[int, int],
+        block: tuple[int, ...],
         shared_bytes: int,
         matrices: Sequence[np.ndarray],
         *,
@@ -107,9 +107,8 @@ class EmulatedKernel:
 
         EmulationError when the launch is invalid or the threads do what CUDA leaves undefined; C is then undefined, too.
         """
-        launch = _Launch(
-            (*grid, *[1] * (3 - len(grid))), (*block, 1), shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster
-        )
+        of_grid, of_block = ((*each, 1, 1)[:3] for each in (grid, block))
+        launch = _Launch(of_grid, of_block, shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster)
         arrays = (_Array * len(matrices))(*map(as_c_array, matrices))
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")

@@ -17,10 +17,10 @@ Watched watched[3];
 void note_writer(Watched& one, long long number, bool atomic)
 {
     const cuda_on_cpu::Thread& thread = *cuda_on_cpu::current;
-    const auto& size = cuda_on_cpu::block_size;
-    unsigned long long block =
-        static_cast<unsigned long long>(cuda_on_cpu::block_index.y) * cuda_on_cpu::grid_size.x + cuda_on_cpu::block_index.x;
-    double writer = static_cast<double>(block * size.x * size.y + thread.number + 1);
+    const auto &size = cuda_on_cpu::block_size, &grid = cuda_on_cpu::grid_size;
+    const uint3& at = cuda_on_cpu::block_index;
+    unsigned long long block = (static_cast<unsigned long long>(at.z) * grid.y + at.y) * grid.x + at.x;
+    double writer = static_cast<double>(block * size.x * size.y * size.z + thread.number + 1);
     double& last = one.last_writer[number];
     one.writers[number] = last != 0 && last != writer && !atomic ? 2 : max(one.writers[number], 1.0);
     last = writer;

@@ -108,14 +108,14 @@ void count(void* address, int bytes, Kind kind, void* instruction)
     int space = space_of(at);
     if (space == NOWHERE) return;
     const uint3& now = cuda_on_cpu::block_index;
-    if (now.x != block.x || now.y != block.y) {
+    if (now.x != block.x || now.y != block.y || now.z != block.z) {
         end_block();
         block = now;
     }
     const cuda_on_cpu::Thread& thread = *cuda_on_cpu::current;
     unsigned number = thread.number;
     std::vector<unsigned>& of_thread = executions[where];
-    of_thread.resize(cuda_on_cpu::block_size.x * cuda_on_cpu::block_size.y);
+    of_thread.resize(cuda_on_cpu::block_size.x * cuda_on_cpu::block_size.y * cuda_on_cpu::block_size.z);
     Request& request = requests[{where, number / LANES, of_thread[number]++}];
     request.space = space;
     request.bytes = bytes;

@@ -12,6 +12,7 @@ import numpy as np
 from hybrid.arrays.complex_matrices import real_operands
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.interop import as_rows, await_callers_work, empty_like
+from hybrid.arrays.operand_checks import refuse_unused_c
 from hybrid.arrays.root_arrays import RootMatrices, lie_shared
 from hybrid.arrays.root_operands import RootOperands
 from hybrid.arrays.root_stack import RootStack, operands_at_root
@@ -44,7 +45,7 @@ def multiply_root_arrays(
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         team.pretend_nodes(settings.ranks_per_node)
-        given, described = _looked_at(session, operands, out, settings, gemm) if team.rank == root else (None, None)
+        given, described = _looked_at(session, operands, out, settings, gemm, asked_gemm) if team.rank == root else (None, None)
         asked = asked_for(settings, kind="a product of matrices of the root", root=root, **gemm.as_dict())
         looking.mine = (asked, take_inventory(session, settings), described, shared.gone)
     same_on_all_ranks([said[0] for said in looking.all])
@@ -75,7 +76,7 @@ def multiply_root_arrays(
 
 
 def _looked_at(
-    session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm
+    session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm, asked_gemm: Mapping[str, Any]
 ) -> tuple[RootOperands | RootStack | None, RootMatrices | StackShape | UsageError]:
     """The root's arrays, and what the other ranks must know of them.
 
@@ -83,6 +84,7 @@ def _looked_at(
     """
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray) else out
     try:
+        refuse_unused_c(operands[2], asked_gemm)
         given = operands_at_root(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))
         if isinstance(given, RootOperands):
             return given, RootMatrices.of(session.team, session.shared_arrays, given)

@@ -11,7 +11,7 @@ from typing import Any
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import element_of_rows
 from hybrid.arrays.interop import to_device_of
-from hybrid.arrays.operand_checks import refuse_shapes, refuse_wrong_c
+from hybrid.arrays.operand_checks import refuse_shapes, refuse_unused_c, refuse_wrong_c
 from hybrid.arrays.product_type import product_type
 from hybrid.arrays.root_operands import arrays_of, matrices_of
 from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
@@ -39,6 +39,7 @@ def multiply_row_blocks(
         if out is not None or root != 0:
             raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
         transposed = _transposed(operands, gemm)
+        refuse_unused_c(operands[2], asked_gemm)
         threads = partial(threads_until_decided, team, settings)
         asked = asked_for(settings, kind="a product of RowBlocks", root=root, **gemm.as_dict(), transposed=transposed)
         operands = _without_views(operands)
@@ -125,6 +126,7 @@ def multiply_on_gpu(
 ) -> Any:
     """From GPU to GPU: the arrays are the only rank's row blocks."""
     a, b, c = operands
+    refuse_unused_c(c, asked_gemm)
     gemm = Gemm.of(asked_gemm)
     first, second, shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
     refuse_shapes(first.shape, second.shape)

@@ -74,7 +74,8 @@ def read_graph(source: str, form: str | None, *, directed: bool, probabilities: 
     except (UsageError, DoesNotFit) as error:
         raise type(error)(f"{source}: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{source}: cannot be read as {form}: {one_line(error)}") from None
+        why = "it is no text (of UTF-8)" if isinstance(error, UnicodeDecodeError) else one_line(error)
+        raise UsageError(f"{source}: cannot be read as {form}: {why}") from None
 
 
 def _read(path: Path, form: str, kind: type, directed: bool, memory: int) -> Read:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hybrid.host.matrix_output import MatrixOutput
 
 _WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr"}  # formats of which a file holds several matrices
+_OF_OTHERS = (".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # which are not written
 _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -79,6 +80,8 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
 def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutput:
     """What writes a matrix under that name."""
     form, file, inside = matrix_name(text)
+    if form == "npy" and (ending := os.path.splitext(file)[1].lower()) in _OF_OTHERS:
+        raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}")
     if dtype.kind == "V" and form != "npy":
         raise UsageError(f"{file} cannot hold {dtype}, which its format has not: write .npy, or with --dtype float32")
     if form == "hdf5":

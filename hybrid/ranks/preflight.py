@@ -17,6 +17,7 @@ SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
 _LEAST_FILES, _FILES = 48, 1024  # open files: with 32 two ranks of MPICH hang; what is asked for where the limit allows it
 # Of MPICH 5.0.2 on a node: 1,057,344 bytes for each rank and 4 KiB; UCX, on which it may be built, has files of 4.3 MB besides.
 _SHARED_OF_A_RANK = 1_061_440
+_UCX_OF_A_RANK, _LEAST_OF_UCX = 4_400_000, 16 << 20  # UCX's files; and with less room than this it makes none
 _LEAST_FILE_SIZE = 6 << 20
 
 
@@ -55,6 +56,10 @@ def refuse_too_little(launch: Launch) -> None:
             f"{readable(need - free)} are missing",
             "delete what ended programs left there, or enlarge it (mount -o remount,size=…; in a container --shm-size=…)",
         )
+    if free is not None and free < need + ranks * _UCX_OF_A_RANK + _LEAST_OF_UCX:
+        # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, as
+        # when other ranks have made theirs meanwhile, it uses one that it has not: SIGSEGV. It has other ways within a node.
+        os.environ.setdefault("UCX_TLS", "^posix")
 
 
 def _allow_files() -> None:

@@ -137,7 +137,7 @@ def test_wrong_blocks_are_refused_where_they_are_made():
         hybrid.Block2D(ones, (9, 9), [(0, 2)], [(0, 4)])
     with pytest.raises(UsageError, match=r"\(7, 10\) are no columns of a matrix of 9"):
         hybrid.Block2D(ones, (9, 9), [(0, 2)], [(7, 10)])
-    with pytest.raises(UsageError, match="takes a matrix in host memory, not list"):
+    with pytest.raises(UsageError, match="takes a matrix of NumPy's, not list"):
         hybrid.Block2D([[1.0]], (1, 1), [(0, 1)], [(0, 1)])
     with pytest.raises(UsageError, match="no descriptor of a dense matrix"):
         hybrid.Block2D.from_scalapack(ones, (502, 0, 2, 3, 1, 1, 0, 0, 2), (1, 1), (0, 0))

@@ -146,8 +146,19 @@ def test_alpha_alone_is_applied_where_c_was_computed(kernel_calls):
 def test_c_is_not_read_where_beta_is_0():
     a, b = matrix((4, 3), "float64"), matrix((3, 5), "float64", 1)
     for c in (np.full((4, 5), np.nan), None, "nothing"):
-        np.testing.assert_array_equal(hybrid.multiply(a, b, c), a @ b)
+        np.testing.assert_array_equal(hybrid.multiply(a, b, c, beta=0), a @ b)
     np.testing.assert_array_equal(hybrid.multiply(a, b, np.full((4, 5), np.nan), beta=1), np.full((4, 5), np.nan))
+
+
+def test_c_without_a_word_on_beta_is_refused():
+    a, c = matrix((3, 3), "float64"), np.ones((3, 3))
+    rows, added = hybrid.RowBlock(a), hybrid.RowBlock(c)
+    stack = np.stack([a, a])
+    for operands in ((a, a, c), (a, a[0], c[0]), (stack, stack, np.stack([c, c])), (rows, rows, added), (rows.T, rows, added)):
+        for more in ({}, {"alpha": 2}, {"beta": None}):
+            with pytest.raises(UsageError, match="c is given, but beta is 0: pass beta=1 to add c, beta=0"):
+                hybrid.multiply(*operands, **more)
+    np.testing.assert_array_equal(hybrid.multiply(rows.T, rows, added, beta=1).array, a.T @ a + 1)
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -170,7 +181,7 @@ def test_a_factor_may_be_nan_or_infinite():
     ("asked", "message"),
     [
         ({"alpha": "2"}, "alpha must be a number, not '2'"),
-        ({"beta": None}, "beta must be a number, not None"),
+        ({"alpha": None}, "alpha must be a number, not None"),
         ({"transpose_a": 1}, "transpose_a must be True or False, not 1"),
         ({"conjugate_b": "yes"}, "conjugate_b must be True or False"),
         ({"beta": 1}, "beta is 1, but c is None: pass the matrix that is added"),
@@ -254,7 +265,7 @@ def test_c_of_a_narrower_type_is_multiplied_in_the_result_s():
 
 def test_of_row_blocks_c_is_not_read_where_beta_is_0():
     whole, c = hybrid.RowBlock(np.ones((2, 2), int)), hybrid.RowBlock(np.full((2, 2), np.nan))
-    assert (hybrid.multiply(whole, whole, c).array == 2).all()
+    assert (hybrid.multiply(whole, whole, c, beta=0).array == 2).all()
 
 
 def test_wrong_products_are_found_before_c_is_added(monkeypatch):
@@ -442,14 +453,11 @@ def test_row_blocks_want_a_row_block_as_c(comm):
         hybrid.multiply(np.ones((2, 2)), np.ones((2, 2)), rows, comm=comm)
 
 
-@pytest.mark.mpi
-def test_blocks_of_a_grid_take_a_and_b_alone(comm):
-    if comm.size > 1:
-        pytest.skip("one block")
+def test_blocks_of_a_grid_take_a_and_b_alone():
     block = hybrid.Block2D(np.ones((4, 4)), (4, 4), [(0, 4)], [(0, 4)])
-    for more in ({"alpha": 2}, {"transpose_a": True}, {"dtype": "float32"}, {"c": block}):
+    for more in ({"alpha": 2}, {"transpose_a": True}, {"c": block}):
         with pytest.raises(UsageError, match="of a and b alone"):
-            hybrid.multiply(block, block, comm=comm, **more)
+            hybrid.multiply(block, block, **more)
 
 
 @pytest.mark.mpi(min_size=2)

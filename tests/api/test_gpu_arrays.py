@@ -46,7 +46,7 @@ def cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", stub)
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(min_size=2)  # one process multiplies arrays on a GPU there
 @pytest.mark.parametrize("nodes", ["0", "1"])
 def test_matrices_on_a_gpu_go_through_the_host(comm, seed, cupy, monkeypatch, nodes):
     monkeypatch.setenv("HYBRID_RANKS_PER_NODE", nodes)

@@ -170,13 +170,21 @@ def failing(kind):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("kind", [ValueError, MemoryError, SystemExit, KeyboardInterrupt])
-def test_a_failure_on_one_rank_is_raised_on_all_and_the_next_product_works(comm, way, monkeypatch, kind):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (ValueError, "ValueError: planted"),
+        (MemoryError, "out of memory: planted"),
+        (SystemExit, r"left by sys.exit\(planted\)"),
+        (KeyboardInterrupt, "interrupted"),
+    ],
+)
+def test_a_failure_on_one_rank_is_raised_on_all_and_the_next_product_works(comm, way, monkeypatch, kind, words):
     a, b = same_matrix((20, 20), 1), same_matrix((20, 20), 2)
     with monkeypatch.context() as patch:
         if comm.rank == comm.size - 1:
             patch.setattr("hybrid.devices.cpu.blas", failing(kind))
-        with pytest.raises(RankFailed, match=f"rank {comm.size - 1} on .*, multiply: "):
+        with pytest.raises(RankFailed, match=f"rank {comm.size - 1} on .*, multiply: {words}$"):
             hybrid.multiply(*at(comm, 0, a, b), comm=comm)
     check_product(comm, a, b)
 

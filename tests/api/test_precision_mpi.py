@@ -40,6 +40,7 @@ def test_row_blocks_get_the_same_bits(comm):
     np.testing.assert_array_equal(c.array, np.array_split(hybrid.multiply(a, b, **FAST), comm.size)[comm.rank])
 
 
+@pytest.mark.mpi(min_size=2)
 def test_what_one_rank_asks_for_alone_is_refused_on_all(comm):
     a, b = operands("float64")
     with pytest.raises(UsageError):

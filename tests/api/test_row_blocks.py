@@ -219,7 +219,7 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
         hybrid.multiply(hybrid.RowBlock(np.ones((2, 3))), hybrid.RowBlock(ones), comm=comm)
     with pytest.raises(UsageError, match="neither out nor root"):
         hybrid.multiply(hybrid.RowBlock(ones), hybrid.RowBlock(ones), comm=comm, out=ones)
-    with pytest.raises(UsageError, match="takes a matrix, not list"):
+    with pytest.raises(UsageError, match="takes a matrix of NumPy's or CuPy's, not list"):
         hybrid.RowBlock([[1.0]])
     b = np.ones((2, 3))
     np.testing.assert_array_equal(

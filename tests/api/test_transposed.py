@@ -71,7 +71,7 @@ def test_alpha_beta_c_and_conjugates_go_with_it(comm, rng):
     wanted = 2j * (a.conj().T @ b.T) - c.T
     assert_close(whole_of(comm, hybrid.multiply(rows[0].T, rows[1].T, shares, **options)), wanted)
     assert_close(whole_of(comm, hybrid.multiply(rows[0].T, rows[1].T, uneven(rng, comm, c).T, **options)), wanted)
-    unread = hybrid.multiply(rows[0].T, rows[1].T, uneven(rng, comm, c).T, comm=comm)
+    unread = hybrid.multiply(rows[0].T, rows[1].T, uneven(rng, comm, c).T, beta=0, comm=comm)
     assert_close(whole_of(comm, unread), a.T @ b.T)
 
 

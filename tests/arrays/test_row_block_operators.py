@@ -9,10 +9,11 @@ import pickle
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import hybrid
 from hybrid.arrays import distributed
-from hybrid.errors import NoArray, UsageError
+from hybrid.errors import NoArray, Overflow, UsageError
 from hybrid.ranks.launcher import Launch
 
 A, B = np.arange(6.0).reshape(2, 3), np.array([[2.0, 4, 0], [1, 4, 5]])
@@ -158,3 +159,27 @@ def test_a_communicator_that_was_freed_is_refused(comm):
     own.Free()
     with pytest.raises(UsageError, match="a communicator that was freed"):
         rows @ rows
+
+
+def test_integers_wrap_around_as_in_numpy_where_products_refuse_what_the_type_does_not_hold(alone):
+    a = hybrid.RowBlock(np.full((2, 2), 100, "int8"))
+    for operation in (operator.add, operator.sub, operator.mul):
+        np.testing.assert_array_equal(operation(a, -a).array, operation(a.array, -a.array))
+    with pytest.raises(Overflow):
+        a @ a
+
+
+@pytest.mark.parametrize(
+    "given", [None, [[1.0]], "ab", np.ones(3), np.ones((1, 2, 2)), hybrid.RowBlock(A), scipy.sparse.eye(2)], ids=str
+)
+def test_blocks_are_made_of_matrices_alone(given):
+    with pytest.raises(UsageError, match="a RowBlock takes a matrix of NumPy's or CuPy's, not "):
+        hybrid.RowBlock(given)
+    with pytest.raises(UsageError, match="a Block2D takes a matrix of NumPy's, not "):
+        hybrid.Block2D(given, (2, 2), [(0, 2)], [(0, 2)])
+    with pytest.raises(UsageError, match="a Block2D takes a matrix of NumPy's, not "):
+        hybrid.Block2D.from_scalapack(given, [1, 0, 2, 2, 2, 2, 0, 0, 2], grid=(1, 1), process=(0, 0))
+
+
+def test_the_number_of_rows_may_be_numpy_s(alone):
+    assert hybrid.scatter(A, rows=np.int64(2)).shape == (2, 3)

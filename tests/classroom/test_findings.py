@@ -18,6 +18,7 @@ from hybrid.classroom.report import kind_of, without_repetition
 from hybrid.classroom.student_file import read
 from hybrid.classroom.wording import index_told
 from hybrid.commands import lab
+from hybrid.errors import UsageError
 
 pytestmark = pytest.mark.needs("compiler", "addr2line")
 
@@ -191,6 +192,51 @@ def test_which_factor_is_read_wrongly_is_said(tmp_path, capsys):
     assert code == 1
     assert "  * row and column are exchanged in the index of N: with N stored column by column, P would be right\n" in out
     assert "may be wrong" not in out
+
+
+BY_COLUMNS = """__global__ void gemm(int m, int n, int k, const float* A, int lda, const float* B, int ldb, float* C, int ldc)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+    if (i >= m || j >= n) return;
+    float sum = 0;
+    for (int p = 0; p < k; ++p) sum += A[i + p * lda] * B[p + j * ldb];
+    C[i + j * ldc] = sum;
+}
+"""
+
+
+def test_of_leading_dimensions_the_options_for_columns_are_named(tmp_path, capsys):
+    let = "--let lda=n --let ldb=l --let ldc=n"
+    grid = ("--grid", "(m + 15) / 16,(n + 15) / 16", "--block", "16,16")  # the kernel's own m and n
+    code, out = ran(tmp_path, capsys, BY_COLUMNS)
+    assert code == 1
+    assert f"  row strides: lda, ldb, ldc; of matrices that are stored column by column: {let}\n" in out
+    code, out = ran(tmp_path, capsys, BY_COLUMNS, *let.split(), *grid)
+    assert code == 1
+    assert "with A, B and C stored column by column, as BLAS and Fortran have it, C would be right" in out
+    assert "row strides" not in out
+    with pytest.raises(UsageError, match="--let ldb=k: a size is n"):
+        ran(tmp_path, capsys, BY_COLUMNS, "--let", "lda=n", "--let", "ldb=k")
+
+
+def test_the_map_has_the_kernel_s_name_of_c(tmp_path, capsys):
+    replaced = [("float* C", "float* P"), ("C[row * m + column] = sum", "P[row * m + column] = row > 3 ? sum : 0")]
+    _, out = ran(tmp_path, capsys, ELEMENT, replaced=[("const float* A, const float* B", "const float* M, const float* N"),
+                                                      ("A[", "M["), ("B[", "N["), *replaced])  # fmt: skip
+    assert re.search(r"\n    a character is ([0-9×]+ elements|an element) of P", out)
+
+
+def test_threads_in_z_are_launched_and_named(tmp_path, capsys):
+    text = "// lab: grid((m + 7) / 8, (n + 3) / 4, 2) block(8, 4, 2)\n" + ELEMENT.replace(
+        "if (row", "if (blockIdx.z == 0 || threadIdx.z == 0 || row"
+    )
+    code, out = ran(tmp_path, capsys, text)
+    assert (code, "1×4×2 blocks of 8×4×2 threads: right" in out) == (0, True)
+    code, out = ran(tmp_path, capsys, text, replaced=[("= sum", "= sum + 1")])
+    assert code == 1
+    assert "written by block (0, 0, 1), thread (0, 0, 1)" in out
+    with pytest.raises(UsageError, match="a picture shows blocks and threads by x and y, and this launch has a z"):
+        lab.work(lab.parse(["show", str(tmp_path / "mine.cu")]))
 
 
 def test_a_warp_for_each_element_and_leading_dimensions(tmp_path):

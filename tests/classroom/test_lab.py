@@ -230,6 +230,11 @@ def test_the_same_seed_gives_the_same_elements(tmp_path, capsys):
         ("__global__ void k(M a, M b, M c) {}", "the parameter M a is no pointer"),
         ("struct M { int depth; float* e; };\n__global__ void k(M a, M b, M c) {}", "what depth of the struct M stands for"),
         ("// lab: block(64, 64)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "1 to 1024 threads"),
+        (
+            "// lab: grid(1, 2, 3, 4)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }",
+            "x, y and z are taken",
+        ),
+        ("// lab: block(2, 2, 65)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "at most 64 in z"),
         ("// lab: block(n.x)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "no arithmetic"),
         ("template <int T> __global__ void k(float* a, float* b, float* c, int n) {}", "is a template"),
         ("__global__ void k(float* a) {}\n__global__ void q(float* a) {}", "--kernel NAME chooses one"),

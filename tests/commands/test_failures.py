@@ -127,6 +127,15 @@ def test_debug_shows_where():
     assert FAILING.name in done.stderr
 
 
+@pytest.mark.parametrize("variable", ["HYBRID_GUARD", "HYBRID_DEBUG"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_switch_that_is_neither_on_nor_off_is_refused(variable, ranks):
+    done = run(ranks, ["-m", "hybrid.matmul", "9", "8", "7"], **{variable: "maybe"})
+    assert done.returncode == 2
+    (line,) = own_lines(done.stderr)
+    assert line.startswith(f"hybrid.matmul: {variable}='maybe' is neither 1 nor 0")
+
+
 @pytest.mark.needs("shared memory")
 def test_nothing_stays_behind_in_shared_memory():
     size = 310  # no other test's

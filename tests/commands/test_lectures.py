@@ -68,6 +68,26 @@ def test_the_documents_programs_are_written_once(tmp_path):
     assert (tmp_path / "others" / "Makefile").read_bytes() == files["Makefile"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tiled.cu", "x"], "tiled.cu takes nothing more: not x"),
+        (["programs", "a", "b"], "programs takes the name of a folder: not a b"),
+        (["notebooks", "--force"], "notebooks takes the name of a folder: not --force"),
+    ],
+)
+def test_words_that_nothing_takes_are_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        parse(words)
+
+
+@pytest.mark.parametrize("name", ["programs", "tiled.cu"])
+def test_help_of_what_has_no_options_is_the_command_s(name, capsys):
+    with pytest.raises(SystemExit):
+        parse([name, "--help"])
+    assert "usage: python -m hybrid.lectures" in capsys.readouterr().out
+
+
 def test_a_program_is_printed_as_it_stands():
     assert successful(start(LECTURES, "tiled.cu")).stdout == (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8")
 

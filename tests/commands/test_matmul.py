@@ -249,7 +249,8 @@ WRONG = [
     (["8", "8", "8", "--grid", "2y2"], "grid must be auto, rows, RxC or RxCxL"),
     (["8", "8", "8", "--grid", "2x2"], "a grid 2x2 has 4 nodes, and this job 1"),
     (["8", "8", "8", "--a", "missing.npy"], "missing.npy cannot be read"),
-    (["--a", "missing.npy"], "three sizes"),
+    (["--a", "missing.npy"], "with only one of --a and --b the sizes n l m are needed"),
+    (["8", "8", "8", "--out", "c.csv"], "c.csv: matrices are written as .npy, .h5, .zarr or .mtx, and not as .csv"),
     (["8", "8", "8", "--a", "https://example.org/a.npy"], "https://example.org/a.npy is a URL"),
 ]
 

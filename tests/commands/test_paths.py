@@ -304,7 +304,7 @@ REFUSED = [
     ("g.txt", "A B 0.5", "line 1: 0.5 is not a whole number of edges .probabilities are for --stochastic."),
     ("g.txt", "A B 9223372036854775808", "is no number of edges: 0 to 2^63-1"),
     ("g.txt", "A B nan", "'nan' is not a number"),
-    ("g.txt", b"\xff\xfe\x00A", "cannot be read as edges: UnicodeDecodeError"),
+    ("g.txt", b"\xff\xfe\x00A", "cannot be read as edges: it is no text"),
     ("g.csv", "", "it has no vertices"),
     ("g.csv", "0,1\n1\n", "line 2 has 1 numbers, but there are 2 rows: the matrix must be square"),
     ("g.csv", "0,1,1\n1,0,1\n", "line 1 has 3 numbers, but there are 2 rows"),

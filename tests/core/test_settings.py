@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.core.settings import Settings, foreign_variables, one_of, parse_bytes
+from hybrid.core.settings import Settings, foreign_variables, one_of, parse_bytes, switched_on
 from hybrid.errors import UsageError
 
 
@@ -134,6 +134,17 @@ def test_a_text_of_numpy_is_a_name(name, given):
 def test_values_that_make_no_sense_are_refused_by_name(environment, message):
     with pytest.raises(UsageError, match=message):
         Settings.gather({}, environment)
+
+
+@pytest.mark.parametrize(("variable", "usual"), [("HYBRID_GUARD", True), ("HYBRID_DEBUG", False)])
+def test_a_switch_is_on_or_off_and_nothing_else(variable, usual):
+    assert switched_on(variable, {}) is switched_on(variable, {variable: ""}) is usual
+    for text in ("1", "true", "YES", "on"):
+        assert switched_on(variable, {variable: text})
+    for text in ("0", "False", "no", "off "):
+        assert not switched_on(variable, {variable: text})
+    with pytest.raises(UsageError, match=f"{variable}='maybe' is neither 1 nor 0"):
+        switched_on(variable, {variable: "maybe"})
 
 
 def test_a_whole_number_of_numpy_is_one_and_a_truth_value_is_none():

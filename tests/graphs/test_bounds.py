@@ -13,7 +13,7 @@ from hybrid.graphs.graph import read_graph
 MTX = "%%MatrixMarket matrix {} integer general\n"
 MEMORY = 8 << 20  # bytes that may be used
 CASES = [
-    ("far.mtx", MTX.format("coordinate") + "1000000000000 1000000000000 1\n1 1000000000000 1\n", DoesNotFit, "TiB"),
+    ("far.mtx", MTX.format("coordinate") + "1000000000000 1000000000000 1\n1 1000000000000 1\n", DoesNotFit, "EiB"),
     ("many.mtx", MTX.format("coordinate") + "3 3 1000000000\n1 1 1\n", UsageError, "promises 1000000000 entries, of 3×3"),
     ("full.mtx", MTX.format("array") + "1000000 1000000\n1\n", DoesNotFit, "a matrix of 1000000×1000000"),
     ("wide.csv", "1," * 1_000_000 + "1\n", DoesNotFit, "a matrix of 1000000×1000000"),

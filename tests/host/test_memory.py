@@ -130,7 +130,9 @@ def test_room_in_a_folder_is_what_an_ordinary_user_may_take(monkeypatch, tmp_pat
         (MiB, "1.0 MiB"),
         (2.5 * 2**30, "2.5 GiB"),
         (2**40, "1.0 TiB"),
-        (5000 * 2**40, "5000.0 TiB"),
+        (5000 * 2**40, "4.9 PiB"),
+        (1.5 * 2**60, "1.5 EiB"),
+        (5000 * 2**60, "5000.0 EiB"),
         (-1536, "-1.5 KiB"),
     ],
 )
