@@ -202,7 +202,7 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
         This rank's rows, in host memory.
     """
     with _call(comm, stall) as session:
-        return replace(scattered(session, a, rows, as_int(root), stall), comm=comm)
+        return replace(scattered(session, a, as_int(rows), as_int(root), stall), comm=comm)
 
 
 def gather(

@@ -52,6 +52,8 @@ class Block2D(Distributed):
         refuse_masked(self.array, "the array of a Block2D")
         if not _are_counts(self.shape):
             raise UsageError(f"shape {self.shape!r} is not that of a matrix")
+        # A list, or numbers of NumPy's, would be another shape than the same one of another rank or Block2D.
+        object.__setattr__(self, "shape", tuple(map(as_int, self.shape)))
         for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
             for bounds in spans if isinstance(spans, Iterable) else [spans]:
                 if not _are_counts(bounds) or not bounds[0] <= bounds[1] <= length:

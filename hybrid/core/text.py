@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 
 def readable(count: float) -> str:
-    """`count` bytes in the unit (B, KiB, …, TiB) in which the number is below 1024."""
+    """`count` bytes in the unit (B, KiB, …, TiB) in which the number, as it is shown, is below 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
+        if round(abs(count), 0 if unit == "B" else 1) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"

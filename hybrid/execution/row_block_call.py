@@ -18,7 +18,7 @@ from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.execution.calls import asked_for, exactly, settle, threads_until_decided
+from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.part_of_product import WantedPart, bytes_of_result, exact_product, part_of_product
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.row_block_product import run_row_block_product
@@ -124,6 +124,7 @@ def multiply_on_gpu(
     session: Session, operands: tuple[Any, Any, Any], root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Any:
     """From GPU to GPU: the arrays are the only rank's row blocks."""
+    refuse_no_rank(session.team, root)
     a, b, c = operands
     gemm = Gemm.of(asked_gemm)
     first, second, shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
