@@ -47,7 +47,8 @@ class GridExchange:
         self._series: dict[str, Series] = {}
         self._received = self._sent = 0  # collectives that are complete
         self.computed = 0  # panels of C, in their order
-        self._connect()
+        for series in (_IN, _OUT):
+            team.connect(series, range(team.size))
 
     def begin(self) -> None:
         """A product begins, in a phase that all ranks leave together before they multiply."""
@@ -57,14 +58,6 @@ class GridExchange:
             series = self._team.messages.collectives.series(name, range(self._team.size), transfers)
             assert series is not None
             self._series[name] = series
-
-    def _connect(self) -> None:
-        collectives, ranks = self._team.messages.collectives, range(self._team.size)
-        for series in (_IN, _OUT):
-            if not collectives.is_connected(series, ranks):
-                with self._team.phase("prepare", timed=False):
-                    pass  # a rank that fails before keeps no other one waiting inside MPI
-                collectives.connect(series, ranks)
 
     def wait_for_a(self) -> None:
         """Until this rank has the rows of A that it multiplies; PhaseEnded if a rank fails meanwhile."""

@@ -188,10 +188,8 @@ def _prepare(team: Team, parts: Sequence[_Share], needed: Sequence[int]) -> None
 
 def connect(team: Team) -> None:
     """Before the first `exchanged` between these ranks. Every rank calls it."""
-    if team.size > 1 and not team.messages.collectives.is_connected(_KIND, range(team.size)):
-        with team.phase("prepare", timed=False):
-            pass  # a rank that fails before keeps no other one waiting inside MPI
-        team.messages.collectives.connect(_KIND, range(team.size))
+    if team.size > 1:
+        team.connect(_KIND, range(team.size))
 
 
 def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> Series | None:

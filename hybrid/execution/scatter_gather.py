@@ -121,10 +121,7 @@ def _panel_transfers(
     parts = [list(pieces(columns, widest)) if height else [] for columns in columns_of_panels]
     collectives = team.messages.collectives
     for kind, ranks in communicators.items():
-        if not collectives.is_connected(kind, ranks):
-            with team.phase("prepare", timed=False):
-                pass  # a rank that fails before keeps no other one waiting inside MPI
-            collectives.connect(kind, ranks)
+        team.connect(kind, ranks)
 
     def begin() -> Series | None:
         own = None

@@ -36,12 +36,13 @@ class Collectives:
         self._series: dict[str, Series] = {}
 
     def is_connected(self, kind: str, ranks: Sequence[int]) -> bool:
-        """The same on all ranks."""
+        """Whether there is a communicator for series of this kind between these ranks. All ranks of the team give the same
+        answer, also those that do not belong to it."""
         return (kind, tuple(ranks)) in self._comms
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
-        """Before the first series between these ranks. Every rank of the team calls it, at once after a phase, in which all have
-        learnt that all are there: it waits inside MPI."""
+        """Make the communicator for series of this kind between these ranks. It waits inside MPI: `Team.connect` calls it when
+        all ranks are known to be there."""
         from mpi4py import MPI
 
         rank, order = self._comm.Get_rank(), tuple(ranks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -183,6 +183,18 @@ class Team:
             self._messages.clear_up([rank for rank, _ in failures])
             raise _on_all_ranks(failures, self.size) from failure
         phase.all = [result for _, result in reports]
+
+    def connect(self, kind: str, ranks: Sequence[int]) -> None:
+        """Have a communicator for this kind of collectives between these ranks. Every rank of the team calls it.
+
+        MPI makes one while it waits for the ranks. So a phase comes before: when it has ended, all ranks are there, and one that
+        has failed keeps no other waiting inside MPI.
+        """
+        collectives = self.messages.collectives
+        if not collectives.is_connected(kind, ranks):
+            with self.phase("prepare", timed=False):
+                pass
+            collectives.connect(kind, ranks)
 
     def leave_together(self, patience: float) -> None:
         """A barrier that waits for `patience` seconds at most; the last thing a team does."""

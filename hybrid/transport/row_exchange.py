@@ -28,10 +28,7 @@ class RowExchange:
         self._team, self._gateways, self._pieces = team, tuple(gateways), pieces
         self._held: dict[int, tuple[Matrices, Matrices]] = {}
         self._series: Series | None = None
-        if not team.messages.collectives.is_connected("rows", self._gateways):
-            with team.phase("prepare", timed=False):
-                pass  # a rank that fails before keeps no other one waiting inside MPI
-            team.messages.collectives.connect("rows", self._gateways)
+        team.connect("rows", self._gateways)
 
     def begin(self) -> None:
         """In a phase that ends before `run`."""
