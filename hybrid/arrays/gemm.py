@@ -35,7 +35,7 @@ class Gemm:
     def of(cls, asked: Mapping[str, Any]) -> Gemm:
         """UsageError for what is no number, no truth value or no type."""
         if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
-            return _USUAL_GEMM
+            return PRODUCT
         known: dict[str, Any] = {}
         for name, value in asked.items():
             if name == "dtype":
@@ -60,14 +60,14 @@ class Gemm:
         return replace(self, alpha=_of_kind("alpha", self.alpha, types), beta=_of_kind("beta", self.beta, types))
 
 
-# What most calls ask for, of which nothing need be looked at.
+# What most calls ask for: it need not be validated.
 _USUAL = {
     "alpha": 1,
     "beta": 0,
     **dict.fromkeys(("transpose_a", "transpose_b", "conjugate_a", "conjugate_b"), False),
     "dtype": None,
 }
-_USUAL_GEMM = Gemm()
+PRODUCT = Gemm()  # C = A · B
 
 
 def _number(name: str, value: Any) -> Any:

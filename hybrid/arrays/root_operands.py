@@ -85,7 +85,7 @@ class RootOperands:
             return DerivedMatrix(a.shape, types.computed, of_a, threads), DerivedMatrix(b.shape, types.computed, of_b, threads)
         first = _real_source(a, types, threads) if types.complex_a else RootMatrix(a.shape, a)
         if types.complex_a:
-            write = partial(write_expanded, b, conjugate_a=gemm.conjugate_a, conjugate_b=gemm.conjugate_b)
+            write = partial(write_expanded, b, gemm=gemm)
             return first, DerivedMatrix((problem.l, problem.m), types.computed, write, threads)
         if types.complex_b:
             return first, _real_source(b, types, threads, conjugate=gemm.conjugate_b)

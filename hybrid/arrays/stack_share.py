@@ -101,8 +101,7 @@ class StackShare:
         a, b = (_rows(_turned(*each)) for each in ((self.a, self.shape.a.transposed), (self.b, self.shape.b.transposed)))
         if not types.complex_a:
             a = _converted(a[None], types.computed, 0, threads)[0]
-        conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
-        first, second = real_operands(a, b, types, device="cpu", threads=threads, **conjugate)
+        first, second = real_operands(a, b, types, gemm, device="cpu", threads=threads)
         problem = self.shape.problem
         return first.reshape(len(self.a), problem.n, problem.l), second.reshape(len(self.b), problem.l, problem.m)
 

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -12,8 +15,8 @@ from hybrid.devices.buffers import Buffers
 from hybrid.devices.modular import ModularProduct
 from hybrid.execution.grid_exchange import GridExchange, GridMatrices
 from hybrid.execution.grid_panels import GridPanels
-from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import run_share
+from hybrid.execution.progress import Progress, TileProgress
 from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed
 from hybrid.plan.plan import Plan
@@ -39,7 +42,7 @@ class GridOnDevice:
         team, plan, layout = session.team, decision.plan, decision.plan.grid_layout
         assert layout is not None
         assert session.rank_device is not None
-        self._team, self._exchange, self._progress, self._settings = team, exchange, progress, settings
+        self._team, self._exchange, self._settings = team, exchange, settings
         self._layout, self._rank_device = layout, session.rank_device
         began = time.perf_counter()
         part, device = plan.parts[team.rank], self._rank_device.device
@@ -56,17 +59,14 @@ class GridOnDevice:
         rows_of_b = RowView(matrices.b, Span(0, part.problem.l))
         of_rank = RankMatrices(matrices.a, rows_of_b, matrices.c)
         self._transport = HostTransport(device, 0, of_rank, panel_stream=self._panels)
-        self._to_pin = [matrices.a, matrices.b, matrices.c]
-        self._tiles, self._done = sum(len(arrival.releases) for arrival in share.order), 0
+        self._to_pin: Sequence[np.ndarray] = (matrices.a, matrices.b, matrices.c)
+        self._tile_progress = TileProgress(team, share, progress)
 
     def make_ready(self) -> None:
         """Before each product, in a phase that all ranks leave together before they multiply."""
-        if self._to_pin:
-            began = time.perf_counter()
-            while self._to_pin:
-                self._rank_device.pin(self._to_pin.pop())
-            self._team.timeline.add("prepare", began, time.perf_counter())
-        self._done = 0
+        self._rank_device.pin(self._team, self._to_pin)
+        self._to_pin = ()
+        self._tile_progress.begin()
         self._panels.begin()
         if self._settings.poison:
             self._rank_device.device.poison(self._rank_device.memory)
@@ -76,7 +76,7 @@ class GridOnDevice:
         self._exchange.wait_for_a()
         device, panels = self._rank_device.device, self._panels
         timings = run_share(
-            self._share, self._buffers, self._transport, device, self._entering, gather=panels, modular=self._modular
+            self._share, self._buffers, self._transport, device, self._tile_progress, gather=panels, modular=self._modular
         )
         self._exchange.wait_for_panel(self._layout.pieces["B"] - 1)  # a rank without rows receives for the others of its node
         return timings
@@ -90,9 +90,3 @@ class GridOnDevice:
         return self._rank_device.once_for_plan(
             f"modular grid {fast}", part, lambda: ModularProduct(device, memory, self._share, part.problem, fast=fast)
         )
-
-    def _entering(self, phase: str) -> None:
-        self._team.enter(phase)
-        if phase == "multiply":
-            self._progress("multiply", self._done, self._tiles)
-            self._done += 1

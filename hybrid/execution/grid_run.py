@@ -14,7 +14,7 @@ from hybrid.devices.base import Timings
 from hybrid.errors import CheckFailed
 from hybrid.execution.grid_exchange import GridExchange, GridMatrices
 from hybrid.execution.grid_on_device import GridOnDevice
-from hybrid.execution.host_matrices import Progress
+from hybrid.execution.progress import Progress
 from hybrid.execution.rank_check import SumElsewhere
 from hybrid.execution.worker import Worker
 from hybrid.host.page_memory import empty_matrix

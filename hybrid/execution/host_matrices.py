@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
+from hybrid.execution.progress import Progress
 from hybrid.host.numbers_view import NumbersView
 from hybrid.host.page_memory import result_pool
 from hybrid.host.row_view import RowView
@@ -19,9 +20,6 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
-
-# Told what is being done, how much of it is done, and of how much; on every rank.
-Progress = Callable[[str, int, int], None]
 
 
 def host_matrices(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid.core.timeline import Interval, Spread
-from hybrid.execution.host_matrices import Progress
+from hybrid.execution.progress import Progress
 from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed
 from hybrid.plan.plan import Plan

@@ -77,8 +77,7 @@ def _real_operands(session: Session, decision: Decision, a: Any, b: Any, wanted:
     with session.team.phase("scatter", timed=False), busy():
         threads = decision.placements[session.team.rank].threads.count
         if not types.exact:
-            conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
-            return real_operands(a, b, types, device=decision.plan.device, threads=threads, **conjugate)
+            return real_operands(a, b, types, gemm, device=decision.plan.device, threads=threads)
         real = []
         for each in (a, b):
             array = on_host(each)

@@ -16,11 +16,11 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.wall import wall
 from hybrid.errors import DoesNotFit, HybridError
-from hybrid.execution.host_matrices import Progress
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.part_request import Facts, arithmetic, parts_of, problem_of, rows_of_a_part, sample_of
 from hybrid.execution.parts_on_disk import PartsOnDisk
 from hybrid.execution.product import run_product
+from hybrid.execution.progress import Progress
 from hybrid.execution.sum_of_parts import SumOfParts
 from hybrid.host.matrix_output import MatrixOutput
 from hybrid.host.processor import processor

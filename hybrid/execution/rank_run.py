@@ -13,8 +13,8 @@ from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.modular import ModularProduct
-from hybrid.execution.host_matrices import Progress
 from hybrid.execution.pipeline import multiply_in_place, run_share
+from hybrid.execution.progress import Progress, TileProgress
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.kernels.remainders import lacks_float64
@@ -52,10 +52,10 @@ class RankRun:
         `transfers_of_c`: how column panels of C go to the root's node; None if they stay where they are computed.
         """
         team, plan = session.team, decision.plan
-        self._team, self._plan, self._progress, self._share = team, plan, progress, plan.shares[team.rank]
+        self._team, self._plan, self._share = team, plan, plan.shares[team.rank]
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
-        self._tiles, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
+        self._tile_progress = TileProgress(team, self._share, progress)
         self._timings: Timings = ()
         self._modular: ModularProduct | None = None
         began = time.perf_counter()
@@ -80,16 +80,13 @@ class RankRun:
                 with team.phase("prepare", timed=False):
                     self._check.check_in(self._buffers)
             team.timeline.add("prepare", began, time.perf_counter())
-        self._to_pin = list(read_and_written) if plan.staged else []
+        self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
 
     def make_ready(self) -> None:
         """Before each product, in a phase that all ranks leave together before they multiply."""
-        if self._to_pin:
-            began = time.perf_counter()
-            while self._to_pin:
-                self._rank_device.pin(self._to_pin.pop())
-            self._team.timeline.add("prepare", began, time.perf_counter())
-        self._done = 0
+        self._rank_device.pin(self._team, self._to_pin)
+        self._to_pin = ()
+        self._tile_progress.begin()
         if self._check is not None:
             self._check.begin()
         if self._rank_device.flags is not None:
@@ -190,10 +187,10 @@ class RankRun:
         device = self._rank_device.device
         if self._staged:
             check = self._check.device if self._check is not None else None
-            parts = self._share, self._buffers, self._transport, device, self._entering
+            parts = self._share, self._buffers, self._transport, device, self._tile_progress
             return run_share(*parts, check, self._gather, self._modular)
         assert self._matrices is not None
-        return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream, self._gather)
+        return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panel_stream, self._gather)
 
     def _make_modular(self, settings: Settings, gpus: Sequence[Gpu | None]) -> ModularProduct | None:
         if self._share.layout.remainders is None:
@@ -209,9 +206,3 @@ class RankRun:
             return ModularProduct(device, memory, self._share, self._plan.problem, **how)
 
         return self._rank_device.once_for_plan(f"modular {fast} {by_integers} {keeps_b}", self._plan, make)
-
-    def _entering(self, phase: str) -> None:
-        self._team.enter(phase)
-        if phase == "multiply":
-            self._progress("multiply", self._done, self._tiles)
-            self._done += 1

@@ -197,9 +197,7 @@ def _from_gpu(
         device, threads = "cuda" if stay else "cpu", decision.placements[team.rank].threads.count
         first, second = given.a, given.b
         if types.complex_b:
-            gemm = given.gemm
-            conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
-            first, second = real_operands(first, second, types, device=device, threads=threads, **conjugate)
+            first, second = real_operands(first, second, types, given.gemm, device=device, threads=threads)
         first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
         c = empty_like(first, plan.problem.n, plan.problem.m, plan.problem.dtype) if stay else None
         await_callers_work(first, second)

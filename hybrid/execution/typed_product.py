@@ -9,7 +9,7 @@ import numpy as np
 
 from hybrid.arrays.combine import finished
 from hybrid.arrays.complex_matrices import complex_view
-from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.gemm import PRODUCT
 from hybrid.arrays.integers import ExactResult, element_of_rows
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.core.settings import Settings
@@ -84,7 +84,7 @@ class _Conversion:
                 self._exact.result(into, self._threads)
             elif len(self._rows):
                 own = c[self._rows]
-                finished(complex_view(own) if types.complex_b else own, types, Gemm(), None, into, self._threads)
+                finished(complex_view(own) if types.complex_b else own, types, PRODUCT, None, into, self._threads)
         return result
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -67,10 +68,15 @@ class RankDevice:
         if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != team.topology:
             self.flags = NodeFlags(team, flag_count)
 
-    def pin(self, array: Any) -> None:
-        """Pin the array's memory for this rank's devices, for as long as it lives: copies then run at the link's full rate."""
-        for device in self._devices():
-            device.pin(array)
+    def pin(self, team: Team, arrays: Sequence[Any]) -> None:
+        """Pin the arrays' memory for this rank's devices, for as long as it lives: copies then run at the link's full rate."""
+        if not arrays:
+            return
+        began = time.perf_counter()
+        for array in arrays:
+            for device in self._devices():
+                device.pin(array)
+        team.timeline.add("prepare", began, time.perf_counter())
 
     def _devices(self) -> Iterable[Any]:
         return {id(each): each for each in (self.device, *self.links.devices.values())}.values()
