@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,16 @@ def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "p
         raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
 
 
-def overlap(one: np.ndarray, other: np.ndarray) -> bool:
+def refuse_wrong_out(out: np.ndarray, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
+    """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read."""
+    refuse_out(out, shape, numpy_type(types.result))
+    if any(_overlap(out, each) for each in operands):
+        raise UsageError("out overlaps a or b, which are still read while it is written")
+    if c is not None and _overlap(out, c) and not _is_same(out, c):
+        raise UsageError("out overlaps c without being the same array")
+
+
+def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether an element of one shares memory with one of the other: neighbouring blocks of one matrix have none in common,
     though each reaches from its first row to its last."""
     try:
@@ -59,7 +69,7 @@ def overlap(one: np.ndarray, other: np.ndarray) -> bool:
         return True
 
 
-def is_same(one: np.ndarray, other: np.ndarray) -> bool:
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
     return one.__array_interface__["data"] == other.__array_interface__["data"] and (one.strides, one.dtype) == (
         other.strides,
         other.dtype,

@@ -15,7 +15,7 @@ from hybrid.arrays.complex_matrices import complex_view, real_view, write_expand
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, ExactResult, largest_of, write_remainders
 from hybrid.arrays.interop import as_array, as_gpu_array, on_gpu
-from hybrid.arrays.operand_checks import can_hold, is_same, overlap, refuse_out, refuse_shapes, refuse_wrong_c
+from hybrid.arrays.operand_checks import can_hold, refuse_shapes, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.sources import DerivedMatrix, RootMatrix
 from hybrid.core.problem import Problem
@@ -53,11 +53,7 @@ class RootOperands:
         c = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(c, gemm, shape, types)
         if out is not None:
-            refuse_out(out, shape, numpy_type(types.result))
-            if overlap(out, first) or overlap(out, second):
-                raise UsageError("out overlaps a or b, which are still read while it is written")
-            if c is not None and overlap(out, c) and not is_same(out, c):
-                raise UsageError("out overlaps c without being the same array")
+            refuse_wrong_out(out, (first, second), c, shape, types)
         wanted = first.shape[0], second.shape[1]
         c, out = (each.reshape(wanted) if each is not None else None for each in (c, out))  # views, of vectors, too
         given = cls(first, second, c, out, types, gemm, shape)

@@ -13,7 +13,7 @@ import numpy as np
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, largest_of
 from hybrid.arrays.interop import as_array
-from hybrid.arrays.operand_checks import can_hold, is_same, overlap, refuse_out, refuse_wrong_c
+from hybrid.arrays.operand_checks import can_hold, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.root_operands import RootOperands
 from hybrid.arrays.stack_share import StackOperand, StackShape
@@ -50,11 +50,7 @@ class RootStack:
         third = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(third, gemm, shape, types)
         if out is not None:
-            refuse_out(out, shape, numpy_type(types.result))
-            if any(overlap(out, each) for each in (first, second)):
-                raise UsageError("out overlaps a or b, which are still read while it is written")
-            if third is not None and overlap(out, third) and not is_same(out, third):
-                raise UsageError("out overlaps c without being the same array")
+            refuse_wrong_out(out, (first, second), third, shape, types)
         exact = None
         if types.exact:
             largest_a, largest_b, largest_c = (

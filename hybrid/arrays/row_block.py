@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.distributed import Distributed
@@ -15,7 +14,7 @@ from hybrid.arrays.interop import on_gpu, on_host, refuse_masked
 from hybrid.arrays.operand_checks import refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.core.problem import Problem
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, consecutive
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,11 +119,8 @@ def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span
     depth = sum(block.b[0] for block in blocks)
     if depth != first.a[1]:
         raise UsageError(f"A has {first.a[1]} columns and B {depth} rows: they must be the same")
-    real_b = [block.b[0] * (1 + first.types.complex_a) for block in blocks]
-    rows_a, rows_b = (
-        [Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))]
-        for sizes in ([block.a[0] for block in blocks], real_b)
-    )
+    rows_a = consecutive(block.a[0] for block in blocks)
+    rows_b = consecutive(block.b[0] * (1 + first.types.complex_a) for block in blocks)
     return first.types.problem(rows_a[-1].hi, first.a[1], first.b[1]), rows_a, rows_b
 
 

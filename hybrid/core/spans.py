@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 from hybrid.core.record import record
 
@@ -77,6 +78,11 @@ def merged(spans: Iterable[Span]) -> list[Span]:
         else:
             runs.append(span)
     return runs
+
+
+def consecutive(lengths: Iterable[int]) -> list[Span]:
+    """Spans of these lengths, each of which begins where the one before ends; the first at 0."""
+    return [Span(*bounds) for bounds in pairwise(accumulate(lengths, initial=0))]
 
 
 @record

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
+from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.grid_run import GridRun
 from hybrid.execution.host_matrices import in_numbers
 from hybrid.execution.rank_run import RankRun
@@ -52,7 +53,7 @@ class ProductCheck:
         """Of the last product; None where none is asked for."""
         if self._plan.check == "off":
             return None
-        wrong = self._wrong_parts() if self._settings.on_fault == "repair" else None
+        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" else None
         result = self._looked_at(wrong)
         if result.ok or wrong is None:
             return result
@@ -70,13 +71,8 @@ class ProductCheck:
         by_host = self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
         return settled(check, by_host)
 
-    def _wrong_parts(self) -> WrongParts:
-        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
-
-        return WrongParts(self._plan.problem.n, self._plan.problem.m)
-
     def _multiplied_again(self) -> tuple[Check, WrongParts]:
-        timeline, wrong, began = self._team.timeline, self._wrong_parts(), time.perf_counter()
+        timeline, wrong, began = self._team.timeline, no_wrong_parts(self._plan), time.perf_counter()
         repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
         self._multiply_again()
         check = self._looked_at(wrong)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from hybrid.arrays.product_type import is_number
 from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, block
+from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import refuse_no_rank
 from hybrid.plan.capacity import shortage_of_matrix
@@ -63,7 +62,7 @@ def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
     """Which of so many rows each rank wants."""
     wanted = [part.wanted for part in parts]
     if None not in wanted:
-        want = _spans([each or 0 for each in wanted])
+        want = consecutive(each or 0 for each in wanted)
         if want[-1].hi != rows:
             raise UsageError(f"the ranks want {want[-1].hi} rows together, and the matrix has {rows}")
         return want
@@ -129,7 +128,7 @@ def _places(parts: Sequence[_Share]) -> tuple[list[Part], int]:
     if places := [part.place for part in parts if part.place is not None]:
         refuse_no_grid("a", places, parts[0].shape)
         return places, parts[0].shape[0]
-    rows = _spans([part.shape[0] for part in parts])
+    rows = consecutive(part.shape[0] for part in parts)
     return [Part((span,), (Span(0, part.shape[1]),)) for span, part in zip(rows, parts, strict=True)], rows[-1].hi
 
 
@@ -163,7 +162,7 @@ def _moved(
 def _transposed(team: Team, parts: Sequence[_Share], own: np.ndarray, want: Sequence[Span]) -> np.ndarray:
     """This rank's rows `want[rank]` of the transpose: the matrix' columns, of which each rank has the elements of its rows. They
     are received as columns, in row-major order, and are rows of a view."""
-    dtype, rank, have = parts[0].dtype, team.rank, _spans([part.shape[0] for part in parts])
+    dtype, rank, have = parts[0].dtype, team.rank, consecutive(part.shape[0] for part in parts)
     _prepare(team, parts, [have[-1].hi * len(rows) * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         into = np.empty((have[-1].hi, len(want[rank])), dtype)
@@ -203,7 +202,3 @@ def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping
 
 def _rows_are_contiguous(matrix: np.ndarray) -> bool:
     return matrix.strides[1] == matrix.itemsize and matrix.strides[0] >= 0
-
-
-def _spans(sizes: Sequence[int]) -> list[Span]:
-    return [Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))]

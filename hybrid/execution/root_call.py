@@ -38,10 +38,8 @@ def multiply_root_arrays(
 ) -> Any:
     """At the root the result, in `out` where that is given; None elsewhere. `operands`: A, B and C, or None."""
     team, shared = session.team, session.shared_arrays
-    if type(root) is not int or not 0 <= root < team.size:
-        with team.phase("agree", timed=False):
-            refuse_no_rank(team, root)
     with team.phase("agree", timed=False) as looking:
+        refuse_no_rank(team, root)
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         team.pretend_nodes(settings.ranks_per_node)
         given, described = _looked_at(session, operands, out, settings, gemm) if team.rank == root else (None, None)

@@ -11,6 +11,7 @@ from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
+from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.grid_run import GridRun
 from hybrid.execution.host_matrices import element_types, in_numbers
 from hybrid.execution.rank_run import RankRun
@@ -65,7 +66,7 @@ class _RowBlockProduct:
 
     def run(self) -> tuple[Any, Check | None]:
         run = self._rank_run()
-        wrong = self._wrong_parts() if self._settings.on_fault == "repair" and self._plan.check != "off" else None
+        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" and self._plan.check != "off" else None
         try:
             result = self._multiplied(run, wrong)
             if result is None or result.ok or wrong is None:
@@ -104,13 +105,8 @@ class _RowBlockProduct:
             verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
         return settled(check, self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None)
 
-    def _wrong_parts(self) -> WrongParts:
-        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
-
-        return WrongParts(self._plan.problem.n, self._plan.problem.m)
-
     def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
-        wrong = self._wrong_parts()
+        wrong = no_wrong_parts(self._plan)
         check = self._multiplied(run, wrong)
         assert check is not None
         return check, wrong

@@ -72,7 +72,7 @@ class _StackCall:
         placements: Sequence[RankPlacement],
     ) -> None:
         self._session, self._team, self._shape, self._shares = session, session.team, shape, shares
-        self._root, self._settings, self._gemm, self._placements = root, settings, gemm, placements
+        self._root, self._settings, self._gemm = root, settings, gemm
         self._span = shares[session.team.rank]
         self._placement = placements[session.team.rank]
         self._threads = self._placement.threads.count

@@ -11,9 +11,8 @@ import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, one_line
+from hybrid.host.matrix_output import BYTES_AT_ONCE
 from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
-
-_BYTES_AT_ONCE = 32 << 20
 
 
 class ChunkedMatrix:
@@ -60,11 +59,11 @@ class ChunkedMatrix:
 
 
 def rectangles(rows: Span, width: int, chunk: tuple[int, ...], item: int) -> Iterator[tuple[Span, Span]]:
-    """The rows of a matrix in rectangles of about `_BYTES_AT_ONCE`, but of a chunk at least: none reads a chunk that another
+    """The rows of a matrix in rectangles of about `BYTES_AT_ONCE`, but of a chunk at least: none reads a chunk that another
     of them reads as well, so that each is decompressed once."""
     chunk_columns = min(width, chunk[1])
-    in_columns = _most(width, chunk_columns, _BYTES_AT_ONCE // max(1, chunk[0] * item))
-    in_rows = _most(rows.hi, chunk[0], _BYTES_AT_ONCE // max(1, min(width, in_columns) * item))
+    in_columns = _most(width, chunk_columns, BYTES_AT_ONCE // max(1, chunk[0] * item))
+    in_rows = _most(rows.hi, chunk[0], BYTES_AT_ONCE // max(1, min(width, in_columns) * item))
     for height in _aligned(rows, in_rows):
         for columns in _aligned(Span(0, width), in_columns):
             yield height, columns

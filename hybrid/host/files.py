@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
-from hybrid.host.memory import shared_bytes
+from hybrid.host.memory import free_bytes_in
 from hybrid.host.process_space import process_space
 
 _LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
@@ -59,7 +59,7 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
             why = os.strerror(error.errno) if error.errno else one_line(error)  # libraries have more to say than one line
             if error.errno == errno.ENOSPC:
                 takes = f"it takes {readable(size)}, " if size else ""
-                why += f": {takes}{readable(shared_bytes(parent) + allocated(temporary))} are free in {parent}"
+                why += f": {takes}{readable(free_bytes_in(parent) + allocated(temporary))} are free in {parent}"
         raise HybridError(f"{path} cannot be written: {why}") from error
 
 
@@ -149,7 +149,7 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
         )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}")
-    free, limit = shared_bytes(target.parent), largest_file()
+    free, limit = free_bytes_in(target.parent), largest_file()
     if size is None:
         if not free:
             raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}")

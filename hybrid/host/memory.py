@@ -56,7 +56,7 @@ def _allowed_by_control_groups(root: Path) -> list[int]:
     return allowed
 
 
-def shared_bytes(folder: Path) -> int:
-    """Free bytes of the file system of `folder`, for shared matrices or files."""
+def free_bytes_in(folder: Path) -> int:
+    """Bytes that this user may still write to the file system of `folder`; of /dev/shm these are memory."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize

@@ -16,11 +16,10 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError
 from hybrid.host.files import refuse_unwritable
-from hybrid.host.matrix_output import RawRows
+from hybrid.host.matrix_output import BYTES_AT_ONCE, RawRows
 from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
 from hybrid.host.thread_map import rows_of_about
 
-_BYTES_AT_ONCE = 32 << 20
 _WITHOUT_A_NAME = np.dtype("V2")
 _MAGIC = b"\x93NUMPY"
 
@@ -54,7 +53,7 @@ class NpyFile:
             (self._read_columns if self._by_columns else self._read_rows)(rows, into, progress)
 
     def _read_rows(self, rows: Span, into: np.ndarray, progress: Callable[[int], None]) -> None:
-        for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
+        for group in rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
             target = into[group.within(rows).slice]
             as_it_is = into.dtype == self.dtype and target.flags.c_contiguous
             part = target if as_it_is else np.empty(target.shape, self.dtype)
@@ -65,7 +64,7 @@ class NpyFile:
 
     def _read_columns(self, rows: Span, into: np.ndarray, progress: Callable[[int], None]) -> None:
         width = self.shape[1]
-        for group in rows_of_about(_BYTES_AT_ONCE, Span(0, width), len(rows) * self.dtype.itemsize):
+        for group in rows_of_about(BYTES_AT_ONCE, Span(0, width), len(rows) * self.dtype.itemsize):
             part = np.empty((len(group), len(rows)), self.dtype)
             for column, values in zip(range(group.lo, group.hi), part, strict=True):
                 self._fill(values, column * self.shape[0] + rows.lo)

@@ -6,10 +6,9 @@ from __future__ import annotations
 from hybrid.core.problem import Problem, padded
 from hybrid.core.record import record
 from hybrid.core.spans import Span, even_pieces, pieces
-from hybrid.plan.remainder_layout import RemainderLayout, remainder_layout
+from hybrid.plan.remainder_layout import RemainderLayout, aligned, remainder_layout
 
 KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
-ALIGNMENT = 256  # bytes; as CUDA's own allocations
 
 
 @record
@@ -83,7 +82,7 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
     width = min(problem.m, tiling.panel_columns * side_by_side)
 
     def size(height: int, columns: int, item: int) -> int:
-        return _aligned(height * item * (columns if device == "cpu" else padded(columns, item)))
+        return aligned(height * item * (columns if device == "cpu" else padded(columns, item)))
 
     of_operand = problem.operand_item_size
     b = Region(size(height, problem.l, of_operand), size(problem.l, width, of_operand))
@@ -99,7 +98,3 @@ def _panels(span: Span, size: int, *, even: bool) -> tuple[Span, ...]:
     """As equal as can be. Or all of one size but the last: then a GPU's kernels get few incomplete thread-block tiles, and a
     panel fits where another one was."""
     return even_pieces(span, size) if even else tuple(pieces(span, size))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

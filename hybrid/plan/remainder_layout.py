@@ -8,7 +8,7 @@ from hybrid.plan.arithmetic import UNIT, sampling
 
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
 CHUNK_ROWS = 512  # of B, whose norms one thread block adds up: kernels/norms.cu
-ALIGNMENT = 256  # bytes
+_ALIGNMENT = 256  # bytes; as CUDA's own allocations
 MEASURES, MEASURE_BYTES = 5, 48  # numbers of kernels/norms.cu, and what a row of them takes
 SUMMARY_WORDS = 6  # of 64 bits; one is not used
 GUARDS = 16  # tiles for which the guard may be asked before the first one is multiplied
@@ -51,7 +51,7 @@ class OperandRemainders:
         )
         offsets = [offset]
         for size in sizes:
-            offsets.append(offsets[-1] + _aligned(size))
+            offsets.append(offsets[-1] + aligned(size))
         planes, magnitudes, measures, numbers, steps, end = offsets
         return cls(
             lines, inner, in_chunks, slot_lines, planes, plane_bytes, magnitudes, magnitude_bytes, measures, numbers, steps, end
@@ -78,11 +78,12 @@ def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int,
     b = OperandRemainders.starting_at(a.end, width, slots, inner, dtype, moduli, in_chunks=True)
     summaries = b.end
     least = summaries + 8 * SUMMARY_WORDS * ((a.lines + b.lines) // UNIT)
-    products = _aligned(least + 16 * GUARDS)
+    products = aligned(least + 16 * GUARDS)
     most = max(PAIR, _MOST_BYTES_OF_PRODUCTS // (moduli * max(1, rows)) // PAIR * PAIR)
     chunk = min(-(-width // PAIR) * PAIR, most)
     return RemainderLayout(moduli, a, b, summaries, least, products, chunk, products + moduli * rows * chunk)
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def aligned(size: int) -> int:
+    """The size, rounded up so that what follows in a block of device memory is aligned as CUDA's own allocations are."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -10,6 +10,7 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.core.wall import launcher_above
 from hybrid.errors import StartError
+from hybrid.host.memory import free_bytes_in
 from hybrid.ranks import hydra
 from hybrid.ranks.launcher import Launch, launched
 
@@ -73,10 +74,9 @@ def _allow_files() -> None:
 def free_shared_bytes() -> int | None:
     """Of /dev/shm, None where there is none."""
     try:
-        status = os.statvfs(SHARED)
+        return free_bytes_in(SHARED)
     except OSError:
         return None
-    return status.f_bavail * status.f_frsize
 
 
 def left_over() -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
-from hybrid.host.memory import shared_bytes
+from hybrid.host.memory import free_bytes_in
 from hybrid.host.process_space import process_space
 from hybrid.host.row_view import RowView
 from hybrid.ranks.heartbeat import busy
@@ -161,7 +161,7 @@ def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size)
     except OSError as error:
         folder = shared_memory_folder()
-        free = shared_bytes(folder)
+        free = free_bytes_in(folder)
         raise DoesNotFit(
             f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them too little was free "
             f"({error.strerror}; {readable(free)} are now): delete what ended programs left there, or enlarge it"

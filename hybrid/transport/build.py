@@ -84,7 +84,7 @@ def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers
     assert rank_device.flags is not None
     done = rank_device.device.done
     senders = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
-    return PanelGather(team, rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers, done)
+    return PanelGather(rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers, done)
 
 
 def _flags_of(plan: Plan) -> int:

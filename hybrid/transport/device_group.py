@@ -99,10 +99,8 @@ class DeviceGroup:
             try:
                 device.poison(memory)
                 matrix = device.matrix(memory, 0, team.size * _ROWS, _COLUMNS, "float64")
-                own, received = (
-                    _pattern(team.rank),
-                    np.full(matrix.shape, np.nan),
-                )  # host memory, kept until the copies are complete
+                # Host memory, kept until the copies are complete.
+                own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full(matrix.shape, np.nan)
                 gathered = self.allgather_rows(matrix, rows_of, [device.copy_in(matrix[rows_of[team.rank].slice], own, [])])
                 self.wait_for(gathered)
                 device.copy_out(received, matrix, [gathered])
@@ -112,10 +110,11 @@ class DeviceGroup:
             finally:
                 device.finish()  # before the memory is freed
             for rank, rows in enumerate(rows_of):
-                if not np.array_equal(received[rows.slice], _pattern(rank)):
+                if not np.array_equal(received[rows.slice], pattern_of(rank, _ROWS, _COLUMNS)):
                     raise DeviceUnavailable(f"what was brought from the GPU of rank {rank} is not what lies there")
         self._tested = True
 
 
-def _pattern(rank: int) -> np.ndarray:
-    return np.random.default_rng(rank).random((_ROWS, _COLUMNS))
+def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:
+    """The matrix that a rank sends where the connection to its device is tested: each rank's has other numbers."""
+    return np.random.default_rng(rank).random((rows, columns))

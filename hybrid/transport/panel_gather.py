@@ -13,7 +13,6 @@ from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Tile
 from hybrid.ranks.collectives import Series
 from hybrid.ranks.node_flags import NodeFlags
-from hybrid.ranks.team import Team
 from hybrid.transport.panel_stream import PanelTransfers
 
 _AHEAD = 4  # collectives that the root starts before the one that it waits for
@@ -24,7 +23,6 @@ class PanelGather:
 
     def __init__(
         self,
-        team: Team,
         flags: NodeFlags,
         first_flag: int,
         share: RankShare,
@@ -34,7 +32,7 @@ class PanelGather:
     ) -> None:
         """`senders`: the ranks whose rows this node sends, none on the root's node, where they lie in place. Each sets a flag for
         each panel, the first one `first_flag`. `done`: as the device's, of the events that `will_be_stored` gets."""
-        self._team, self._flags, self._first_flag, self._share = team, flags, first_flag, share
+        self._flags, self._first_flag, self._share = flags, first_flag, share
         self._senders, self._transfers = senders, transfers
         self._done, self._ends = done, list(accumulate(transfers.collectives))
         self._first_columns = [panel.lo for panel in share.column_panels]

@@ -8,6 +8,7 @@ import numpy as np
 from hybrid.core.spans import Topology
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.ranks.team import Team
+from hybrid.transport.device_group import pattern_of
 from hybrid.transport.ipc_links import LinkRequest
 from hybrid.transport.node_peers import flags_needed
 from hybrid.transport.rank_device import RankDevice
@@ -52,7 +53,7 @@ class PeerAccess:
         with team.phase("prepare", timed=False):
             written = device.matrix(self._rank_device.memory, 0, _SIZE, _SIZE, "float64")
             fetched = device.matrix(self._rank_device.memory, _BYTES, _SIZE, _SIZE, "float64")
-            own = _pattern(team.rank)  # referred to until it has been copied
+            own = pattern_of(team.rank, _SIZE, _SIZE)  # referred to until it has been copied
             device.record_ipc_event(0, device.copy_in(written, own, []))
             flags.set_flag(0)
             for rank, memory in links.opened.items():
@@ -61,11 +62,7 @@ class PeerAccess:
                 seen = np.full((_SIZE, _SIZE), np.nan)
                 device.copy_out(seen, fetched, [device.exchange(fetched, theirs, [links.loaded[rank][0]])])
                 device.finish()
-                if not np.array_equal(seen, _pattern(rank)):
+                if not np.array_equal(seen, pattern_of(rank, _SIZE, _SIZE)):
                     raise DeviceUnavailable(f"what was fetched from the GPU of rank {rank} is not what lies there")
             device.finish()
         self._passed = team.topology
-
-
-def _pattern(rank: int) -> np.ndarray:
-    return np.random.default_rng(rank).random((_SIZE, _SIZE))
