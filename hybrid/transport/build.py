@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hybrid.core.spans import Topology
 from hybrid.devices.base import Device, PeerDevice
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
@@ -119,6 +120,15 @@ def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatri
     return {operand: matrix for operand, matrix in there.items() if device.holds(matrix)}
 
 
+def _links_for(plan: Plan, topology: Topology, driver: int | None) -> LinkRequest:
+    """The memory and events of all ranks that a transport by CUDA IPC needs open."""
+    row_panels, pieces_of_b = _most_pieces(plan)
+    events = max(
+        row_panels + pieces_of_b, row_panels * pieces_of_b
+    )  # one for each panel that is loaded, or tile that is computed
+    return LinkRequest(topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
+
+
 def make_transport(
     team: Team,
     plan: Plan,
@@ -146,15 +156,10 @@ def make_transport(
         group = rank_device.device_group
         return NcclTransport(rank_device.device, team.rank, matrices, group, rows_of, observer, there), buffers
 
-    row_panels, pieces_of_b = _most_pieces(plan)
     driver = plan.root if plan.at_root else None
-    wanted = LinkRequest(
-        team.topology,
-        tuple(each.layout.bytes for each in plan.shares),
-        max(row_panels + pieces_of_b, row_panels * pieces_of_b),
-        driver,
+    rank_device.connect(
+        team, _links_for(plan, team.topology, driver), _flags_of(plan), lambda rank: _device_on(gpus[rank], plan, kernel)
     )
-    rank_device.connect(team, wanted, _flags_of(plan), lambda rank: _device_on(gpus[rank], plan, kernel))
     assert rank_device.flags is not None
     device, flags, peers = rank_device.device, rank_device.flags, rank_device.peers(team, plan)
     made: Transport
