@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.product_type import numpy_type, type_name
-from hybrid.core.problem import MOST
+from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, refuse_no_rank
@@ -23,7 +23,7 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     team, shared = session.team, session.shared_arrays
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather({"stall": stall})
-        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= MOST for n in shape)):
+        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= LARGEST_SIZE for n in shape)):
             raise UsageError(f"shape {shape!r} is not that of a matrix")
         refuse_no_rank(team, root)
         kept = numpy_type(type_name(np.float64 if dtype is None else dtype))  # as NumPy has None

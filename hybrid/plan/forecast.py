@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""How long a rank's product takes on a GPU that copies panels in, multiplies and copies C out at the same time: a simulation."""
+"""A simulation of how long a rank's product takes on a GPU that copies panels in, multiplies, and copies C out at the same
+time."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _NATIVE_LAUNCH_BYTES, _MODULAR_LAUNCH_BYTES = 1 << 20, 10 << 20
 
 @record
 class Forecast:
-    """When the last of each is done, in bytes that the link could have copied by then."""
+    """When the last panel is copied in, the last tile multiplied, and the last one copied out. The unit of time is that in which
+    the link copies a byte."""
 
     copied_in: float
     multiplied: float
@@ -34,8 +36,11 @@ def forecast(
     link: int = 0,
     moduli: int = 0,
 ) -> Forecast:
-    """`speed`: of the kernels, beside what the model says of native ones. `links`: how many bring B together; `link`: this one's
-    number, where slabs say which rows it brings. Each of the three works on one thing at a time."""
+    """Simulate the arrivals one after the other; copies in, kernels and copies out each work on one thing at a time.
+
+    `speed`: of the kernels, relative to the model's native ones. `links`: the number of links that bring B together. `link`: the
+    number of this one, where slabs say which rows each link brings.
+    """
     rate = model.multiply_adds_per_byte(problem.operand_dtype) * speed
     launching = _MODULAR_LAUNCH_BYTES if moduli else _NATIVE_LAUNCH_BYTES
     copied_in = multiplied = copied_out = 0.0

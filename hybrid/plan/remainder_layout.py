@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where the remainders of a rank's panels and of its part of C lie in a block of memory, and what is known of their lines."""
+"""Where the remainders of a rank's panels and of its part of C lie in a block of device memory, and the numbers that are kept of
+each row of A and column of B."""
 
 from __future__ import annotations
 
@@ -9,16 +10,18 @@ from hybrid.plan.arithmetic import UNIT, sampling
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
 CHUNK_ROWS = 512  # of B, whose norms one thread block adds up: kernels/norms.cu
 _ALIGNMENT = 256  # bytes; as CUDA's own allocations
-MEASURES, MEASURE_BYTES = 5, 48  # numbers of kernels/norms.cu, and what a row of them takes
-SUMMARY_WORDS = 6  # of 64 bits; one is not used
+MEASURES, MEASURE_BYTES = 5, 48  # the numbers that kernels/norms.cu finds for a line, and the bytes that they take
+SUMMARY_WORDS = 6  # words of 64 bits in a summary; one is not used
 GUARDS = 16  # tiles for which the guard may be asked before the first one is multiplied
-_MOST_BYTES_OF_PRODUCTS = 512 << 20  # of C's remainders at a time: more columns at once are no faster
+_MOST_BYTES_OF_PRODUCTS = 512 << 20  # that C's remainders take at a time: more columns at once are no faster
 
 
 @record
 class OperandRemainders:
-    """Of all rows in a device's buffer of A, or of all columns in its buffer of B. Offsets are bytes; each row of a matrix of
-    numbers is one line's, or each column."""
+    """What is kept for all rows in a device's buffer of A, or all columns in its buffer of B, which are called lines here.
+
+    Offsets are in bytes. Each of the regions has one entry for a line, or a row of them.
+    """
 
     lines: int  # rows or columns of the buffer, in all its slots
     inner: int
@@ -37,6 +40,7 @@ class OperandRemainders:
     def starting_at(
         cls, offset: int, length: int, slots: int, inner: int, dtype: str, moduli: int, *, in_chunks: bool
     ) -> OperandRemainders:
+        """The regions from byte `offset` on. `length`: lines in a slot; `inner`: the elements of a line."""
         slot_lines = -(-length // PAIR) * PAIR
         lines, units = slots * slot_lines, -(-inner // UNIT)
         plane_bytes, magnitude_bytes = lines * units * UNIT, lines * -(-units // sampling(inner, dtype)) * UNIT
@@ -60,7 +64,7 @@ class OperandRemainders:
 
 @record
 class RemainderLayout:
-    """`chunk`: columns of C whose remainders exist at a time."""
+    """The regions of both operands and of the products of remainders. `chunk`: columns of C whose remainders exist at a time."""
 
     moduli: int
     a: OperandRemainders
@@ -73,7 +77,7 @@ class RemainderLayout:
 
 
 def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int, dtype: str, moduli: int) -> RemainderLayout:
-    """From byte `offset` on. `width`: columns of a slot of B."""
+    """The layout from byte `offset` on. `width`: the columns in a slot of B."""
     a = OperandRemainders.starting_at(offset, rows, 1, inner, dtype, moduli, in_chunks=False)
     b = OperandRemainders.starting_at(a.end, width, slots, inner, dtype, moduli, in_chunks=True)
     summaries = b.end

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a plan is asked for: the product, the ranks, the device, and where the operands lie; and what its tiling needs of that."""
+"""What a plan is asked for: the product, the ranks, the device, and where the operands lie; and the part of this on which a
+tiling depends."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hybrid.plan.machine_model import H200, MachineModel
 
 
 class OperandLocation(Enum):
-    """Where A, B and C lie in host or device memory while they are multiplied."""
+    """Where A, B and C lie, in host or device memory, while they are multiplied."""
 
     NODE_SHARED = "node-shared matrices"  # every rank reads and writes its rows in memory that its node's ranks share
     ROOT_ARRAYS = "the root's arrays"  # private memory of the root, which copies them to and from all devices itself
@@ -23,7 +24,7 @@ class OperandLocation(Enum):
 
 @record
 class RowBlocks:
-    """Which rows each rank has already, in rank order."""
+    """The rows of A and of B that each rank has before the product, in the order of the ranks."""
 
     a: tuple[Span, ...]
     b: tuple[Span, ...]
@@ -31,7 +32,7 @@ class RowBlocks:
 
 @record
 class PlanRequest:
-    """All that a plan depends on. Zero for a size lets the plan choose it."""
+    """All that a plan depends on. A size of 0 lets the plan choose it."""
 
     problem: Problem
     topology: Topology
@@ -56,12 +57,14 @@ class PlanRequest:
 
     @property
     def copies_to_buffers(self) -> bool:
-        """A GPU always multiplies copies of the panels; a CPU multiplies the matrices in place unless told otherwise."""
+        """Whether panels are copied into buffers. A GPU always multiplies such copies; a CPU multiplies the matrices in place,
+        unless it is told otherwise."""
         return self.staged or self.device != "cpu"
 
     @property
     def placement(self) -> Placement:
-        """What the ranks have before the product, and after it of C: of row blocks A's rows, else the root has all."""
+        """What each rank has of A and B before the product, and keeps of C after it: with row blocks its rows of A, else the
+        root has all of C."""
         if self.blocks_2d is not None:
             return self.blocks_2d
         n, ranks = self.problem.n, range(self.topology.size)
@@ -70,7 +73,7 @@ class PlanRequest:
 
     @property
     def rows_of_a(self) -> tuple[Span, ...]:
-        """For each rank its rows of A and C."""
+        """For each rank the rows of A and C that it multiplies."""
         if self.row_blocks:
             return self.row_blocks.a
         idle = self.topology.left_out(self.left_out)
@@ -82,7 +85,8 @@ class PlanRequest:
         return self.row_blocks.b if self.row_blocks else self._equal_blocks(self.problem.l)
 
     def _blocks_without(self, idle: frozenset[int]) -> tuple[Span, ...]:
-        """The node's rows are those that it has with all of its ranks."""
+        """For each rank its rows of A, where the `idle` ones have none. Those of a node are the same as with all of its
+        ranks."""
         blocks = {}
         for node, members in enumerate(self.topology.nodes):
             rows, at_work = self.topology.rows_of_node(node, self.problem.n), [rank for rank in members if rank not in idle]
@@ -96,7 +100,7 @@ class PlanRequest:
 
 @record
 class TilingRequest:
-    """All that a tiling depends on. Zero for a size lets the plan choose it."""
+    """All that a tiling depends on. A size of 0 lets the plan choose it."""
 
     problem: Problem
     rows: int  # of the largest row block

@@ -54,18 +54,18 @@ def arrivals(
     slabs: Sequence[Span] = (),
     rows_first: bool = False,
 ) -> Iterator[Arrival]:
-    """Every stationary panel once, and every streamed one as often as it is needed; nothing where C is empty.
+    """The arrival of every stationary panel once, and of every streamed one as often as it is needed; none where C is empty.
 
     A panel that arrives is multiplied with all panels of the other operand that are there and that it has not met. What it
-    overwrites has been multiplied with everything. Panels are of one size, the last one smaller; or of any, where all are
-    resident, as they must be with `separate_panels`. `stationary`: "A" or "B".
+    overwrites has been multiplied with everything. Panels are of one size, the last one smaller; they may be of any size where
+    all are resident, as they must be with `separate_panels`. `stationary`: "A" or "B".
 
-    `slabs`: rows of B, in which stationary column panels arrive. The streamed panels that are still there are multiplied with
-    each slab while the next one is copied; and the last tiles before come slab by slab, so that one slab after the other can be
-    overwritten.
+    `slabs`: the rows of B in which stationary column panels arrive. The streamed panels that are still there are multiplied with
+    each slab while the next one is copied. The last tiles before that are computed slab by slab as well, so that one slab after
+    the other can be overwritten.
 
-    `rows_first`: where all panels are resident, all row panels come before the second column panel, so that column panels of C
-    are complete one after the other.
+    `rows_first`: where all panels are resident, all row panels come before the second column panel, so that the column panels of
+    C are completed one after the other.
     """
     if row_panels and column_panels:
         a = _Operand("A", row_panels, row_panels_resident)
@@ -74,7 +74,7 @@ def arrivals(
 
 
 class _Stream:
-    """One operand streamed past the other."""
+    """The order of arrivals where one operand is streamed past the other."""
 
     def __init__(self, a: _Operand, b: _Operand, stationary: str, slabs: Sequence[Span], rows_first: bool) -> None:
         self._a, self._b, self._slabs, self._rows_first = a, b, slabs, rows_first
@@ -93,7 +93,7 @@ class _Stream:
                 yield from self._arrivals_of(self._next())
 
     def _next(self) -> _Operand:
-        """The operand whose next panel is loaded."""
+        """The operand of which the next panel is loaded."""
         if not self._stationary.to_come:
             return self._streamed
         if self._streamed.is_full or not self._streamed.to_come:
@@ -143,7 +143,7 @@ class _Run:
 
 
 def _tiles_by_inner(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Tile]:
-    """The same tile once for each part of A's columns and B's rows; each one adds to those before."""
+    """The same tile once for each part of A's columns and B's rows; each adds to those before."""
     for number, part in enumerate(inner):
         yield replace(_tile(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
 
@@ -165,20 +165,23 @@ class _Operand:
 
     @property
     def is_full(self) -> bool:
+        """Whether the buffer has no room for a further panel."""
         return len(self.resident) == min(self.capacity, len(self.panels))
 
     @property
     def loaded_part(self) -> float:
+        """The lines of the panels on the device, as a part of those that fit."""
         return len(self._run(self.resident).span) / self._lines_that_fit if self.resident else 0.0
 
     def reverse(self) -> None:
-        """Stream backwards: the last panel multiplied with the stationary ones before is the first for the next ones."""
+        """Turn the stream around: the last panel that was multiplied with the stationary ones is the first for the next ones."""
         if self.resident:
             step = -self.resident.step
             self.resident = self.resident[::-1]
             self.to_come = range(self.resident[-1] + step, len(self.panels) if step > 0 else -1, step)
 
     def load_next(self) -> _Run:
+        """Put the next panel in the buffer, in place of the oldest one where that is full."""
         panel, step = self.to_come[0], self.to_come.step
         self.to_come = self.to_come[1:]
         first = self.resident[0] if self.resident else panel
