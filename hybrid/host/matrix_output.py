@@ -14,7 +14,7 @@ from hybrid.core.spans import Span, pieces
 from hybrid.errors import UsageError
 from hybrid.host.files import write_whole
 
-BYTES_AT_ONCE = 32 << 20  # that one call reads or writes: more is no faster, and progress is told after each
+BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
 
 
 class MatrixOutput(Protocol):

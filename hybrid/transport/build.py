@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A decided transport made ready: the rank's device, its buffers, and the object that moves the panels."""
+"""Makes the transport that was decided on: the rank's device, its buffers, and the object that moves the panels."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from hybrid.transport.root_push import RootPushDriver, RootPushReceiver
 
 
 def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
-    """The same on all ranks: all of them keep their devices for the next plan, or none."""
+    """What a rank's device depends on, for all ranks: where it is the same for the next plan, all of them keep their devices,
+    else none does."""
     return plan.device, plan.staged, tuple(gpus)
 
 
 def prepare_rank_device(
     team: Team, current: RankDevice | None, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel
 ) -> RankDevice:
-    """The current device of this rank, or without one a new one, ready for the kernel. Every rank calls it."""
+    """This rank's device, ready for the kernel: `current`, or a new one where that is None. Every rank calls it."""
     instance = (kernel.name, plan.problem.operand_dtype, plan.adds)
     if current is not None and instance in current.ready_kernels:
         current.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
@@ -49,6 +50,7 @@ def prepare_rank_device(
 
 
 def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
+    """A device of this process: on the GPU, or where that is None the one that the plan names."""
     if gpu is not None:
         from hybrid.devices.cuda_device import CudaDevice
 
@@ -72,7 +74,7 @@ def _device_on(gpu: Gpu | None, plan: Plan, kernel: Kernel) -> PeerDevice:
 def make_panel_stream(
     team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers, gather: PanelGather | None
 ) -> PanelStream:
-    """Of column panels of B that come from other nodes; `gather` goes on meanwhile. Every rank calls it."""
+    """The stream of column panels of B that come from other nodes. `gather` goes on while it waits. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
     meanwhile = gather.advance if gather is not None else lambda: None
@@ -80,7 +82,7 @@ def make_panel_stream(
 
 
 def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelGather:
-    """Of column panels of C that go to another node. Every rank calls it."""
+    """The gathering of column panels of C that go to another node. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
     done = rank_device.device.done
@@ -89,28 +91,34 @@ def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers
 
 
 def _flags_of(plan: Plan) -> int:
-    """Flags a rank: those of the transport, then one for each column panel of B that comes from another node, and of C that goes
-    to one."""
+    """The number of flags that a rank needs: those of the transport, then one for each column panel of B that comes from another
+    node, and one for each of C that goes to one."""
     return _first_flag_of(plan, "C") + _most_panels(plan)
 
 
 def _first_flag_of(plan: Plan, operand: str) -> int:
+    """The first of the flags for column panels of B, or of C."""
     row_panels, pieces_of_b = _most_pieces(plan)
     first = flags_needed(max(map(len, plan.topology.nodes)), row_panels, pieces_of_b)
     return first + (_most_panels(plan) if operand == "C" else 0)
 
 
 def _most_panels(plan: Plan) -> int:
+    """The column panels of the rank that has most."""
     return max(len(each.column_panels) for each in plan.shares)
 
 
 def _most_pieces(plan: Plan) -> tuple[int, int]:
+    """The row panels of the rank that has most, and the pieces in which B comes."""
     return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
-    """By operand, the matrices of row blocks that the rank's device uses where they lie: there is nothing to copy, unless other
-    ranks need it, or memory is so short that panels follow each other."""
+    """The matrices, by operand, that the rank's device multiplies or writes where they lie, instead of in buffers.
+
+    With row blocks they can be such: nothing has to be copied, unless other ranks need it, or memory is so short that panels
+    follow each other.
+    """
     share = plan.shares[rank]
     if matrices is None or not (plan.has_row_blocks and plan.staged and share.order and share.holds_all):
         return {}
@@ -142,8 +150,8 @@ def make_transport(
 ) -> tuple[Transport, Buffers]:
     """The plan's transport, and the buffers that it fills. Every rank calls it.
 
-    `matrices`: this rank's rows; or where the operands are the root's arrays, the whole matrices at the root, None elsewhere.
-    `in_place`: as `operands_in_place` gives them.
+    `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
+    `in_place`: what `operands_in_place` gave.
     """
     there = in_place or {}
     if plan.transport in ("host", "nccl"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Can the ranks of a node fetch data from each other's devices? They try, before a plan relies on it."""
+"""Can the ranks of a node fetch data from each other's devices? They try it before a plan relies on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTES = _SIZE * _SIZE * 8
 
 
 class PeerAccess:
-    """The test and its outcome. Every rank of the team calls."""
+    """The trial and its outcome. Every rank of the team calls its methods."""
 
     def __init__(self, rank_device: RankDevice) -> None:
         self._rank_device = rank_device
@@ -28,7 +28,7 @@ class PeerAccess:
     def refusal(self, team: Team, *, again: bool = False) -> str:
         """Why ranks of a node cannot fetch from each other's devices, the same on all ranks; empty where they can.
 
-        An outcome is remembered for the topology; `again`: a failure is not.
+        The outcome is remembered for the topology. With `again`, a failure is not.
         """
         if again or team.topology not in self._refusals:
             self._refusals.pop(team.topology, None)

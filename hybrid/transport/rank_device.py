@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A rank's device with what it keeps from product to product: reserved memory, views of it, flags, links to other ranks."""
+"""A rank's device, and what is kept with it from product to product: memory, views of it, flags, links to other ranks."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from hybrid.transport.node_peers import Peer
 
 
 class RankDevice:
-    """One rank's. What takes `team` is called by all its ranks together."""
+    """One rank's. Methods that take `team` are called by all its ranks together."""
 
     def __init__(self, key: object, device: Any, gpu: Gpu | None = None) -> None:
-        self.key = key  # of the devices of all ranks: who needs others needs another RankDevice
+        self.key = key  # `device_key` of the plan: one with another key needs another RankDevice
         self.gpu = gpu
         self.device = device
         self.device_group = DeviceGroup(device)
         self.links = IpcLinks(device)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
-        self.reserved_for_check = 0  # beside it
+        self.reserved_for_check = 0  # bytes that the check takes beside it
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
-        self._last_plan: object = None  # whose product was the last to write to the memory
+        self._last_shares: object = None  # of the plan whose product was the last to write to the memory
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
-        self._views: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
+        self._views: dict[str, tuple[object, Any]] = {}  # by what they are: the shares of the last plan, and what was made for it
 
     def reserve(self, team: Team, size: int) -> None:
         """Have at least `size` bytes of the device's memory, which other ranks need not open."""
@@ -48,6 +48,7 @@ class RankDevice:
                 self._reserve(size, shared=False)
 
     def _reserve(self, size: int, *, shared: bool) -> Any:
+        """Allocate the memory anew."""
         self._forget_views()
         self.memory_version += 1
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
@@ -57,14 +58,15 @@ class RankDevice:
     def connect(
         self, team: Team, wanted: LinkRequest, flag_count: int, device_on: Callable[[int], PeerDevice] | None = None
     ) -> None:
-        """Have all ranks' memory open as wanted, and flags. `device_on(rank)`: a device on that rank's GPU, for a driver."""
+        """Have all ranks' memory open as wanted, and so many flags for each rank. `device_on(rank)`: makes a device on that
+        rank's GPU, for a driver."""
         if not self.links.serve(wanted):
             self._forget_views()
             self.links.open(team, wanted, lambda size: self._reserve(size, shared=True), device_on)
         self.meet(team, flag_count)
 
     def meet(self, team: Team, flag_count: int) -> None:
-        """Have at least so many flags a rank."""
+        """Have at least so many flags for each rank."""
         if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != team.topology:
             self.flags = NodeFlags(team, flag_count)
 
@@ -79,12 +81,13 @@ class RankDevice:
         team.timeline.add("prepare", began, time.perf_counter())
 
     def _devices(self) -> Iterable[Any]:
+        """All devices of this process: a driver has one for each rank."""
         return {id(each): each for each in (self.device, *self.links.devices.values())}.values()
 
     def drain(self) -> None:
-        """After a failure: wait for all work under way, so that the next product finds nothing of it."""
+        """Wait for all work under way, after a failure, so that the next product meets nothing of it."""
         self.memory_version += 1
-        self._last_plan = None
+        self._last_shares = None
         self.device_group.abort()  # first: a collective that some rank never joined has no end
         for device in self._devices():
             with suppress(Exception):  # the failure has been reported; a broken device will report again
@@ -103,14 +106,15 @@ class RankDevice:
         self.memory, self.flags, self.reserved = None, None, 0
 
     def own_buffers(self, team: Team, plan: Plan, in_place: Mapping[str, Any]) -> Buffers:
-        """This rank's buffers, of which the matrices in `in_place` take the place. After `reserve`."""
+        """This rank's buffers; the matrices in `in_place` are used instead of those for the same operands. To be called after
+        `reserve`."""
         share = plan.shares[team.rank]
         if in_place:
             return Buffers(self.device, self.memory, share, plan.problem, in_place)
         return self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
 
     def peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
-        """The ranks of the node, with their buffers as this rank's device reaches them. After `connect`."""
+        """The ranks of the node, with their buffers as this rank's device reaches them. To be called after `connect`."""
         return self.once_for_plan("peers", plan, lambda: self._peers(team, plan))
 
     def _peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
@@ -129,7 +133,7 @@ class RankDevice:
         return peers
 
     def buffers_of_driver(self, team: Team, plan: Plan) -> dict[int, Buffers]:
-        """All ranks' buffers, as the driver's device on each GPU reaches them. After `connect`, on the driver."""
+        """All ranks' buffers, as the driver's device on each GPU reaches them. To be called after `connect`, on the driver."""
 
         def buffers(rank: int, device: PeerDevice) -> Buffers:
             memory = self.memory if rank == team.rank else self.links.opened_by_driver[rank]
@@ -139,8 +143,9 @@ class RankDevice:
         return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
 
     def used_for(self, plan: Plan) -> bool:
-        """A product begins. Whether the one before had the same plan, so that the memory holds what it left there."""
-        same, self._last_plan = self._last_plan is plan.shares, plan.shares
+        """Note that a product of this plan begins. Returns whether the one before had the same plan, so that the memory still
+        holds what that has left there."""
+        same, self._last_shares = self._last_shares is plan.shares, plan.shares
         return same
 
     def _forget_views(self) -> None:
@@ -148,7 +153,10 @@ class RankDevice:
         self.reserved_for_check = 0
 
     def once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
-        """Made once for plans with the same panels: making views of device memory takes longer than a small copy."""
+        """What `make` gave for the last plan with the same panels, or now gives.
+
+        Views of device memory are kept so: making them takes longer than a small copy.
+        """
         shares, made = self._views.get(what, (None, None))
         if shares is not plan.shares:
             made = make()
