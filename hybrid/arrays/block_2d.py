@@ -86,19 +86,20 @@ class Block2D(Distributed):
 
     @property
     def part(self) -> Part:
+        """The rows and columns of the whole matrix that this rank has."""
         rows, columns = (tuple(Span(*bounds) for bounds in spans) for spans in (self.rows, self.columns))
         return Part(rows, columns)
 
     @property
     def indices(self) -> tuple[np.ndarray, np.ndarray]:
-        """In the whole matrix, of the array's rows and of its columns."""
+        """The numbers that the array's rows, and its columns, have in the whole matrix."""
         rows, columns = (
             np.concatenate([np.arange(0), *(np.arange(*bounds) for bounds in of)]) for of in (self.rows, self.columns)
         )
         return rows, columns
 
     def in_order(self) -> np.ndarray:
-        """The whole matrix, of which this rank has all parts."""
+        """The whole matrix with its rows and columns in order, on a rank that has all of them."""
         whole = np.empty(self.shape, self.array.dtype)
         for rectangle, place in self.part.common(Rectangle(Span(0, self.shape[0]), Span(0, self.shape[1]))):
             whole[rectangle.rows.slice, rectangle.columns.slice] = self.array[place]
@@ -136,7 +137,7 @@ class Block2D(Distributed):
 
 
 def _are_counts(pair: Any) -> bool:
-    """Whether these are two numbers of rows and columns."""
+    """Whether this is a pair of whole numbers, none of them negative."""
     if not isinstance(pair, Iterable) or isinstance(pair, str):
         return False
     numbers = [as_int(each) for each in pair]
@@ -144,7 +145,7 @@ def _are_counts(pair: Any) -> bool:
 
 
 def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:
-    """Blocks of so many rows or columns, dealt to processes in turn."""
+    """The blocks of so many rows or columns that a process gets where they are dealt to processes in turn."""
     if block < 1:
         raise UsageError(f"blocks of {block} rows or columns cannot be dealt")
     return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))

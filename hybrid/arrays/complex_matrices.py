@@ -24,7 +24,8 @@ from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
 
 def real_view(matrix: Any) -> Any:
-    """The same memory as real numbers: of a matrix in row-major order, the parts of each element beside each other."""
+    """The same memory as real numbers: for a matrix in row-major order, the real and imaginary part of each element beside each
+    other."""
     return matrix.view(matrix.real.dtype)
 
 

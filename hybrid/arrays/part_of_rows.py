@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Some rows of a matrix that any rank can write, as a matrix of their own."""
+"""Some rows of a matrix that any rank can make, as a matrix of their own."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class RootMatrices:
 
     @property
     def gpu_bytes(self) -> int:
-        """Of what is made of B on the GPU where it lies."""
+        """The bytes of the expanded B, on the GPU where B lies."""
         return self.problem.bytes(self.problem.l, self.problem.m) if self.on_gpu and self.types.complex_a else 0
 
     @cached_property
@@ -65,5 +65,5 @@ class RootMatrices:
 
 
 def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:
-    """Whether all ranks are on one node and A and B are in memory they share: then no rank sends matrices to another."""
+    """Whether A and B are in memory that all ranks share, which are on one node: then no rank sends matrices to another."""
     return len(team.topology.nodes) == 1 and team.size > 1 and None not in locations[:2]

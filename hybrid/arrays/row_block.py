@@ -53,7 +53,7 @@ class RowBlock(Distributed):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of this rank's rows: how many others have, this rank does not know."""
+        """Rows and columns that this rank has. How many rows others have, it does not know."""
         rows, columns = self.array.shape
         return rows, columns
 
@@ -78,7 +78,7 @@ class RowBlock(Distributed):
 
 @dataclass(frozen=True)
 class BlockShapes:
-    """What the other ranks must know of one rank's blocks of A and B."""
+    """What the other ranks must know of one rank's blocks of A, B and C."""
 
     a: tuple[int, int]
     b: tuple[int, int]
@@ -89,7 +89,11 @@ class BlockShapes:
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> BlockShapes:
-        """Of this rank's operands. UsageError if they cannot be multiplied. `threads`: how many look at integers."""
+        """What is to be known of this rank's operands. UsageError where they cannot be multiplied.
+
+        `check`: the product is checked from host memory. `threads`: gives the number of threads that look for the largest
+        integers.
+        """
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
         refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (len(a), b.shape[1]), types)
         real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # what this rank has of it
@@ -108,7 +112,8 @@ class BlockShapes:
 
 
 def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
-    """The real product of all ranks' blocks, and each rank's rows of its A and B. UsageError if they do not fit together."""
+    """The real product of all ranks' blocks, and each rank's rows of its A and of its B. UsageError where they do not fit
+    together."""
     first = blocks[0]
     for rank, block in enumerate(blocks):
         if (block.a[1], block.b[1], block.types) != (first.a[1], first.b[1], first.types):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A product of matrices that any rank can make or read, of any type, as one or several products of real numbers.
 
-As `RootOperands` is for arrays of the root: complex numbers become a real product of twice the columns, integers one that rounds
-nothing, or one for each of several primes, and 16-bit numbers are multiplied as 32-bit ones.
+For these it is what `RootOperands` is for arrays of the root: complex numbers become a real product of twice the columns,
+integers one product that rounds nothing, or one for each of several primes, and numbers of 16 bits are multiplied as numbers of
+32.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class TypedProduct:
-    """The same on every rank."""
+    """The matrices and types of a product, the same on every rank."""
 
     a: Elements
     b: Elements
@@ -38,13 +39,16 @@ class TypedProduct:
 
     @classmethod
     def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
-        """`asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow. UsageError where there is
-        no such product."""
+        """The product of A and B. UsageError where there is none.
+
+        `asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow.
+        """
         product = cls(a, b, product_type(a.dtype, b.dtype, asked))
         return product._with_bounds(a.most(), b.most()) if product.types.exact else product
 
     def looked_at(self, team: Team, threads: int) -> TypedProduct:
-        """With the integers that there are, where that may save products. Every rank calls it, and looks at its share."""
+        """The same with the largest integers that there are, where that may save products. Every rank calls it, and looks at its
+        share."""
         if self.exact is None or not self.exact.primes:
             return self
         with team.phase("agree", timed=False) as looking, busy():
@@ -57,12 +61,12 @@ class TypedProduct:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """n, l and m as they were asked for."""
+        """n, l and m of the product that was asked for."""
         return (*self.a.shape, self.b.shape[1])
 
     @cached_property
     def problem(self) -> Problem:
-        """Each real product."""
+        """The real product; where there are several, each of them."""
         return self.types.problem(*self.sizes).with_operands(self.types.short_operands)
 
     @property
@@ -72,17 +76,17 @@ class TypedProduct:
 
     @property
     def primes(self) -> tuple[int, ...]:
-        """A real product modulo each; 0: of the elements themselves."""
+        """The primes modulo which there is a real product each; 0 for a product of the elements themselves."""
         return self.exact.products if self.exact is not None else (0,)
 
     @property
     def is_plain(self) -> bool:
-        """The real product is what was asked for."""
+        """Whether the real product is the one that was asked for."""
         return not (self.types.complex_b or self.types.converts)
 
     @property
     def bytes_beside(self) -> int:
-        """Of host memory on the root's node, beside the real product's matrices."""
+        """The host memory that is taken on the root's node, beside the real product's matrices."""
         n, _, m = self.sizes
         if self.exact is not None:
             return self.exact.bytes_beside(n * m, self.types.result)
@@ -101,7 +105,7 @@ class TypedProduct:
 
 
 class _Source:
-    """What any rank can make rows of."""
+    """A matrix of which any rank can make any rows."""
 
     at_root = False
 
@@ -113,7 +117,7 @@ class _Source:
 
 
 class _Parts(_Source):
-    """The elements; with `parts` their real and imaginary parts beside each other."""
+    """The elements; with `parts` the real and imaginary parts of each beside each other."""
 
     def __init__(self, elements: Elements, *, parts: bool) -> None:
         super().__init__(elements, (elements.shape[0], elements.shape[1] * (1 + parts)))
@@ -124,7 +128,7 @@ class _Parts(_Source):
 
 
 class _Expanded(_Source):
-    """B of a product with a complex A: two rows for each of its own."""
+    """B of a real product with a complex A: it has two rows for each of B."""
 
     def __init__(self, elements: Elements, types: ProductType) -> None:
         super().__init__(elements, (2 * elements.shape[0], 2 * elements.shape[1]))
@@ -143,7 +147,7 @@ class _Expanded(_Source):
 
 
 class _Remainders(_Source):
-    """Of integers, modulo a prime."""
+    """The remainders of integers modulo a prime."""
 
     def __init__(self, elements: Elements, prime: int) -> None:
         super().__init__(elements, elements.shape)

@@ -27,7 +27,7 @@ def let_launcher_read() -> None:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """As the parent of a fork may, which owns nothing that needs cleaning up."""
+    """Exit with this code, without any cleaning up: for the parent of a fork, which owns nothing that needs it."""
     if code and launched() is not None:
         let_launcher_read()
     os._exit(code)
@@ -62,8 +62,12 @@ def open_mpi_on_nodes() -> bool:
 
 
 def outlive_launcher(process: int) -> None:
-    """In a supervisor whose rank has failed: leave a process behind that ends the launcher, this one, if it does not end with the
-    job, as Open MPI's waits for ever for its daemon on a node that is gone. Only where that has started ranks on other nodes."""
+    """Leave a process behind that ends the launcher `process`, if that does not end with the job. To be called in a supervisor
+    whose rank has failed.
+
+    Open MPI's launcher waits for ever for its daemon on a node that is gone. So this is done only where it has started ranks on
+    other nodes.
+    """
     with suppress(OSError, AttributeError):  # AttributeError: elsewhere than on Linux
         if not open_mpi_on_nodes() or Path(f"/proc/{process}/comm").read_text().strip() not in _OPEN_MPI_RUNS:
             return
@@ -73,6 +77,7 @@ def outlive_launcher(process: int) -> None:
 
 
 def _end(mpirun: int, process: int) -> NoReturn:
+    """In the process that is left behind: end mpirun when it has had its time, and its connections to other nodes."""
     os.setsid()  # out of the group of processes that it ends with the rank
     os.closerange(0, mpirun)  # it reads what the rank prints until nobody can print any more
     os.closerange(mpirun + 1, os.sysconf("SC_OPEN_MAX"))
@@ -91,7 +96,7 @@ def _end(mpirun: int, process: int) -> NoReturn:
 
 
 def children(process: int) -> list[int]:
-    """Those that run, or are not waited for yet; none where there is no /proc."""
+    """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
     found: list[int] = []
     with suppress(OSError):  # it has ended
         for of_thread in Path(f"/proc/{process}/task").glob("*/children"):

@@ -25,11 +25,13 @@ class Library:
 
     @property
     def family(self) -> str:
-        """ "Open MPI" or "MPICH" (or one derived from it): the launcher must be of the same family."""
+        """The family of MPIs to which the launcher must belong, too: "Open MPI" or "MPICH", which stands for those derived from
+        it as well."""
         return "Open MPI" if "Open MPI" in self.name else "MPICH"
 
     @property
     def large_counts(self) -> bool:
+        """Whether messages of 2³¹ items and more can be sent."""
         return self.standard >= LARGE_COUNTS_SINCE
 
 

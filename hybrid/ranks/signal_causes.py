@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A signal that killed a process, in words, with its likely cause."""
+"""What to say of a process that a signal has killed: the signal, and its likely cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _LITTLE_SHARED = 64 << 20  # bytes of /dev/shm
 
 
 def killed_by(signum: int, shared_before: int, *, starting: bool) -> str:
-    """`shared_before`: bytes of /dev/shm that were free when the process began. `starting`: MPI had not started."""
+    """The end of a sentence that begins with the process. `shared_before`: bytes of /dev/shm that were free when the process
+    began. `starting`: MPI had not started."""
     try:
         name = signal.Signals(signum).name
     except ValueError:

@@ -56,8 +56,8 @@ class Phase:
 class Team:
     """The ranks of a communicator, or this process alone (`comm` is None, and MPI is not imported).
 
-    `patience`: seconds a failed rank waits for the others to end the phase before it raises alone (None: for ever).
-    `limits`: to how long a call waits for ranks that have not called; RankMissing.
+    `patience`: seconds for which a failed rank waits for the others to end the phase, before it raises alone (None: for ever).
+    `limits`: of the wait for ranks that have not called, after which that is a RankMissing.
     """
 
     def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None, limits: Limits | None = None) -> None:
@@ -84,6 +84,7 @@ class Team:
         self.topology = self._real_topology.split(ranks_per_node) if ranks_per_node else self._real_topology
 
     def _find_nodes(self, comm: MPI.Comm) -> Topology:
+        """The ranks of each node. Every rank calls it."""
         from mpi4py import MPI
 
         shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -100,7 +101,7 @@ class Team:
 
     @property
     def alone(self) -> bool:
-        """No other rank takes part in this one's phases."""
+        """Whether no other rank takes part in the phases of this one."""
         return self._messages is None
 
     @property
@@ -136,9 +137,10 @@ class Team:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A call. What a rank raises in here between two phases, all ranks raise in the next: so every rank must begin one.
+        """A context for one call. What a rank raises in it between two phases, all ranks raise in the next phase: so every rank
+        must begin one.
 
-        Threads of a process take turns: which calls of several ranks belong together, their order tells.
+        Threads of a process take turns: which calls of several ranks belong together is told by their order alone.
         """
         with self._turn:
             self._arriving = True
@@ -217,6 +219,7 @@ class Team:
 
 
 def _on_all_ranks(failures: list[tuple[int, tuple[str, str, str, str]]], size: int) -> HybridError:
+    """The error that all ranks raise, from the reports of those that have failed."""
     error = _common_error(failures, size)
     error.on_all_ranks = True
     return error
