@@ -25,7 +25,7 @@ _MAGIC = b"\x93NUMPY"
 
 
 class NpyFile:
-    """A matrix of numbers in a file; or of 16 bits without a name, as `numpy.save` writes bfloat16."""
+    """A matrix of numbers in a file; or of two-byte elements without a named type, as which `numpy.save` writes bfloat16."""
 
     at_once = False
 
@@ -42,7 +42,7 @@ class NpyFile:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (open as long as this object lives)
 
     def load(self) -> None:
-        """Nothing: rows are read when they are needed."""
+        """Do nothing: rows are read when they are needed."""
 
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
         """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
@@ -72,7 +72,7 @@ class NpyFile:
             progress(len(rows) * group.hi // width)
 
     def _fill(self, array: np.ndarray, first: int) -> None:
-        """All of a contiguous array, by the file's elements from number `first` on."""
+        """Fill a contiguous array with the file's elements from number `first` on."""
         at, left = self._offset + first * self.dtype.itemsize, array.reshape(-1).view(np.uint8).data.cast("B")
         while left:
             self._file.seek(at)
@@ -83,7 +83,7 @@ class NpyFile:
 
 
 def _mapped(path: str) -> np.memmap:
-    """What NumPy makes of the file. UsageError, without the file's name, where that is nothing."""
+    """The file as an array of NumPy. UsageError, without the file's name, where it is none."""
     try:
         with open(path, "rb") as file:
             begins = file.read(len(_MAGIC))
