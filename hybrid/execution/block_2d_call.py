@@ -30,7 +30,11 @@ from hybrid.selection.session import Session
 def multiply_blocks_2d(
     session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Block2D:
-    """This rank's part of the product."""
+    """This rank's part of the product of Block2Ds. Every rank calls it.
+
+    `operands`: its parts of A and B; C is refused. `flags`: the settings that the call names; `asked_gemm`: what it asks for
+    beside A and B.
+    """
     team, (a, b, c) = session.team, operands
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)

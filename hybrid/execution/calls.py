@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What all calls of `multiply` have in common, whatever holds the matrices: all ranks ask for the same, and raise together."""
+"""What all calls of `multiply` have in common, whatever holds the matrices: all ranks must ask for the same, and raise
+together."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from hybrid.selection.session import Session
 
 
 def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int, stall: float | None) -> np.ndarray | None:
-    """The same matrix on all ranks of the root's node, None on other nodes. Every rank calls it."""
+    """A matrix of undefined contents: the same on all ranks of the root's node, None on other nodes. Every rank calls it."""
     team, shared = session.team, session.shared_arrays
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather({"stall": stall})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of a product on a grid of nodes by a device with buffers, as a GPU: panels go there as they arrive."""
+"""One rank's part of a product on a grid of nodes, on a device with buffers, such as a GPU: panels go there as they arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hybrid.transport.host import HostTransport
 
 
 class GridOnDevice:
-    """The part of the product is one of its own, for which the plan has its panels. Every rank makes one."""
+    """Every rank makes one. The rank's part is planned as a product of its own, with its own panels."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class GridOnDevice:
         self._tile_progress = TileProgress(team, share, progress)
 
     def make_ready(self) -> None:
-        """Before each product, in a phase that all ranks leave together before they multiply."""
+        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
         self._rank_device.pin(self._team, self._to_pin)
         self._to_pin = ()
         self._tile_progress.begin()
@@ -72,7 +72,7 @@ class GridOnDevice:
             self._rank_device.device.poison(self._rank_device.memory)
 
     def multiply(self) -> Timings:
-        """In a phase. Returns what `Device.finish` does."""
+        """Multiply this rank's part, in a phase. Returns what `Device.finish` does."""
         self._exchange.wait_for_a()
         device, panels = self._rank_device.device, self._panels
         timings = run_share(
@@ -83,6 +83,7 @@ class GridOnDevice:
 
     @property
     def arithmetic(self) -> Computed:
+        """The arithmetic of this rank's part of C; empty where all of it is native."""
         return self._modular.done if self._modular is not None else {}
 
     def _made_modular(self, part: Plan) -> ModularProduct:

@@ -33,10 +33,11 @@ def host_matrices(
     *,
     as_they_lie: bool = False,
 ) -> dict[str, RowView]:
-    """The node's shared matrices; or the root's own arrays, where they lie if they can be read there. Every rank calls it.
+    """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so. Every
+    rank calls it.
 
     `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks. `as_they_lie`: transposed ones
-    are read as they lie, by BLAS's flag, or by copies to a GPU, which turns them.
+    can be read as they lie, by BLAS's flag, or by copies to a GPU, which transpose them.
     """
     problem, node = plan.problem, team.node
     rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
@@ -56,7 +57,8 @@ def host_matrices(
 def _arrays_of_root(
     team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int, *, as_they_lie: bool
 ) -> dict[str, RowView]:
-    """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
+    """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
+    matrices without rows."""
     problem = plan.problem
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     views, types = {}, element_types(problem)
@@ -76,17 +78,18 @@ def _arrays_of_root(
 
 
 def element_types(problem: Problem) -> dict[str, str]:
-    """Of the arrays that hold A, B and C."""
+    """The types of the arrays that hold A, B and C."""
     of_operands = storage(problem.operand_dtype).name
     return {"A": of_operands, "B": of_operands, "C": problem.dtype}
 
 
 def in_numbers(views: Iterable[RowView], problem: Problem) -> list[RowView]:
-    """A, B and C in host memory as the host computes with them: those of 16 bits as float32."""
+    """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
     return [NumbersView(view) if problem.short_operands and view.array.itemsize == 2 else view for view in views]
 
 
 def _in_place(source: MatrixSource, dtype: str, as_they_lie: bool) -> np.ndarray | None:
+    """The array of the source, where it can be multiplied as it is; else None."""
     return source.as_it_lies(dtype) if as_they_lie and isinstance(source, RootMatrix) else source.in_place(dtype)
 
 
@@ -101,7 +104,8 @@ def fill(
     *,
     b_is_there: bool = False,
 ) -> None:
-    """Every rank makes or reads its own rows of the operands that are not the root's arrays, and of B only if it has them not."""
+    """Have every rank make or read its own rows of the operands that are not the root's arrays. With `b_is_there`, those of B
+    are there already."""
     share = plan.shares[team.rank]
     wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
     parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]

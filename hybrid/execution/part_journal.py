@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the journal of a product in parts says: what was asked for, and which rows are in the file."""
+"""The journal of a product in parts: what was asked for, and which rows are in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK: Mapping[str, Any] = {"journal": "hybrid.matmul", "schema": 1}
 
 @record
 class Written:
-    """A part of which the rows are in the file. `exact`: of integers, so that they are the same in any arithmetic."""
+    """A part of which the rows are in the file. `exact`: the elements are integers, and so the same in any arithmetic."""
 
     rows: Span
     digest: str
@@ -29,7 +29,7 @@ class Written:
 
 @record
 class State:
-    """All of it. `rows`: of a part; 0 where the journal says nothing yet."""
+    """All that the journal says. `rows`: of a part; 0 where the journal says nothing yet."""
 
     asked: Facts
     rows: int = 0
@@ -38,8 +38,10 @@ class State:
     arithmetic: Facts | None = None  # of the last job that wrote it
 
     def refuse_other(self, asked: Facts, arithmetic: Facts, files: str) -> None:
-        """UsageError where another product was asked for than now, or some rows may have other bits than they would have now.
-        `files`: that would have to be removed."""
+        """UsageError where now another product is asked for, or where some rows may have other bits than they would get now.
+
+        `files`: the names of those that would have to be removed.
+        """
         if self.frame is None:
             return
         other = list(differences(self.asked, asked))
@@ -57,7 +59,7 @@ class State:
 
 
 def state_of(lines: Sequence[Line], path: str) -> State:
-    """What the journal's lines come to. UsageError where they make no sense."""
+    """What the journal's lines say together. UsageError where they make no sense."""
     if not lines:
         return State({})
     try:
@@ -71,6 +73,7 @@ def state_of(lines: Sequence[Line], path: str) -> State:
 
 
 def _written(lines: Sequence[Line]) -> Iterator[Written]:
+    """The parts that the lines name, in their order, each with the arithmetic that was last named before."""
     arithmetic: Facts = {}
     for line in lines:
         if "arithmetic" in line:
@@ -81,12 +84,15 @@ def _written(lines: Sequence[Line]) -> Iterator[Written]:
 
 
 def first_line(asked: Facts, rows: int, frame: Frame) -> Line:
+    """The journal's first line."""
     return {"asked": dict(asked), "rows": rows, "frame": asdict(frame)}
 
 
 def arithmetic_line(arithmetic: Facts) -> Line:
+    """A line that says in which arithmetic the parts after it are computed."""
     return {"arithmetic": dict(arithmetic)}
 
 
 def part_line(rows: Span, digest: str, *, exact: bool) -> Line:
+    """A line that says that a part is in the file."""
     return {"part": [rows.lo, rows.hi], "digest": digest, "exact": exact}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The check of a product whose C is at the root, by the devices or from host memory; and its repair."""
+"""The check of a product whose C is at the root, by the devices or from host memory, and the repair of a wrong one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ProductCheck:
-    """Of each product of `run`. Every rank makes one, and calls `result`."""
+    """Checks each product of `run`. Every rank makes one, and calls `result`."""
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class ProductCheck:
         run: RankRun | GridRun,
         multiply_again: Callable[[], None],
     ) -> None:
-        """`views`: of A, B and C in host memory, or at the root where they lie. `multiply_again`: the same product."""
+        """`views`: A, B and C in host memory, or at the root where they lie. `multiply_again`: computes the same product once
+        more."""
         self._session, self._team = session, session.team
         self._decision, self._plan = decision, decision.plan
         self._operands, self._views, self._settings = operands, views, settings
@@ -50,7 +51,7 @@ class ProductCheck:
         self._threads = decision.placements[self._team.rank].threads.count
 
     def result(self) -> Check | None:
-        """Of the last product; None where none is asked for."""
+        """The check of the last product, after its repair; None where no check is asked for."""
         if self._plan.check == "off":
             return None
         wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" else None
@@ -63,7 +64,7 @@ class ProductCheck:
         return repaired(self._session, self._decision, self._settings, self._run, result, wrong, means)
 
     def _looked_at(self, wrong: WrongParts | None) -> Check:
-        """`wrong`: gets what is, where the product may be repaired."""
+        """The check of the last product. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
         plan, run, check = self._plan, self._run, None
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)

@@ -10,10 +10,11 @@ from hybrid.ranks.team import Team
 
 # Told what is being done, how much of it is done, and of how much; on every rank.
 Progress = Callable[[str, int, int], None]
+Entering = Callable[[str], None]  # told the phase of each copy and multiplication before that is submitted
 
 
 class TileProgress:
-    """Called with the phase of each copy and multiplication of a rank's share before that is submitted."""
+    """What a rank tells of its share while it submits it: the phase, and how many of the tiles have been submitted."""
 
     def __init__(self, team: Team, share: RankShare, progress: Progress) -> None:
         self._team, self._progress = team, progress
@@ -25,6 +26,7 @@ class TileProgress:
         self._submitted = 0
 
     def __call__(self, phase: str) -> None:
+        """Tell the phase of the next copy or multiplication: see `Entering`."""
         self._team.enter(phase)
         if phase == "multiply":
             self._progress("multiply", self._submitted, self._tiles)

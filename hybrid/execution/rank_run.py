@@ -13,7 +13,8 @@ from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.modular import ModularProduct
-from hybrid.execution.pipeline import multiply_in_place, run_share
+from hybrid.execution.in_place import multiply_in_place
+from hybrid.execution.pipeline import run_share
 from hybrid.execution.progress import Progress, TileProgress
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.host.row_sums import NOT_INTEGRAL
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RankRun:
-    """One rank's part of the multiplication, set up as far as can be done before the clock runs. Every rank makes one."""
+    """The multiplication, set up as far as can be done before the clock runs. Every rank makes one."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class RankRun:
         self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
 
     def make_ready(self) -> None:
-        """Before each product, in a phase that all ranks leave together before they multiply."""
+        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
         self._rank_device.pin(self._team, self._to_pin)
         self._to_pin = ()
         self._tile_progress.begin()
@@ -101,7 +102,7 @@ class RankRun:
             self._modular.forget()
 
     def multiply(self) -> None:
-        """This rank's row block times B. Every rank calls it."""
+        """Multiply this rank's row block by B. Every rank calls it."""
         with self._team.phase("multiply", timed=False), busy(self._rank_device.device.progress):
             try:
                 work = self._multiply()
@@ -114,19 +115,20 @@ class RankRun:
             self._timings = work
 
     def gather(self) -> None:
-        """C to the root's node, what is left of it when all is multiplied. Every rank calls it."""
+        """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""
         with self._team.phase("gather"):
             if self._gather is not None:
                 self._gather.finish()
 
     def abandon(self) -> None:
-        """The product has failed, on this rank or another: when this returns, no thread of the check reads the matrices."""
+        """Give up the product, which has failed on this rank or another. When this returns, no thread of the check reads the
+        matrices."""
         if self._check is not None:
             self._check.abandon()
 
     def check(self, elsewhere: SumElsewhere | None = None) -> Check:
-        """Of the product, which the plan has checked on the device. Every rank calls it, when C is where it belongs.
-        `elsewhere`: as for `RankCheck.findings`."""
+        """The check of the product, by the devices. Every rank calls it, when C is where it belongs. `elsewhere`: as for
+        `RankCheck.findings`."""
         assert self._check is not None
         with self._team.phase("check") as checking, busy():
             checking.mine = self._check.findings(elsewhere)
@@ -137,8 +139,11 @@ class RankRun:
         return judged
 
     def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
-        """Of a check that is undecided: all sums of C that look wrong, the same on every rank. None where others may, too, or
-        where all elements are integers: of these the host may tell whether they are right without regard to rounding."""
+        """All sums of C that look wrong by an undecided check, the same on every rank: of these the host may tell whether they
+        are right without regard to rounding.
+
+        There are none where other sums may be wrong, too, or where all elements are integers.
+        """
         if check is None or not all(found.all_told for found in self._findings):
             return ()
         sums = [found.sums for found in self._findings if found.sums is not None]
@@ -149,8 +154,11 @@ class RankRun:
         return tuple(suspect for found in self._findings for suspect in found.suspects)
 
     def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
-        """Whether the host has to check, too, after this one: where it is undecided. `wrong`, where a product is to be repaired,
-        gets all that the devices know to be wrong, unless they left sums unjudged; then it is the host that has to look."""
+        """Whether the host has to check, too, because this check is undecided.
+
+        `wrong`: where a product is to be repaired, it gets all that the devices know to be wrong; unless they left sums
+        unjudged, for then the host has to look.
+        """
         if check is None or check.ok or wrong is None:
             return check is None or check.undecided
         if any(found.sums is not None and found.sums.not_judged for found in self._findings):
@@ -162,7 +170,7 @@ class RankRun:
 
     @property
     def arithmetic(self) -> Computed:
-        """Of this rank's part of C, of the last product; empty where all of it is native."""
+        """The arithmetic of this rank's part of C in the last product; empty where all of it is native."""
         return self._modular.done if self._modular is not None else {}
 
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
@@ -170,14 +178,14 @@ class RankRun:
         return self._check.wrong_copies(self._findings) if self._check is not None else []
 
     def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
-        """What the devices of all ranks expect of the sums of what is wrong, by which that can be checked when it was computed
-        again. Every rank calls it."""
+        """The sums that all ranks' devices expect of what is wrong, by which it can be checked when it has been computed again.
+        Every rank calls it."""
         with self._team.phase("repair") as telling:
             telling.mine = self._check.expected_sums(wrong) if self._check is not None else []
         return [expected for of_rank in telling.all for expected in of_rank]
 
     def note_work(self) -> None:
-        """After the clock has stopped: when each copy and kernel of the product ran. A phase must follow, which tells the
+        """Note, after the clock has stopped, when each copy and kernel of the product ran. A phase must follow, which tells the
         other ranks if this fails."""
         for phase, begin, end in self._timings:
             self._team.timeline.add(phase, begin, end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rows of a matrix from the ranks that have them to the ranks that shall have them, in one of MPI's collectives."""
+"""Moves elements of a matrix from the ranks that have them to the ranks that shall have them, by one of MPI's collectives."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ _KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed
 
 @dataclass(frozen=True)
 class _Share:
-    """What one rank has, and how many rows it wants. `kind`: one of `_KINDS`, "matrix" (of the root alone) or "nothing"; `shape`:
-    of its rows, or of the whole matrix where `place` tells what it has of that."""
+    """What one rank has, and how many rows it wants.
+
+    `kind`: one of `_KINDS`, "matrix" (which the root alone has) or "nothing". `shape`: of the rows that it has; or of the whole
+    matrix where `place` says which part of that it has.
+    """
 
     kind: str
     shape: tuple[int, int]
@@ -46,7 +49,8 @@ class _Share:
 
 
 def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
-    """This rank's rows of the root's matrix, or of all ranks' RowBlocks or Block2Ds; `rows`: how many, None for an even share."""
+    """This rank's rows of the root's matrix, or of all ranks' RowBlocks or Block2Ds. `rows`: how many this rank wants; None for
+    equal shares."""
     own, parts = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
     if isinstance(a, TransposedRowBlock):
         want = _wanted(parts, parts[0].shape[1])
@@ -59,7 +63,7 @@ def scattered(session: Session, a: Any, rows: int | None, root: int, stall: floa
 
 
 def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
-    """Which of so many rows each rank wants."""
+    """The rows of each rank, of so many."""
     wanted = [part.wanted for part in parts]
     if None not in wanted:
         want = consecutive(each or 0 for each in wanted)
@@ -72,7 +76,7 @@ def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
 
 
 def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None = None) -> np.ndarray | None:
-    """The whole matrix at the root, None elsewhere."""
+    """The whole matrix at the root, in `out` where that is given; None elsewhere."""
     own, parts = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
     if any(part.kind not in _KINDS.values() for part in parts):
         raise UsageError("gather takes a RowBlock or Block2D on every rank")
@@ -95,7 +99,8 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
 def _agreed(
     session: Session, call: str, a: Any, root: int, rows: int | None, stall: float | None
 ) -> tuple[np.ndarray, list[_Share]]:
-    """This rank's rows in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit."""
+    """This rank's elements in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit
+    together."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
         refuse_no_rank(team, root)
@@ -124,7 +129,7 @@ def _agreed(
 
 
 def _places(parts: Sequence[_Share]) -> tuple[list[Part], int]:
-    """Of what each rank has, and how many rows there are. UsageError where Block2Ds do not make up a matrix."""
+    """The part of the matrix that each rank has, and the number of rows. UsageError where Block2Ds do not make up a matrix."""
     if places := [part.place for part in parts if part.place is not None]:
         refuse_no_grid("a", places, parts[0].shape)
         return places, parts[0].shape[0]
@@ -135,7 +140,7 @@ def _places(parts: Sequence[_Share]) -> tuple[list[Part], int]:
 def _moved(
     team: Team, parts: Sequence[_Share], own: np.ndarray, have: Sequence[Part], want: Sequence[Span], out: np.ndarray | None
 ) -> np.ndarray:
-    """This rank's rows `want[rank]`, in `out` where it is given."""
+    """This rank's rows `want[rank]`, in `out` where it is given. `have`: the part that each rank has."""
     first = next(part for part in parts if part.kind != "nothing")
     dtype, columns, rank = first.dtype, first.shape[1], team.rank
     wanted = [Rectangle(rows, Span(0, columns)) for rows in want]
@@ -160,8 +165,11 @@ def _moved(
 
 
 def _transposed(team: Team, parts: Sequence[_Share], own: np.ndarray, want: Sequence[Span]) -> np.ndarray:
-    """This rank's rows `want[rank]` of the transpose: the matrix' columns, of which each rank has the elements of its rows. They
-    are received as columns, in row-major order, and are rows of a view."""
+    """This rank's rows `want[rank]` of the transpose.
+
+    They are the matrix's columns, of which each rank has the elements in its rows. They are received as columns, in row-major
+    order, and are rows of a view.
+    """
     dtype, rank, have = parts[0].dtype, team.rank, consecutive(part.shape[0] for part in parts)
     _prepare(team, parts, [have[-1].hi * len(rows) * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
@@ -177,7 +185,7 @@ def _transposed(team: Team, parts: Sequence[_Share], own: np.ndarray, want: Sequ
 
 
 def _prepare(team: Team, parts: Sequence[_Share], needed: Sequence[int]) -> None:
-    """Before an exchange of which each rank takes so many bytes: DoesNotFit where a node has no room for its ranks'."""
+    """Prepare an exchange for which each rank needs so many bytes. DoesNotFit where a node has no room for its ranks'."""
     for node in team.topology.nodes:
         of_node = sum(needed[each] for each in node)
         if missing := shortage_of_matrix(of_node, [parts[each].free for each in node], shared=False):
@@ -186,14 +194,17 @@ def _prepare(team: Team, parts: Sequence[_Share], needed: Sequence[int]) -> None
 
 
 def connect(team: Team) -> None:
-    """Before the first `exchanged` between these ranks. Every rank calls it."""
+    """Have what `exchanged` needs between these ranks. Every rank calls it before the first exchange."""
     if team.size > 1:
         team.connect(_KIND, range(team.size))
 
 
 def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> Series | None:
-    """A series of one collective, in which each rank sends matrices to others, and takes theirs; None where there are no others.
-    Every rank calls it, in a phase, and waits for it in the next."""
+    """A series of one collective, in which each rank sends matrices to others and receives theirs; None where there are no
+    others.
+
+    Every rank calls it in a phase, and waits for the series in the next.
+    """
     if team.size == 1:
         copy_own(to, taken, team.rank)
         return None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One call of `multiply` with matrices of the root: all ranks learn what it has, decide together, compute, and raise together."""
+"""One call of `multiply` with matrices of the root: all ranks learn what the root has, decide together, compute, and raise
+together."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ from hybrid.selection.session import Session
 def multiply_root_arrays(
     session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Any:
-    """At the root the result, in `out` where that is given; None elsewhere. `operands`: A, B and C, or None."""
+    """At the root the result, in `out` where that is given; None elsewhere. Every rank calls it.
+
+    `operands`: A, B and C; C may be None, and elsewhere all are. `flags`: the settings that the call names; `asked_gemm`: what
+    it asks for beside A and B.
+    """
     team, shared = session.team, session.shared_arrays
     with team.phase("agree", timed=False) as looking:
         refuse_no_rank(team, root)
@@ -77,7 +82,7 @@ def _looked_at(
 ) -> tuple[RootOperands | RootStack | None, RootMatrices | StackShape | UsageError]:
     """The root's arrays, and what the other ranks must know of them.
 
-    A UsageError is raised only once it is clear that all ranks mean the same root.
+    A UsageError is returned and not raised: all ranks raise it when it is clear that they mean the same root.
     """
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray) else out
     try:
@@ -95,7 +100,7 @@ def _looked_at(
 def _one_after_the_other(
     session: Session, count: int, stack: RootStack | None, root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Any:
-    """A stack's products, each by all ranks."""
+    """The result of a stack at the root, of which each product is computed by all ranks."""
     result = stack.result() if stack is not None else None
     for number in range(count):
         operands, out = (None, None, None), None
@@ -114,7 +119,7 @@ def _product(
     *,
     all_shared: bool,
 ) -> Any:
-    """C as a matrix at the root, and finished there."""
+    """The result as a matrix at the root, and None elsewhere."""
     team, threads = session.team, decision.placements[session.team.rank].threads.count
     result = given.exact_result() if given is not None and given.exact is not None else None
     for number, prime in enumerate(matrices.primes):
@@ -148,6 +153,7 @@ def _elsewhere(matrices: RootMatrices) -> tuple[RootMatrix, RootMatrix]:
 
 
 def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shared: bool) -> ProductRequest:
+    """What is to be decided on."""
     team, problem, left_out = session.team, matrices.problem, session.left_out
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
     at_root = problem.bytes_of_matrices if matrices.on_gpu else matrices.derived_bytes if len(team.topology.nodes) > 1 else 0

@@ -47,7 +47,7 @@ def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, 
 
 
 class _RowBlockProduct:
-    """One call of `run_row_block_product`: what its steps share."""
+    """The data that the steps of one call of `run_row_block_product` have in common."""
 
     def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
         self._session, self._team = session, session.team
@@ -91,7 +91,8 @@ class _RowBlockProduct:
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)
 
     def _multiplied(self, run: RankRun | GridRun, wrong: WrongParts | None) -> Check | None:
-        """What the check says; None where there is none. `wrong`: gets what is, where the product may be repaired."""
+        """Multiply, and check the product. Returns the check; None where there is none. `wrong`: gets the parts of C that are
+        wrong, where these may be repaired."""
         plan = self._plan
         with self._team.phase("scatter", timed=False):
             run.make_ready()
@@ -132,7 +133,7 @@ class _RowBlockProduct:
             return in_numbers((RowView(on_host(array), rows) for array, rows in placed), self._plan.problem)
 
     def _gathered_b(self) -> RowView:
-        """In memory that the node's ranks share."""
+        """All of B, in memory that the node's ranks share."""
         team, plan = self._team, self._plan
         rows, columns = {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}
         b = make_shared_matrices(team, rows, columns, element_types(plan.problem))["B"]
