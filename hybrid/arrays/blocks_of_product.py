@@ -27,7 +27,7 @@ class Blocks:
     a: Part
     b: Part
     types: ProductType
-    copied_bytes: int  # of host memory, for blocks that must be converted
+    copied_bytes: int  # host memory for blocks that must be converted
     largest: tuple[int, ...] = ()  # magnitudes of A's and B's integers, and of no C
 
     @classmethod

@@ -14,7 +14,7 @@ from hybrid.arrays.rounding import round_into, rounds
 from hybrid.core.spans import Span
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
-_PART_BYTES = 1 << 19  # of the product: with its part of C and a temporary one in the cache of a core
+_PART_BYTES = 1 << 19  # of a part of the product, which fits a core's cache with its part of C and a temporary one
 
 
 def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarray | None, threads: int) -> Any:
@@ -63,7 +63,7 @@ def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
                 into[rows.slice] = part
 
     rows, is_rounded = Span(0, len(product)), rounds(product, into)
-    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # of one step nothing is read again
+    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # in a single step nothing is read twice
     parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
     for _ in on_threads(threads, work, parts):
         pass

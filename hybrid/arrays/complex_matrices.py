@@ -73,7 +73,7 @@ def real_operands(a: Any, b: Any, types: ProductType, gemm: Gemm, *, device: str
     if not types.complex_a:
         with on_device_of(b):
             return a, real_view(b.conj() if gemm.conjugate_b else b)
-    with on_device_of(b):  # which is the current device of this thread alone
+    with on_device_of(b):  # the current device is this thread's alone
         expanded = empty_like(real_view(b), 2 * b.shape[0], 2 * b.shape[1])
         write_expanded(b, Span(0, len(expanded)), expanded, 1 if on_gpu(b) else threads, gemm)
     return real_view(as_rows(a, types.promoted, device=device, threads=threads)), expanded

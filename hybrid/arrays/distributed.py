@@ -19,7 +19,7 @@ from hybrid.errors import NoArray, UsageError
 from hybrid.ranks.launcher import launched
 
 _NUMBERS = (int, float, complex, np.generic)
-_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # of NumPy's those that need no more than this rank knows, or are the product
+_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's functions that need only what this rank knows, or are the product
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.iscomplexobj: lambda a: a.dtype.kind == "c",
@@ -73,7 +73,9 @@ class Distributed(ABC):
         return f", rank {self.comm.Get_rank()} of {self.comm.Get_size()}" if self.comm else ""  # a freed one is false
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "comm"}  # which means nothing in another process
+        return {
+            name: value for name, value in vars(self).items() if name != "comm"
+        }  # a communicator means nothing in another process
 
     __add__, __radd__ = _operator(np.add)
     __sub__, __rsub__ = _operator(np.subtract)
@@ -86,7 +88,7 @@ class Distributed(ABC):
     __le__, __ge__ = _operator(np.less_equal)
     __eq__, _ = _operator(np.equal)  # type: ignore[assignment]
     __ne__, _ = _operator(np.not_equal)  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays
+    __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 
     def __neg__(self) -> Any:
         return self._by_elements(np.negative, (self,))
@@ -121,7 +123,7 @@ class Distributed(ABC):
                 values.append(each.array)
             elif isinstance(each, _NUMBERS):
                 values.append(each)
-            elif isinstance(each, np.ndarray) and not each.ndim:  # as which NumPy compares its numbers
+            elif isinstance(each, np.ndarray) and not each.ndim:  # NumPy compares its numbers as such arrays
                 values.append(each[()])
             else:
                 return self._refused(each)

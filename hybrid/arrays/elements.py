@@ -17,7 +17,7 @@ from hybrid.errors import UsageError
 from hybrid.host.thread_map import on_threads, rows_of_about
 from hybrid.kernels.elements import elements_of, storage
 
-BYTES_AT_ONCE = 32 << 20  # of rows that are converted
+BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
 
 

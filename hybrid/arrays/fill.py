@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
 
-_LECTURE = {"A": 3, "B": 2}  # numbers from 0 on, of which the lecture's matrices are
+_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
 _BLOCK = 1 << 16  # elements: NumPy takes 0.1 ms and more for so many, so that threads seldom wait for the GIL
-_CALL_BLOCKS = 16  # at most, that a thread makes between two reports of progress
-_PARTS_PER_THREAD = 4  # at least, where there are as many blocks: threads that are held up get fewer
+_CALL_BLOCKS = 16  # the most that a thread makes between two reports of progress
+_PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
 _DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
 
 

@@ -15,8 +15,8 @@ from hybrid.core.record import record
 from hybrid.core.settings import as_int
 from hybrid.errors import UsageError
 
-_LARGEST = 1 << 1023  # that is a finite number in floating point
-_LARGEST_FACTOR = 1 << 63  # of integers
+_LARGEST = 1 << 1023  # alpha or beta: a float holds it
+_LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
 
 
 @record

@@ -21,7 +21,7 @@ from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
-_CACHED_BYTES = CALL_BYTES // 16  # of elements on which several steps are done, with as much for each temporary array
+_CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are done together; temporary arrays take as much each
 _DIGIT = np.dtype(np.int32)
 _WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
 
@@ -33,8 +33,8 @@ class Exact:
     Without `primes` it is one product, of the integers themselves.
     """
 
-    bound: int  # no element of C is larger
-    computed: str
+    bound: int  # no element of C has a larger magnitude
+    computed: str  # the type in which the products are computed
     primes: tuple[int, ...] = ()
 
     @classmethod
@@ -198,7 +198,7 @@ class ExactResult:
         for digits, p in zip(reversed(self._digits[:, rows.slice]), reversed(self._exact.primes), strict=True):
             wrapped, rounded = wrapped * p + digits, rounded * p + digits
         values = wrapped.view(np.uint64) if self._result == np.uint64 else wrapped
-        impossible = np.abs(rounded) > self._exact.bound * (1 + 2.0**-40)  # which may have been rounded
+        impossible = np.abs(rounded) > self._exact.bound * (1 + 2.0**-40)  # the sum may have been rounded
         return values, (np.abs(rounded - values) > _WRAPPED) | impossible
 
     def _refusal(self, row: int, column: int) -> Overflow | CheckFailed:

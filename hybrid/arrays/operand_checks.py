@@ -12,7 +12,7 @@ from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.product_type import ProductType, numpy_type
 from hybrid.errors import UsageError
 
-_MOST_WORK = 100_000  # of NumPy's search for a common element: some milliseconds
+_MOST_WORK = 100_000  # steps of NumPy's search for a common element: some milliseconds
 
 
 def can_hold(out: np.ndarray, dtype: str) -> bool:

@@ -65,7 +65,7 @@ def balanced(numbers: np.ndarray, moduli: np.ndarray | int, room: Room | None = 
     """
     shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
     left, whole, quotients = (room or Room(math.prod(shape))).of(shape)
-    np.copyto(left, numbers, casting="unsafe")  # of uint64 modulo 2^64, as what is subtracted
+    np.copyto(left, numbers, casting="unsafe")  # uint64 modulo 2^64, and so is what is subtracted
     inverse = 1.0 / moduli
     for _ in range(1 if nearly or _always_right(numbers.dtype) else 2):
         np.rint(np.multiply(numbers, inverse, out=quotients, dtype=np.float64), out=quotients)

@@ -13,7 +13,7 @@ from hybrid.core.problem import DTYPES, INTEGERS, ITEM_SIZES, Problem
 from hybrid.core.record import record
 from hybrid.errors import UsageError
 
-# The results, and of which real numbers each is computed at least: those of 16 bits are rounded from sums of 32.
+# The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 _SHORT = ("float16", "bfloat16")
@@ -93,7 +93,7 @@ def type_name(dtype: Any) -> str:
         return ""
     try:
         name = np.dtype(dtype).name
-    except (TypeError, ValueError, SyntaxError):  # which NumPy raises for some texts
+    except (TypeError, ValueError, SyntaxError):  # NumPy raises these for some texts
         name = str(dtype)
     if name == "bfloat16":
         numpy_type(name)
@@ -128,7 +128,9 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
     try:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
-        if "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b):  # with some that it has not: as float32, as by NumPy
+        if (
+            "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b)
+        ):  # with types that it has no common one with: taken as float32
             return _promoted(*(np.dtype(np.float32) if each.name == "bfloat16" else each for each in (a, b)))
         promoted = None
     if promoted is None or promoted.name not in DTYPES:

@@ -25,13 +25,13 @@ class RootMatrices:
     shape_a: tuple[int, int]
     shape_b: tuple[int, int]
     types: ProductType
-    locations: list[SharedLocation | None]  # of A, B and C in node-shared memory; None for one that is not there
-    allocated_bytes: int  # that A, B and C take at the root already, or that are kept for C
-    bytes_beside: int = 0  # that the root takes for the result
-    derived_bytes: int = 0  # of matrices that the root makes of its own, where it sends them to other nodes
-    on_gpu: bool = False  # A and B are, and C will be
-    primes: tuple[int, ...] = (0,)  # a product of each; see hybrid.arrays.integers
-    finishes: bool = False  # something is left to be done with the product at the root
+    locations: list[SharedLocation | None]  # where A, B and C lie in node-shared memory; None for one that does not
+    allocated_bytes: int  # what A, B and C take at the root already, or is kept for C
+    bytes_beside: int = 0  # what the root takes for the result
+    derived_bytes: int = 0  # what matrices take that the root computes from its arrays, where it sends them to other nodes
+    on_gpu: bool = False  # A and B lie on a GPU, and C will
+    primes: tuple[int, ...] = (0,)  # there is a product modulo each; see hybrid.arrays.integers
+    finishes: bool = False  # the root has still to make the result of the product
 
     @classmethod
     def of(cls, team: Team, shared: SharedArrays, given: RootOperands) -> RootMatrices:

@@ -151,7 +151,7 @@ def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Call
     if shape is None or not all(isinstance(each, np.ndarray) and each.flags.c_contiguous for each in stacks):
         return RootStack.of(a, b, c, out, gemm, threads)
     if any(each.shape != shape for each in stacks[1:]):
-        return RootStack.of(a, b, c, out, gemm, threads)  # which refuses them
+        return RootStack.of(a, b, c, out, gemm, threads)  # where they are refused
     height = math.prod(a.shape[:-1])
     c, out = (None if each is None else each.reshape(height, *shape[a.ndim - 1 :]) for each in (c, out))
     one = RootOperands.of(a.reshape(height, a.shape[-1]), b, c, out, gemm, threads)

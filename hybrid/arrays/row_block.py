@@ -83,9 +83,9 @@ class BlockShapes:
     a: tuple[int, int]
     b: tuple[int, int]
     types: ProductType
-    copied_bytes: int  # of host memory, for blocks that must be converted, and for copies from a GPU for the check
-    gpu_bytes: int = 0  # of what is made of B on its GPU, if that multiplies it
-    largest: tuple[int, ...] = ()  # magnitudes of A's, B's and C's integers
+    copied_bytes: int  # host memory for blocks that must be converted, and for copies from a GPU for the check
+    gpu_bytes: int = 0  # memory for the expanded B on its GPU, if that multiplies it
+    largest: tuple[int, ...] = ()  # the largest magnitudes in A, in B and in C, where they are integers
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> BlockShapes:
@@ -96,7 +96,7 @@ class BlockShapes:
         """
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
         refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (len(a), b.shape[1]), types)
-        real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # what this rank has of it
+        real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # this rank's rows of the real product
         real_b, is_conjugated = b.shape[0] * (1 + types.complex_a), types.complex_b and gemm.conjugate_b
         copied = (
             real.n * real.l * _is_copied(a.array, types.operand_a, check=check),
@@ -106,7 +106,7 @@ class BlockShapes:
         expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0
         largest: tuple[int, ...] = ()
         if types.exact:
-            looked_at = a, b, None if gemm.beta == 0 else c  # which is not read then
+            looked_at = a, b, None if gemm.beta == 0 else c  # C is not read where beta is 0
             largest = tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in looked_at)
         return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded, largest)
 

@@ -24,7 +24,7 @@ class SharedArrays:
 
     def __init__(self) -> None:
         self._arrays: dict[int, np.ndarray | weakref.ref[np.ndarray]] = {}
-        self._numbers: dict[int, int] = {}  # at the root, by the array's id
+        self._numbers: dict[int, int] = {}  # at the root: each array's number, by its id
         self.gone: list[int] = []  # numbers of arrays that are gone at this root, which other ranks may not know yet
         self._made = 0  # the last number; the same on all ranks
 

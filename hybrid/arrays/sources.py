@@ -111,7 +111,7 @@ class SharedMatrix:
         """`dtype`: the type in which it is multiplied. `as_it_lies`: it can be multiplied also where it is transposed."""
         self.array = array
         self.shape: tuple[int, int] = array.shape
-        # Then it is complete: no rank writes its rows, and none are sent. Else each rank converts some.
+        # Where it can be multiplied as it lies, no rank writes rows of it, and none are sent. Else each rank converts some.
         self.at_root = array.dtype == storage(dtype) and (as_it_lies or array.flags.c_contiguous)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:

@@ -30,20 +30,20 @@ class Settings:
     on_fault: str = "raise"  # a product that fails its check: raise refuses it, repair computes again what is wrong of it
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
-    grid: str = "auto"  # of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
+    grid: str = "auto"  # the grid of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
     gateways: int = 1  # ranks of a node that exchange column panels with other nodes, if it has so many
     stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
     message_bytes: int = 256 * MiB  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
     panel_columns: int = 0  # columns of B in a column panel; 0: the plan chooses
     slab_rows: int = 0  # rows of B in a k-slab, where B comes in k-slabs; 0: the plan chooses
-    resume_rows: int = 0  # of a command with --resume, rows of a part; 0: about a minute's, or as the journal says
+    resume_rows: int = 0  # rows of a part, with --resume; 0: those of about a minute, or as the journal says
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
     poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
     ranks_per_node: int = 0  # treat so many ranks each as a node of their own; 0: the real nodes
     host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
     gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
-    price: str = ""  # of which the command tells the cost of a product: such as 2.50/GPU-h, 20/node-h or 0.30/kWh
+    price: str = ""  # by which the command tells what a product costs, such as 2.50/GPU-h, 20/node-h or 0.30/kWh
     machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod

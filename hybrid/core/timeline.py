@@ -69,7 +69,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         ordered, half = sorted(values), len(values) // 2
-        # As statistics.median, whose module takes several milliseconds to import.
+        # The same as statistics.median, whose module takes several milliseconds to import.
         median = ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
         return cls(median, ordered[0], ordered[-1])
 

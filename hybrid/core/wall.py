@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# The names of their processes, with those that they start on a node: Hydra's (MPICH), Open MPI's and Slurm's.
+# The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
 _LAUNCHERS = (
     *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
     *("orterun", "orted", "prterun", "prted"),

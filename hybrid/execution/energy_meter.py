@@ -16,7 +16,7 @@ from hybrid.host.rapl import PERIOD, Rapl
 from hybrid.ranks.team import Team
 from hybrid.selection.placement import RankPlacement
 
-_PATIENCE = 5.0  # seconds for NVML to start
+_PATIENCE = 5.0  # seconds that NVML gets to start
 
 
 class EnergyMeter:
@@ -55,7 +55,9 @@ class EnergyMeter:
             why_not = {**missing, **why_not}
         sums = [read for read, *_ in reporting.all]
         found = {kind: [each[kind] for each in sums if kind in each] for kind in KINDS if kind not in why_not}
-        joules = {kind: sum(parts) for kind, parts in found.items() if parts}  # of some only it would be no sum
+        joules = {
+            kind: sum(parts) for kind, parts in found.items() if parts
+        }  # a kind that some rank could not read is left out: it would be no sum
         return Energy(joules, why_not, products, max(seconds for *_, seconds in reporting.all))
 
 

@@ -18,7 +18,7 @@ from hybrid.ranks.team import Team
 _IN, _OUT = "to the grid", "from the grid"  # the two series of collectives
 _AHEAD = 2  # collectives that are started before they are needed: their messages fill the network while others end
 
-Pieces = dict[int, list[np.ndarray]]  # by the rank to which they go, or from which they come
+Pieces = dict[int, list[np.ndarray]]  # what goes to each rank, or comes from each
 
 
 class GridMatrices:

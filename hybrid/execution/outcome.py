@@ -60,9 +60,9 @@ class Outcome:
     b: RowView
     c: RowView
     phases: dict[str, Spread]
-    total: Spread  # of one product, operands in host memory to C at the root: scatter to gather
+    total: Spread  # the time of one product from scatter to gather: from operands in host memory to C at the root
     check: Check | None
-    intervals: list[list[Interval]] = field(default_factory=list)  # of every rank, at the root
+    intervals: list[list[Interval]] = field(default_factory=list)  # every rank's, at the root
     arithmetic: Computed = field(default_factory=dict)  # empty where all is native
     repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end
     parts: Parts | None = None  # where C was computed part by part; then `a`, `b` and `c` are empty
@@ -73,6 +73,6 @@ class Parts:
     """A product in parts, each of which is some rows of A and C. `there`: the rows of C that an earlier job had written
     already."""
 
-    rows: int  # of a part; the last one may have fewer
+    rows: int  # in a part; the last one may have fewer
     there: int
-    plans: tuple[Plan, ...]  # of the parts that were computed now
+    plans: tuple[Plan, ...]  # those of the parts that this job has computed

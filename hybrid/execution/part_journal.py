@@ -35,7 +35,7 @@ class State:
     rows: int = 0
     frame: Frame | None = None
     written: tuple[Written, ...] = ()
-    arithmetic: Facts | None = None  # of the last job that wrote it
+    arithmetic: Facts | None = None  # of the last job that wrote the journal
 
     def refuse_other(self, asked: Facts, arithmetic: Facts, files: str) -> None:
         """UsageError where now another product is asked for, or where some rows may have other bits than they would get now.
@@ -49,7 +49,7 @@ class State:
             raise UsageError(f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume")
         for part in self.written:
             other = [] if part.exact else list(differences(part.arithmetic, arithmetic))
-            if len(other) > 1:  # then the tiles, whose number says nothing, differ because of the rest
+            if len(other) > 1:  # the tiles differ because of the other facts, and their digest tells a user nothing
                 other = [each for each in other if not each.startswith("tiles")]
             if other:
                 raise UsageError(

@@ -14,11 +14,11 @@ from hybrid.core.text import counted, ranges
 from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
 
-_SECONDS_OF_A_PART = 60.0  # about: that is what a job which is killed loses
+_SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
 # Operations a second, of float64: too few rather than too many, so that a part takes no longer.
 _OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
-_ROWS_OF_A_RANK = 64  # at least: with fewer rows B is read for too little
-_NAMES_SHOWN = 4  # of different processors or GPUs
+_ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed for each time that B is read
+_NAMES_SHOWN = 4  # the most different processors or GPUs that are named
 
 Facts = Mapping[str, str]
 

@@ -30,7 +30,7 @@ from hybrid.host.partial_matrix import PartialMatrix, digests_in_memory, joined_
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 
-_WRITING = 0  # the rank that has the journal; C is gathered on its node
+_WRITING = 0  # the rank that writes the journal; C is gathered on its node
 
 _Group = TypeVar("_Group")
 
@@ -42,7 +42,7 @@ class PartsOnDisk:
         """UsageError where the file cannot be written in parts."""
         self._team, self._output = team, output
         self._file = PartialMatrix(output, problem.n, problem.bytes(1, problem.m))
-        self._journal: Journal | None = None  # of the rank that writes it
+        self._journal: Journal | None = None  # on the rank that writes it, while it is open
         self._named = False  # all is there, and the file has its name
         self.state = State({})
         self.there: frozenset[Span] = frozenset()
@@ -59,12 +59,12 @@ class PartsOnDisk:
     def open(self) -> None:
         """Take the journal's lock, and read the journal."""
         with self._team.phase("agree", timed=False) as opening, written_to(self._file.name):
-            if not os.path.lexists(self._file.journal):  # else what is there may be this job's own
+            if not os.path.lexists(self._file.journal):  # with a journal, what is there may be this job's own
                 self._output.refuse(0)
             if self._writes:
                 try:
                     opening.mine = self._opened().lines
-                except UsageError as error:  # which all ranks raise alike
+                except UsageError as error:  # all ranks shall raise it alike, without this rank's number
                     opening.mine = error
         lines = opening.all[_WRITING]
         if isinstance(lines, UsageError):

@@ -83,7 +83,7 @@ class _Run:
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
         self._loaded = self._measured = 0  # arrivals
         self._resident: Residency[_Piece] = Residency()
-        # By the panels' slot: tiles that are being computed, copied back or checked, until these events.
+        # For each slot of C the tiles that are being computed, copied back or checked, each with the events that end that.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
 
     def load_first(self) -> None:
@@ -201,8 +201,8 @@ class _Run:
                 self._to_check.append(partial(self._check.computed, index, number, tile, [event]))
         for piece in pieces:
             piece.readers += read
-        # The last entry stands for those it covers: copies out run in order, so do checks, and tiles that accumulate into each
-        # other.
+        # The new entry stands for all that the tile covers: copies out run in their order, and so do checks, and tiles that add
+        # to the same elements.
         written[:] = [entry for entry in written if not _covers(tile, entry[0])]
         written.append((tile, events))
 

@@ -146,7 +146,7 @@ class _Product:
                 before = self._check.repaired if self._check is not None else ()  # is told, too
                 self._check = replace(check, repaired=before + check.repaired)
             if self._check is not None and not self._check.ok:
-                totals = totals or [seconds]  # of a warm-up that is wrong, too
+                totals = totals or [seconds]  # those of a wrong warm-up, where it does not come to more
                 break
             if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
                 finish_when_asked()

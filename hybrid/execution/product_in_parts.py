@@ -30,7 +30,7 @@ from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.machine import Inventory
 from hybrid.selection.session import Session
 
-_STEPS = 10**6  # in which progress is told
+_STEPS = 10**6  # the whole work, where progress is told
 
 
 @record

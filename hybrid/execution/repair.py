@@ -64,7 +64,7 @@ def repaired(
         if not _blame(copies, blamed):
             return failed
         _add_what_copies_spoilt(wrong, plan, copies)
-        expected = [] if copies else run.expected_sums(wrong)  # of wrong operands the devices' sums are wrong, too
+        expected = [] if copies else run.expected_sums(wrong)  # the devices' sums of wrong operands are wrong, too
         done, checked = _computed_again(wrong, means, expected, whole=bool(copies))
     if not checked.ok:
         return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
@@ -101,8 +101,8 @@ def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tupl
         operand, _, columns = copy.place
         assert copy.rank is not None
         if operand == "B":
-            # All that was computed with it: how much that changed in which column of C, no sample of rows tells, for A may be
-            # sparse, or its rows of different scales.
+            # All that was computed with it. No sample of rows tells how much that has changed in which column of C, for A may be
+            # sparse, or its rows may have different scales.
             of_rank = plan.shares[copy.rank].rows
             wrong.add(np.arange(of_rank.lo, of_rank.hi), columns)
         else:

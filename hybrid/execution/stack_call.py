@@ -32,7 +32,7 @@ from hybrid.selection.stacks import place_stack
 from hybrid.verification.check import Check
 from hybrid.verification.stacks import verify_stack
 
-_TRIES = 3  # to compute a wrong product again
+_TRIES = 3  # the times that a wrong product is computed again
 
 
 def multiply_stack_by_ranks(

@@ -29,7 +29,7 @@ class ChunkedMatrix:
         self.shape: tuple[int, int] = array.shape
         self.dtype = np.dtype(array.dtype)
         self._array, self._chunk = array, chunk or (1, 1)
-        self._read_direct = getattr(array, "read_direct", None)  # which h5py has: without a copy in between
+        self._read_direct = getattr(array, "read_direct", None)  # h5py has it, and reads without a copy in between
 
     def load(self) -> None:
         """Do nothing: rows are read when they are needed."""

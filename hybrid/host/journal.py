@@ -99,7 +99,7 @@ def _locked(path: str) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # of a job that ended meanwhile, and removed it
+        os.close(descriptor)  # it was the journal of a job that has ended meanwhile, and removed it
 
 
 def _lock(descriptor: int, path: str) -> None:

@@ -12,7 +12,7 @@ from hybrid.core.settings import nearest
 from hybrid.errors import UsageError
 
 NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
-_MOST_NAMES = 8  # that an error lists
+_MOST_NAMES = 8  # the most that an error lists
 
 
 def refuse_no_matrix(shape: tuple[int, ...] | None, dtype: np.dtype) -> None:

@@ -24,7 +24,7 @@ from hybrid.host.memory import available_host_bytes
 
 _NUMBERS = ("integer", "real", "double", "pattern", "unsigned-integer", "complex")
 _BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies that are made to find elements that are named twice
-_DIGITS_OF_AN_INTEGER = 20  # with its sign, of 64 bits
+_DIGITS_OF_AN_INTEGER = 20  # the most that one of 64 bits has, with its sign
 _NUMBERS_AT_ONCE = 1 << 17
 
 

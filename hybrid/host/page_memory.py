@@ -94,4 +94,4 @@ class ResultPool:
         self._free[:] = [memory]
 
 
-result_pool = ResultPool()  # of this process
+result_pool = ResultPool()  # the one of this process

@@ -65,7 +65,7 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, wei
     rows, columns = matrix.shape
     words, per_word = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
     starts_a_word = columns and int(weights[0]) & 1
-    in_rows = matrix.strides[1] == matrix.itemsize  # else it is transposed
+    in_rows = matrix.strides[1] == matrix.itemsize  # else it is the transpose of such a matrix
     if per_word > 1 and in_rows and starts_a_word and not (columns % per_word or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
         words, weights = words.view(np.uint64), weights[::per_word]
     if words.dtype == np.uint64:

@@ -55,7 +55,7 @@ class _Pipe(io.FileIO):
 
 def _writes_to(stream: io.TextIOWrapper, descriptor: int) -> bool:
     """Whether the stream is the one that Python has opened for the process, and not another one, such as a test's."""
-    raw = getattr(stream.buffer, "raw", stream.buffer)  # with python -u nothing lies between
+    raw = getattr(stream.buffer, "raw", stream.buffer)  # with python -u there is no buffer between
     return type(raw) is io.FileIO and raw.fileno() == descriptor
 
 

@@ -17,7 +17,7 @@ from hybrid.core.spans import Span, pieces
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-CALL_BYTES = 4 << 20  # of the operands of one NumPy call: with smaller calls, the threads would mostly wait for the GIL
+CALL_BYTES = 4 << 20  # of the operands of one NumPy call: in smaller calls the threads would mostly wait for the GIL
 _MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
 
 

@@ -87,7 +87,7 @@ def announce_threads(count: int) -> None:
 def limited_threads(count: int) -> AbstractContextManager[object]:
     """A context in which every BLAS library of this process uses `count` threads."""
     if all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES):
-        return nullcontext()  # as announced; threadpoolctl need not be imported
+        return nullcontext()  # `announce_threads` has set it; threadpoolctl need not be imported
     libraries = _blas_libraries(len(sys.modules))
     if all(library.num_threads == count for library in libraries.lib_controllers):
         return nullcontext()

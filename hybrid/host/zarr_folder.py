@@ -27,7 +27,7 @@ _CODECS = {
     *("delta", "shuffle", "fixedscaleoffset", "bitround", "quantize", "astype", "packbits"),
     *("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"),
 }
-_OLDEST_PYTHON = (3, 11)  # that zarr-python 3 runs on
+_OLDEST_PYTHON = (3, 11)  # on which zarr-python 3 runs
 _AROUND = 4096  # bytes for each folder and each file of metadata
 
 
@@ -83,7 +83,7 @@ def _matrices(zarr: Any, group: Any) -> list[str]:
         return []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what else lies in the folder
+            warnings.simplefilter("ignore")  # zarr warns of other files in the folder
             members = sorted(group.members(max_depth=None))
     except Exception as error:  # likewise
         raise UsageError(f"has malformed metadata: {one_line(error)}") from None

@@ -20,11 +20,11 @@ class FreeMemory:
 
     host: str
     host_bytes: int
-    shared_bytes: int  # in the folder where node-shared matrices are made
+    shared_bytes: int  # free in the folder where node-shared matrices are made
     gpu_bytes: int = 0
     gpu_id: str = ""
-    gpu_reserved: int = 0  # of gpu_bytes: buffers of earlier products, which the next one uses
-    gpu_pooled: int = 0  # of gpu_bytes: in CuPy's memory pool of this process, for arrays such as a rank's rows of C
+    gpu_reserved: int = 0  # the part of gpu_bytes in buffers of earlier products, which the next one uses
+    gpu_pooled: int = 0  # the part of gpu_bytes in CuPy's memory pool of this process, for arrays such as a rank's rows of C
     gpu_queried: bool = True
 
 

@@ -17,7 +17,8 @@ from hybrid.plan.schedule import Arrival, Tile
 if TYPE_CHECKING:
     from hybrid.plan.plan import Plan
 
-# Columns of C of which the sum is compared: with fewer, smaller errors are found; more take less time, and less of short memory.
+# Columns of C in a group, whose sum is compared: with fewer, smaller errors are found; with more, the check takes less time, and
+# less memory where that is short.
 GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE = 64, 512
 NUMBERS_A_ROW = 5  # that the kernel `compare_sums` (kernels/check.cu) finds for each row of C
 # It sums these up for so many rows at a time, not less than a thread-block tile has, to so many numbers.
@@ -33,9 +34,9 @@ class Piece:
     """Some rows and columns of A, B or C that one copy brings. Each of the rows has a checksum; these begin at `offset`."""
 
     operand: str  # "A", "B" or "C"
-    rows: Span  # of A and C within the rank's row block, of B in the whole matrix
+    rows: Span  # those of A and C are counted within the rank's row block, those of B in the whole matrix
     columns: Span
-    groups: Span  # of columns; of A a single one
+    groups: Span  # the groups of columns in it; in A there is one
     number: int
     offset: int
 
@@ -45,8 +46,8 @@ class CheckLayout:
     """The pieces of one rank. `parts_of_b`: the rows of a column panel that each link brings, where several do."""
 
     share: RankShare
-    inner: int  # columns of A
-    columns: int  # of B and C
+    inner: int  # the columns of A
+    columns: int  # the columns of B and C
     parts_of_b: tuple[Span, ...]
     group: int = GROUP_COLUMNS
 

@@ -11,8 +11,9 @@ from hybrid.core.record import record
 from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.schedule import Arrival
 
-# What the link copies while a tile's kernels are launched, and from remainders its panels measured: 0.02 ms, estimated, and 0.2,
-# so that in float32 at 4000 panels of 1024 rows are better than those of 640, as measured on an H200.
+# Bytes that the link copies while a tile's kernels are launched. A native product's take 0.02 ms, which is estimated. From
+# remainders, where panels are measured, too, they take 0.2 ms: then in float32 at 4000 panels of 1024 rows are better than those
+# of 640, as measured on an H200.
 _NATIVE_LAUNCH_BYTES, _MODULAR_LAUNCH_BYTES = 1 << 20, 10 << 20
 
 

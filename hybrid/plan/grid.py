@@ -199,8 +199,8 @@ class Cost:
     """What a grid costs, in elements."""
 
     grid: Grid
-    received: int  # by the node that receives most
-    kept: int  # by the node that needs most memory for it
+    received: int  # elements that the node receives that receives most
+    kept: int  # elements that the node keeps that needs most memory for the grid
 
 
 def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Cost]:

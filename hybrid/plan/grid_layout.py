@@ -30,7 +30,7 @@ class GridLayout:
     topology: Topology
     grid: Grid
     placement: Placement
-    message_bytes: int  # that a rank receives at a time, at most
+    message_bytes: int  # the most that a rank receives at a time
 
     @cached_property
     def pieces(self) -> dict[str, int]:

@@ -86,8 +86,8 @@ def _tiles(
 
     `adds`: the first part is added, too. `completed`: the same rows, as the tiles that the last part completes.
     """
-    # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the thread blocks
-    # with which one ends run beside those of the other.
+    # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the last thread
+    # blocks of the one run at the same time as those of the other.
     sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
     for number, part in enumerate(parts):
         adds = adds or number > 0

@@ -18,7 +18,7 @@ from hybrid.core.record import record
 from hybrid.errors import UsageError, one_line
 
 KiB, MiB = 1 << 10, 1 << 20
-RECORD_KEY = "machine_model"  # of the doctor's JSON lines
+RECORD_KEY = "machine_model"  # under which the doctor's JSON lines have a model
 SMALLEST_NUMBER, LARGEST_NUMBER = 1e-6, 1 << 60
 LARGEST_FILE = 64 * MiB
 _LONGEST = 200  # characters of a message
@@ -180,7 +180,7 @@ def _said_in(path: str) -> Mapping[str, Any]:
     """The fields that a file gives, which holds one model or the doctor's JSON lines."""
     import json  # only who has such a file needs it
 
-    if os.path.exists(path) and not os.path.isfile(path):  # of a pipe nobody may ever write the end
+    if os.path.exists(path) and not os.path.isfile(path):  # nobody may ever close the other end of a pipe
         raise UsageError(f"the machine model {path} cannot be read: it is no regular file")
     try:
         with open(path, "rb") as file:

@@ -42,9 +42,10 @@ def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float,
     tallest = max(nodes, key=lambda node: grid.of_a(node, problem).elements * len(grid.of_b(node, problem).columns))
     (height, depth), width = grid.of_a(tallest, problem).shape, len(grid.of_b(tallest, problem).columns)
 
-    # Of a node's B: each rank's link brings all of it, or a part of it that the other GPUs fetch, or it is on the GPUs already.
-    a_rank = -(-max(map(len, topology.nodes)) // gpus)
-    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(a_rank))
+    # How often a GPU's link brings all of a node's B: once for each of its ranks, or a part of it where the GPUs fetch the rest
+    # from each other, or not at all where NCCL brings it to the GPUs.
+    ranks_a_gpu = -(-max(map(len, topology.nodes)) // gpus)
+    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(ranks_a_gpu))
     rate = model.multiply_adds_per_byte(problem.operand_dtype) * model.link_bytes_per_second * speed * gpus
 
     def seconds(elements: float, bytes_per_second: float) -> float:

@@ -20,13 +20,13 @@ class RankShare:
 
     rank: int
     node: int
-    rows: Span  # of A and C: the row block it multiplies
-    b_rows: Span  # of B: the rows it provides
-    row_panels: tuple[Span, ...]  # of its row block, counted within it
-    column_panels: tuple[Span, ...]  # of B
+    rows: Span  # the rows of A and C in its row block
+    b_rows: Span  # the rows of B that it provides
+    row_panels: tuple[Span, ...]  # counted within its row block
+    column_panels: tuple[Span, ...]
     tiling: Tiling
-    layout: Layout  # of its buffers, where the device has some
-    slabs: tuple[Slab, ...] = ()  # of B's rows: all of B comes in these, or each panel of a stationary B does
+    layout: Layout  # of its buffers, where the device has any
+    slabs: tuple[Slab, ...] = ()  # the k-slabs in which all of B comes, or each panel of a stationary B
 
     @property
     def holds_all(self) -> bool:

@@ -8,7 +8,7 @@ from hybrid.core.record import record
 from hybrid.plan.arithmetic import UNIT, sampling
 
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
-CHUNK_ROWS = 512  # of B, whose norms one thread block adds up: kernels/norms.cu
+CHUNK_ROWS = 512  # rows of B of which a thread block of kernels/norms.cu adds up the norms
 _ALIGNMENT = 256  # bytes; as CUDA's own allocations
 MEASURES, MEASURE_BYTES = 5, 48  # the numbers that kernels/norms.cu finds for a line, and the bytes that they take
 SUMMARY_WORDS = 6  # words of 64 bits in a summary; one is not used
@@ -23,17 +23,17 @@ class OperandRemainders:
     Offsets are in bytes. Each of the regions has one entry for a line, or a row of them.
     """
 
-    lines: int  # rows or columns of the buffer, in all its slots
+    lines: int  # in all slots of the buffer
     inner: int
     in_chunks: bool  # k is added up in chunks
-    slot_lines: int  # of a slot, padded
+    slot_lines: int  # in a slot, padded
     planes: int  # offset of the packed remainders, a plane for each modulus
     plane_bytes: int
     magnitudes: int
     magnitude_bytes: int
     measures: int  # MEASURE_BYTES for each line and chunk of k
     numbers: int  # five rows: norm, largest magnitude, power of two, its inverse, and what brings the mean magnitude to 8
-    steps: int  # of magnitudes, in norms: float32
+    steps: int  # of each line's magnitudes, relative to its norm: float32
     end: int
 
     @classmethod

@@ -38,10 +38,10 @@ class PlanRequest:
     topology: Topology
     root: int = 0
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
-    staged: bool = False  # also a CPU copies panels into buffers, as a GPU does
+    staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
     moduli: int = 0  # the most that a product from remainders may need; 0: native arithmetic
-    speed: float = 1.0  # that is expected of such a product, beside a native one
+    speed: float = 1.0  # of a product from remainders, as is expected, relative to a native one
     panel_rows: int = 0
     panel_columns: int = 0
     slab_rows: int = 0
@@ -50,10 +50,10 @@ class PlanRequest:
     row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
     model: MachineModel = H200
     left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
-    grid: Grid | None = None  # of the nodes; None: every node multiplies its rows of A by all of B
-    blocks_2d: Placement | None = None  # of the operands and C, where they are distributed so
-    message_bytes: int = 1 << 28  # that a rank of a grid receives at a time, at most
-    c_leaves: bool = False  # of a part of a grid: column panels of C go elsewhere as soon as they are complete
+    grid: Grid | None = None  # the grid that the nodes form; None: every node multiplies its rows of A by all of B
+    blocks_2d: Placement | None = None  # where the operands and C are distributed in two dimensions
+    message_bytes: int = 1 << 28  # the most that a rank of a grid receives at a time
+    c_leaves: bool = False  # column panels of C go elsewhere as soon as they are complete, as those of a grid's part
 
     @property
     def copies_to_buffers(self) -> bool:
@@ -103,7 +103,7 @@ class TilingRequest:
     """All that a tiling depends on. A size of 0 lets the plan choose it."""
 
     problem: Problem
-    rows: int  # of the largest row block
+    rows: int  # in the largest row block
     device: str
     nodes: int = 1
     links: int = 1  # ranks of a node, which copy A and B over links of their own; 0: the operands are on the devices already

@@ -24,9 +24,9 @@ class Tile:
     columns: Span
     buffer_rows: Span  # the same rows within the device's buffer of A
     buffer_columns: Span  # the same columns within its buffer of B
-    slot: int = 0  # of the column panel, with separate panels
+    slot: int = 0  # the column panel's slot, with separate panels
     inner: Span | None = None  # columns of A and rows of B that are multiplied; None: all
-    adds: bool = False  # to what is in C
+    adds: bool = False  # the product is added to what is in C
     completes: bool = True  # nothing is added afterwards
 
 
@@ -35,10 +35,10 @@ class Arrival:
     """A row panel of A, or a column panel or k-slab of B, that comes to the device, and the tiles of C it releases."""
 
     operand: str  # "A" or "B"
-    index: int  # of the panel or slab
+    index: int  # the number of the panel or slab
     span: Span  # rows within the rank's row block, or columns
     buffer_span: Span  # the same within the device's buffer of the operand
-    slot: int  # of a column panel, with separate panels
+    slot: int  # the column panel's slot, with separate panels
     releases: tuple[Tile, ...]
     slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; (): all, by one link
 
@@ -157,9 +157,9 @@ class _Operand:
 
     def __init__(self, name: str, panels: Sequence[Span], capacity: int, *, separate_panels: bool = False) -> None:
         self.name, self.panels, self.capacity = name, panels, capacity
-        self.resident = range(0)  # in the order of their arrival: the first one is overwritten first
+        self.resident = range(0)  # the panels on the device in the order of their arrival: the first is overwritten first
         self.to_come = range(len(panels))
-        self.panels_per_tile = 1 if separate_panels else capacity  # at most
+        self.panels_per_tile = 1 if separate_panels else capacity  # the most that a tile covers
         self._separate_panels = separate_panels
         self._lines_that_fit = sum(map(len, panels[:capacity]))
 

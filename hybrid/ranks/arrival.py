@@ -115,7 +115,7 @@ class Arrivals(_Wait):
         status, serial = MPI.Status(), bytearray(8)
         while self._control.Iprobe(tag=_HERE, status=status):
             self._control.Recv([serial, MPI.BYTE], status.source, _HERE)
-            if int.from_bytes(serial, "little") == self._serial:  # else of a phase to which all have come since
+            if int.from_bytes(serial, "little") == self._serial:  # else it is about a phase to which all have come by now
                 self._here.add(status.source)
                 self._tell()
 
@@ -135,7 +135,7 @@ def await_all(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
     size, rank = comm.Get_size(), comm.Get_rank()
     wait, named = _Wait(rank, limits), size <= _MOST_NAMED
     if named:
-        # From each rank a scatter, which MPI does not send by way of others: it is complete here when that rank has called.
+        # A scatter from each rank. MPI does not send that by way of other ranks: it is complete here when that rank has called.
         token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
         calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
     else:

@@ -96,8 +96,8 @@ class Series:
 
     def __init__(self, messages: Messages, comm: MPI.Comm, collectives: Sequence[Start]) -> None:
         self._messages, self._comm = messages, comm
-        self._waiting = deque(collectives)  # to be started
-        self._requests: dict[int, MPI.Request] = {}  # by number, until they are complete
+        self._waiting = deque(collectives)  # those that are not started
+        self._requests: dict[int, MPI.Request] = {}  # those of started collectives by number, until they are complete
         self.started = 0
         self.serial = messages.serial
 

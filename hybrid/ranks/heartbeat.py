@@ -19,8 +19,8 @@ from types import FrameType
 from hybrid.ranks.interrupts import handle
 
 INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
-# The lines that are no phase. The first two are followed by an exit code: with AGREED all ranks end with it, with REPORTED
-# this rank alone does and has printed why. NEIGHBOURS is followed by what `pulse` needs, HOW_TO_GO_ON by that.
+# How lines begin that do not name a phase. An exit code follows the first two: with AGREED all ranks end with it; with REPORTED
+# this rank alone does, and has printed why. A `Neighbours.as_line` follows NEIGHBOURS, a text follows HOW_TO_GO_ON.
 AGREED, REPORTED, MPI_STARTED, NEIGHBOURS, ALL_MET, HOW_TO_GO_ON = "=", "!", "*", "~", "+", ">"
 _LONGEST_LINE = 2048  # bytes: below what a pipe takes at once
 _LOOK_AFTER = 1.0  # seconds between two looks at the supervisor: it was stopped alone if both find it so
@@ -33,7 +33,7 @@ class _State:
     def __init__(self) -> None:
         self.pipe: int | None = None  # None without a supervisor
         self.phase = b""
-        self.written = 0.0  # when the last line was
+        self.written = 0.0  # when the last line was written
         self.asked_to_end = False
         self.interrupted = False
         self.supervisor = 0

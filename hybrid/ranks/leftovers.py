@@ -29,7 +29,8 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OURS = r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}"  # where shared memory must have a name
 _OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
 _OF_MPI = re.compile(rf"{_OF_MPICH.pattern}|(vader|sm)_segment\..+")  # or Open MPI's, which its ranks may open later
-# UCX, below both, takes the name off a file right after it has made it: one stays where a process is killed between.
+# UCX, on which both may be built, removes a file's name right after it has made the file: the name stays where a process is
+# killed between the two.
 _OF_UCX = r"ucx_shm_posix_[0-9a-f]+"
 _IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OF_UCX}|{_OURS}")
 _MAPPED_BY_MAKER = re.compile(rf"{_OF_MPICH.pattern}|{_OF_UCX}")

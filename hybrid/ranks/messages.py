@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
 _GAVE_UP = 32003  # tag: "I do not wait for the others any more", and the text of the error
 _TAGS = 32000  # MPI guarantees tags up to 32767
-_POLLS_BETWEEN_CHECKS = 100  # for a heartbeat, notices and deadlines
+_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
 # `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
 _SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
 
@@ -54,11 +54,11 @@ class Messages:
         self._control = comm.Dup()
         self._given_up = ""  # why this communicator cannot be used any more
         self._left: list[Any] = []  # requests that were given up, and their buffers
-        self.interrupted = False  # in an exchange that did not end: the ranks are out of step
+        self.interrupted = False  # an exchange was, and did not end: the ranks are out of step
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
-        self.within_nodes = True  # some ranks share a node
+        self.within_nodes = True  # whether ranks share a node, when `Team` has found out
         self.serial = 0  # the current phase's number, the same on every rank
-        # Of the current phase, to clear up after a failure: messages by the other rank, and unfinished requests.
+        # For `clear_up`: how many messages of this phase went to each rank, and came from each, and unfinished requests.
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
         self._sending: list[MPI.Request] = []

@@ -18,9 +18,9 @@ class Library:
 
     name: str  # and version
     standard: tuple[int, int]
-    abi: str  # that mpi4py was built for
-    asked: str  # thread level, such as FUNNELED
-    provided: str  # thread level
+    abi: str  # for which mpi4py was built
+    asked: str  # the thread level that was asked for, such as FUNNELED
+    provided: str  # the thread level that the library has given
     threads_suffice: bool
 
     @property

@@ -17,8 +17,8 @@ from hybrid.ranks.polling import let_others_run
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
-_POLLS_BETWEEN_CHECKS = 100  # for a heartbeat and for notices of failure
-_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4  # then seconds between two polls
+_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices of failure are looked at
+_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4  # polls at full speed, and then the seconds between two of them
 
 
 class NodeFlags:

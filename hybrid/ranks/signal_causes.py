@@ -30,7 +30,7 @@ def _likely(signum: int, shared_before: int, starting: bool) -> str:
         )
         return f" (out of memory{limit}?)"
     free = free_shared_bytes()
-    if signum == signal.SIGBUS or (signum == signal.SIGSEGV and starting):  # as MPICH where it is nearly full
+    if signum == signal.SIGBUS or (signum == signal.SIGSEGV and starting):  # MPICH dies of SIGSEGV where /dev/shm is nearly full
         if free is not None and min(free, shared_before) < _LITTLE_SHARED:
             return f" (is /dev/shm full? {readable(free)} are free, {readable(shared_before)} were at the start)"
         if signum == signal.SIGBUS:

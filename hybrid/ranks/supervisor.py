@@ -89,7 +89,7 @@ class _Watch:
         self._phase = _START
         self._began, self._files = time.time() - _CLOCK, set[str]()  # what the worker has opened while MPI started
         self._end = WorkerEnd(stall, stall + GRACE, free_shared_bytes() or 0)
-        self._exit_line = ""  # in which the worker reported its exit code
+        self._exit_line = ""  # the line in which the worker reported its exit code
         self._waits = False  # other ranks may say the same of their workers: this one waits for its turn
         self._how_to_go_on = ""  # what to add where the worker was ended: how a later job uses what it has done
         self._orphaned = 0.0  # when the launcher was seen to be gone
@@ -138,7 +138,9 @@ class _Watch:
             ready = select.select([self._pipe], [], [], _POLL_AT_START if starting else _POLL)[0]
             if starting:
                 self._files.update(segments_of(self._worker))
-            if time.monotonic() - polled > stood_still:  # with the whole job: silence tells nothing
+            if (
+                time.monotonic() - polled > stood_still
+            ):  # this process was stopped, with the whole job: the worker's silence tells nothing
                 last_line = time.monotonic()
                 if self._pulse:
                     self._pulse.forgive()
@@ -226,7 +228,9 @@ class _Watch:
             other_code = self._start_failed(told)
             if other_code is not None:
                 exit_at_once(other_code)
-        if not line or (agreed and not (self._end.interrupted or self._end.asked)):  # else the worker has said so
+        if not line or (
+            agreed and not (self._end.interrupted or self._end.asked)
+        ):  # else the worker has said itself what happened
             self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed

@@ -61,13 +61,13 @@ class Team:
     """
 
     def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None, limits: Limits | None = None) -> None:
-        self.host = os.uname().nodename  # as socket.gethostname(), whose module takes milliseconds to import
+        self.host = os.uname().nodename  # the same as socket.gethostname(), whose module takes milliseconds to import
         self.timeline = Timeline()
         self.doing = "start"
         self._when_freed: list[Callable[[], None]] = []
         self.unheard = False  # this rank failed and the others did not hear of it: it must end the job
         self._patience = patience
-        self._turn = Turn()  # of one call
+        self._turn = Turn()  # for one call at a time
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
         if comm is None or comm.Get_size() == 1:
@@ -171,7 +171,7 @@ class Team:
             except Unsendable as cannot:
                 failure = cannot
         if failure is not None:
-            # C code makes other errors of an interrupt.
+            # C code may have turned an interrupt into another error.
             said = KeyboardInterrupt() if interrupted() and not isinstance(failure, HybridError) else failure
             report = (type(said).__name__, one_line(said), self.host, self.doing)
             self._messages.notify_others()

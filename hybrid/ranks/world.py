@@ -27,7 +27,7 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_keyval: int | None = None  # of the attribute with which MPI keeps what is known of a communicator
+_keyval: int | None = None  # the key under which MPI keeps what is known of a communicator as its attribute
 _noting = threading.Lock()
 
 
@@ -37,7 +37,7 @@ class _Known:
     def __init__(self) -> None:
         self.team: Team | None = None
         self.unusable = ""
-        self.turn = Turn()  # of making the team, in which ranks wait for each other
+        self.turn = Turn()  # for making the team, in which ranks wait for each other
 
 
 def team_of(comm: Any, stall: Any = None) -> Team:
@@ -141,7 +141,7 @@ def _signals_kept() -> Iterator[None]:
         yield
     finally:
         for signum, handler in handlers.items():
-            if handler is not None:  # as Python knows it: these libraries do not ask Python
+            if handler is not None:  # Python's own record of it, which these libraries do not change
                 signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

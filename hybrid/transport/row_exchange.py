@@ -14,8 +14,8 @@ from hybrid.plan.rectangles import Rectangle
 from hybrid.ranks.collectives import Series, exchange
 from hybrid.ranks.team import Team
 
-_AHEAD = 1  # collectives that are started before the one before has ended
-Matrices = Mapping[int, Sequence[np.ndarray]]  # by node
+_AHEAD = 1  # collectives that are started while the one before is under way
+Matrices = Mapping[int, Sequence[np.ndarray]]  # for each node those that it gets, or has sent
 # Gives what this rank sends to each node by one collective, and what it receives from each.
 Piece = Callable[[], tuple[Matrices, Matrices]]
 
