@@ -12,14 +12,13 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.devices.base import Timings
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.modular import ModularProduct
 from hybrid.execution.grid_exchange import GridExchange, GridMatrices
 from hybrid.execution.grid_panels import GridPanels
+from hybrid.execution.modular_product import modular_product
 from hybrid.execution.pipeline import run_share
 from hybrid.execution.progress import Progress, TileProgress
 from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed
-from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
@@ -45,14 +44,15 @@ class GridOnDevice:
         self._team, self._exchange, self._settings = team, exchange, settings
         self._layout, self._rank_device = layout, session.rank_device
         began = time.perf_counter()
-        part, device = plan.parts[team.rank], self._rank_device.device
+        self._part = part = plan.parts[team.rank]
+        device = self._rank_device.device
         self._share = share = part.shares[0]
         self._rank_device.reserve(team, share.layout.bytes)
         with team.phase("prepare", timed=False), busy():
             self._buffers = self._rank_device.once_for_plan(
                 "grid", part, lambda: Buffers(device, self._rank_device.memory, share, part.problem)
             )
-            self._modular = self._made_modular(part) if share.layout.remainders is not None else None
+            self._modular = modular_product(self._rank_device, decision, part, share, settings)
         team.timeline.add("prepare", began, time.perf_counter())
         assert self._rank_device.flags is not None
         self._panels = GridPanels(exchange, layout, team.rank, share, device.done, self._rank_device.flags.pauses)
@@ -68,6 +68,7 @@ class GridOnDevice:
         self._to_pin = ()
         self._tile_progress.begin()
         self._panels.begin()
+        self._rank_device.used_for(self._part, self._modular)  # so that no other product takes what is there for its own
         if self._settings.poison:
             self._rank_device.device.poison(self._rank_device.memory)
 
@@ -85,9 +86,3 @@ class GridOnDevice:
     def arithmetic(self) -> Computed:
         """The arithmetic of this rank's part of C; empty where all of it is native."""
         return self._modular.done if self._modular is not None else {}
-
-    def _made_modular(self, part: Plan) -> ModularProduct:
-        device, memory, fast = self._rank_device.device, self._rank_device.memory, self._settings.precision == "fast"
-        return self._rank_device.once_for_plan(
-            f"modular grid {fast}", part, lambda: ModularProduct(device, memory, self._share, part.problem, fast=fast)
-        )

@@ -11,14 +11,13 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
-from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.modular import ModularProduct
 from hybrid.execution.in_place import multiply_in_place
+from hybrid.execution.modular_product import modular_product
 from hybrid.execution.pipeline import run_share
 from hybrid.execution.progress import Progress, TileProgress
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.host.row_sums import NOT_INTEGRAL
-from hybrid.kernels.remainders import lacks_float64
 from hybrid.plan.arithmetic import Computed
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
@@ -76,7 +75,7 @@ class RankRun:
             self._transport, self._buffers = make_transport(
                 team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream, in_place
             )
-            self._modular = self._make_modular(settings, gpus)
+            self._modular = modular_product(self._rank_device, decision, plan, self._share, settings)
             if self._check is not None:
                 with team.phase("prepare", timed=False):
                     self._check.check_in(self._buffers)
@@ -95,10 +94,10 @@ class RankRun:
         for panels in (self._gather, self._panel_stream):
             if panels is not None:
                 panels.begin()
-        same_plan = self._rank_device.used_for(self._plan)
+        kept = self._rank_device.used_for(self._plan, self._modular)
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
-        if self._modular is not None and (self._poisoned or not same_plan):
+        if self._modular is not None and (self._poisoned or not kept):
             self._modular.forget()
 
     def multiply(self) -> None:
@@ -199,18 +198,3 @@ class RankRun:
             return run_share(*parts, check, self._gather, self._modular)
         assert self._matrices is not None
         return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panel_stream, self._gather)
-
-    def _make_modular(self, settings: Settings, gpus: Sequence[Gpu | None]) -> ModularProduct | None:
-        if self._share.layout.remainders is None:
-            return None
-        device, memory, fast = self._rank_device.device, self._rank_device.memory, settings.precision == "fast"
-        # All ranks do the last step alike, so that C's bits do not depend on which rank computes them.
-        by_integers = any(gpu is not None and lacks_float64(gpu.capability) for gpu in gpus)
-
-        keeps_b = self._plan.has_row_blocks
-
-        def make() -> ModularProduct:
-            how = {"fast": fast, "by_integers": by_integers, "keeps_b": keeps_b}
-            return ModularProduct(device, memory, self._share, self._plan.problem, **how)
-
-        return self._rank_device.once_for_plan(f"modular {fast} {by_integers} {keeps_b}", self._plan, make)

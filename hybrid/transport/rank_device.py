@@ -32,7 +32,7 @@ class RankDevice:
         self.reserved = 0  # bytes of `memory`
         self.reserved_for_check = 0  # bytes that the check takes beside it
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
-        self._last_shares: object = None  # of the plan whose product was the last to write to the memory
+        self._last_writer: tuple[object, object] | None = None  # the plan's shares, and `by`, of the last `used_for`
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
         self._views: dict[str, tuple[object, Any]] = {}  # by what they are: the shares of the last plan, and what was made for it
@@ -87,7 +87,7 @@ class RankDevice:
     def drain(self) -> None:
         """Wait for all work under way, after a failure, so that the next product meets nothing of it."""
         self.memory_version += 1
-        self._last_shares = None
+        self._last_writer = None
         self.device_group.abort()  # first: a collective that some rank never joined has no end
         for device in self._devices():
             with suppress(Exception):  # the failure has been reported; a broken device will report again
@@ -142,14 +142,19 @@ class RankDevice:
         devices = self.links.devices
         return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
 
-    def used_for(self, plan: Plan) -> bool:
-        """Note that a product of this plan begins. Returns whether the one before had the same plan, so that the memory still
-        holds what that has left there."""
-        same, self._last_shares = self._last_shares is plan.shares, plan.shares
-        return same
+    def used_for(self, plan: Plan, by: object = None) -> bool:
+        """Note that a product of this plan begins, which writes to the memory. `by`: what computes its remainders, and keeps
+        some there; None for native products.
+
+        Returns whether the product before had the same plan and was computed by the same, so that what it has kept in the memory
+        is still there.
+        """
+        before, self._last_writer = self._last_writer, (plan.shares, by)
+        return before is not None and before[0] is plan.shares and before[1] is by
 
     def _forget_views(self) -> None:
         self._views.clear()
+        self._last_writer = None  # it has views, too
         self.reserved_for_check = 0
 
     def once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
