@@ -65,9 +65,11 @@ def state_of(lines: Sequence[Line], path: str) -> State:
     try:
         first = lines[0]
         rows, frame = int(first["rows"]), Frame(**first["frame"])
+        if rows < 1:
+            raise ValueError(f"parts of {rows} rows")
         written = {part.rows: part for part in _written(lines[1:])}  # the last line of each counts
-        arithmetics = [line["arithmetic"] for line in lines if "arithmetic" in line]
-        return State(first["asked"], rows, frame, tuple(written.values()), arithmetics[-1] if arithmetics else None)
+        arithmetics = [dict(line["arithmetic"]) for line in lines if "arithmetic" in line]
+        return State(dict(first["asked"]), rows, frame, tuple(written.values()), arithmetics[-1] if arithmetics else None)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew") from None
 

@@ -85,5 +85,6 @@ class Calls:
 
     def _ended(self) -> list[BaseException | None]:
         """What each call raised, or None, when all have ended."""
-        begun, self._begun = self._begun, 0
+        with self._counting:
+            begun, self._begun = self._begun, 0
         return [self.outcomes.get() for _ in range(begun)]
