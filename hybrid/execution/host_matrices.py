@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -29,9 +28,9 @@ def host_matrices(
     b: MatrixSource,
     out: np.ndarray | None,
     threads: int,
-    kept: Mapping[str, RowView] = MappingProxyType({}),
+    kept: Mapping[str, RowView],
     *,
-    as_they_lie: bool = False,
+    as_they_lie: bool,
 ) -> dict[str, RowView]:
     """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so. Every
     rank calls it.

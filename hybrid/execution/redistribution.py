@@ -75,7 +75,7 @@ def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
     return [block(rows, len(parts), rank) for rank in range(len(parts))]
 
 
-def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None = None) -> np.ndarray | None:
+def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None) -> np.ndarray | None:
     """The whole matrix at the root, in `out` where that is given; None elsewhere."""
     own, parts = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
     if any(part.kind not in _KINDS.values() for part in parts):

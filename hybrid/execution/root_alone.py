@@ -15,7 +15,7 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
 from hybrid.verification.check import Check, Suspect
-from hybrid.verification.suspects import MultipliedBy, unsaid
+from hybrid.verification.suspects import MultipliedBy
 
 if TYPE_CHECKING:
     from hybrid.verification.expected_sums import ExpectedSums
@@ -29,8 +29,8 @@ def verify_at_root(
     views: Mapping[str, RowView],
     threads: int,
     wrong: WrongParts | None,
-    suspects: Sequence[Suspect] = (),
-    by: MultipliedBy = unsaid,
+    suspects: Sequence[Suspect],
+    by: MultipliedBy,
 ) -> Check:
     """The check that `verify` makes, by the root alone. Every rank calls it, and gets the same. `threads`: of all ranks."""
     with team.phase("check") as checking:

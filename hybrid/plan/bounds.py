@@ -8,18 +8,9 @@ import math
 from hybrid.core.problem import Problem
 
 
-def least_received(problem: Problem, nodes: int, memory: int = 0) -> float:
-    """A lower bound of the elements that some node must receive or send, however the elements of A, B and C are distributed
-    before and after.
-
-    `memory`: elements that a node can hold; 0: any number.
-    """
-    bound = _with_any_memory(problem, nodes)
-    return max(bound, least_received_with(problem, nodes, memory)) if memory else bound
-
-
-def _with_any_memory(problem: Problem, nodes: int) -> float:
-    """The bound of Al Daas, Ballard, Grigori, Kumar and Rouse (2022) for nodes of any memory.
+def least_received(problem: Problem, nodes: int) -> float:
+    """A lower bound of the elements that some node, of any memory, must receive or send, however the elements of A, B and C are
+    distributed before and after: that of Al Daas, Ballard, Grigori, Kumar and Rouse (2022).
 
     A node that computes its part of the multiplications, seen as a box, needs as many elements as the faces of the box have, and
     has a P-th of the matrices before.
@@ -37,6 +28,6 @@ def _with_any_memory(problem: Problem, nodes: int) -> float:
 
 
 def least_received_with(problem: Problem, nodes: int, memory: int) -> float:
-    """The bound of Smith, Lowery, Langou and van de Geijn (2019) for one processor with a fast memory of this size, applied to a
-    node; all of the memory may be full of operands before."""
+    """The same for nodes that can hold `memory` elements: the bound of Smith, Lowery, Langou and van de Geijn (2019) for one
+    processor with a fast memory, all of which may be full of operands before. It may be negative."""
     return 2 * problem.n * problem.l * problem.m / nodes / math.sqrt(memory) - 3 * memory

@@ -34,13 +34,12 @@ def forecast(
     speed: float,
     links: int = 1,
     *,
-    link: int = 0,
     moduli: int = 0,
 ) -> Forecast:
     """Simulate the arrivals one after the other; copies in, kernels and copies out each work on one thing at a time.
 
-    `speed`: of the kernels, relative to the model's native ones. `links`: the number of links that bring B together. `link`: the
-    number of this one, where slabs say which rows each link brings.
+    `speed`: of the kernels, relative to the model's native ones. `links`: the number of links that bring B together. Where slabs
+    say which rows each of them brings, the first link counts.
     """
     rate = model.multiply_adds_per_byte(problem.operand_dtype) * speed
     launching = _MODULAR_LAUNCH_BYTES if moduli else _NATIVE_LAUNCH_BYTES
@@ -50,7 +49,7 @@ def forecast(
         if arrival.operand == "A":
             copied_in += problem.operand_bytes(lines, problem.l)
         else:
-            rows = len(arrival.slab[link]) if arrival.slab else problem.l / links
+            rows = len(arrival.slab[0]) if arrival.slab else problem.l / links
             gaps = 0 if lines == problem.m else 2 * model.panel_row_overhead_bytes  # twice, while kernels and copies out run
             copied_in += rows * (problem.operand_bytes(1, lines) + gaps)
         for tile in arrival.releases:

@@ -6,21 +6,20 @@ from __future__ import annotations
 import os
 import select
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 
 _ANSWER = 0.2  # seconds
 
 
-def descriptor(environment: Mapping[str, str] = os.environ) -> int | None:
+def descriptor() -> int | None:
     """The descriptor at which Hydra listens; None under another launcher. Slurm's PMI-2 sets PMI_FD as well, but has another
     protocol."""
-    return None if is_gone(environment) or "PMI_HOSTNAME" not in environment else int(environment["PMI_FD"])
+    return None if is_gone() or "PMI_HOSTNAME" not in os.environ else int(os.environ["PMI_FD"])
 
 
-def is_gone(environment: Mapping[str, str] = os.environ) -> bool:
+def is_gone() -> bool:
     """Whether the descriptor PMI_FD is no socket: the launcher that set it is not this process's, or the socket was closed."""
-    number = environment.get("PMI_FD", "")
+    number = os.environ.get("PMI_FD", "")
     with suppress(OSError, OverflowError):
         return not (number.isdecimal() and stat.S_ISSOCK(os.fstat(int(number)).st_mode))
     return True

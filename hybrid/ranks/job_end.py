@@ -33,10 +33,10 @@ def exit_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
+def end_job(code: int, last: Callable[[], None]) -> NoReturn:
     """End this process and, where a launcher started it, the whole job, with this exit code if the launcher can have it.
 
-    `last`: what is done before, as late as possible, of a job.
+    `last`: is called before the end of a job, as late as possible.
 
     What the launchers make of a rank's end differs. Open MPI's ends the job at the first exit code that is not 0, and takes it
     over. MPICH's (Hydra) ignores exit codes while MPI starts and on other nodes, but obeys an abort in the words of PMI, as
@@ -46,8 +46,7 @@ def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
     if launch is None:
         os._exit(code)
     let_launcher_read()
-    if last is not None:
-        last()
+    last()
     if launch.name == OPEN_MPI:
         os._exit(code)
     if hydra.abort(code):

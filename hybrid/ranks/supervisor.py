@@ -43,7 +43,7 @@ _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that 
 _PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 
 
-def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[str], int | None] | None = None) -> int:
+def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[str], int | None] | None) -> int:
     """Run `work` in a supervised child process and return the exit code for the launcher.
 
     The child returns from here as the worker; the parent stays in `_Watch.run` until the child has ended.

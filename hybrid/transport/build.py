@@ -144,25 +144,24 @@ def make_transport(
     matrices: RankMatrices | None,
     gpus: Sequence[Gpu | None],
     kernel: Kernel,
-    observer: CopyObserver | None = None,
-    panel_stream: PanelStream | None = None,
-    in_place: Mapping[str, Any] | None = None,
+    observer: CopyObserver | None,
+    panel_stream: PanelStream | None,
+    in_place: Mapping[str, Any],
 ) -> tuple[Transport, Buffers]:
     """The plan's transport, and the buffers that it fills. Every rank calls it.
 
     `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
     `in_place`: what `operands_in_place` gave.
     """
-    there = in_place or {}
     if plan.transport in ("host", "nccl"):
         assert matrices is not None
         rank_device.reserve(team, plan.shares[team.rank].layout.bytes)
-        buffers = rank_device.own_buffers(team, plan, there)
+        buffers = rank_device.own_buffers(team, plan, in_place)
         if plan.transport == "host":
-            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, there), buffers
+            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, in_place), buffers
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
         group = rank_device.device_group
-        return NcclTransport(rank_device.device, team.rank, matrices, group, rows_of, observer, there), buffers
+        return NcclTransport(rank_device.device, team.rank, matrices, group, rows_of, observer, in_place), buffers
 
     driver = plan.root if plan.at_root else None
     rank_device.connect(
@@ -173,9 +172,9 @@ def make_transport(
     made: Transport
     if driver is None:
         assert matrices is not None
-        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, there)
-        if there:
-            return made, rank_device.own_buffers(team, plan, there)
+        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, in_place)
+        if in_place:
+            return made, rank_device.own_buffers(team, plan, in_place)
     elif team.rank == driver:
         assert matrices is not None
         remote_buffers = rank_device.buffers_of_driver(team, plan)

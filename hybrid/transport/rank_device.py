@@ -142,7 +142,7 @@ class RankDevice:
         devices = self.links.devices
         return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
 
-    def used_for(self, plan: Plan, by: object = None) -> bool:
+    def used_for(self, plan: Plan, by: object) -> bool:
         """Note that a product of this plan begins, which writes to the memory. `by`: what computes its remainders, and keeps
         some there; None for native products.
 
