@@ -33,10 +33,17 @@ class MatrixSource(Protocol):
         None."""
 
 
-class GeneratedMatrix:
-    """A matrix generated from a seed, by whichever rank needs the rows."""
+class AnyRanksMatrix:
+    """What the sources have in common of which any rank can write any row: there is no array before."""
 
     at_root = False
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None
+
+
+class GeneratedMatrix(AnyRanksMatrix):
+    """A matrix generated from a seed, by whichever rank needs the rows."""
 
     def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str) -> None:
         self.shape = shape
@@ -44,9 +51,6 @@ class GeneratedMatrix:
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
-
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None
 
 
 class RotatedRows(GeneratedMatrix):
@@ -69,10 +73,11 @@ class RotatedRows(GeneratedMatrix):
             done += len(part)
 
 
-class FileMatrix:
-    """A matrix in a file. Every rank opens it and reads the rows it needs."""
+class FileMatrix(AnyRanksMatrix):
+    """A matrix in a file. Every rank opens it and reads the rows it needs.
 
-    at_root = False
+    The file is not mapped, to be multiplied in place: it may change meanwhile, and each row is needed several times.
+    """
 
     def __init__(self, name: str, readers: int = 1) -> None:
         """`readers`: ranks of this node."""
@@ -90,9 +95,6 @@ class FileMatrix:
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         with busy() if self.at_once else nullcontext():
             self._file.read(rows, into, progress)
-
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None  # the file may change meanwhile, and each row is read several times
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from hybrid.arrays.complex_matrices import complex_view, write_expanded
 from hybrid.arrays.elements import BYTES_AT_ONCE, Elements
 from hybrid.arrays.integers import Exact, write_remainders
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
-from hybrid.arrays.sources import MatrixSource
+from hybrid.arrays.sources import AnyRanksMatrix, MatrixSource
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.host.thread_map import rows_of_about
@@ -104,35 +104,23 @@ class TypedProduct:
         return _Parts(self.a, parts=self.types.complex_a), b
 
 
-class _Source:
-    """A matrix of which any rank can make any rows."""
-
-    at_root = False
-
-    def __init__(self, elements: Elements, shape: tuple[int, int]) -> None:
-        self._elements, self.shape = elements, shape
-
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None
-
-
-class _Parts(_Source):
+class _Parts(AnyRanksMatrix):
     """The elements; with `parts` the real and imaginary parts of each beside each other."""
 
     def __init__(self, elements: Elements, *, parts: bool) -> None:
-        super().__init__(elements, (elements.shape[0], elements.shape[1] * (1 + parts)))
-        self._parts = parts
+        self._elements, self._parts = elements, parts
+        self.shape = elements.shape[0], elements.shape[1] * (1 + parts)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         self._elements.write(rows, complex_view(into) if self._parts else into, threads, progress)
 
 
-class _Expanded(_Source):
+class _Expanded(AnyRanksMatrix):
     """B of a real product with a complex A: it has two rows for each of B."""
 
     def __init__(self, elements: Elements, types: ProductType) -> None:
-        super().__init__(elements, (2 * elements.shape[0], 2 * elements.shape[1]))
-        self._type = types.promoted
+        self._elements, self._type = elements, types.promoted
+        self.shape = 2 * elements.shape[0], 2 * elements.shape[1]
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         width = self._elements.shape[1]
@@ -146,12 +134,11 @@ class _Expanded(_Source):
             progress(wanted.hi - rows.lo)
 
 
-class _Remainders(_Source):
+class _Remainders(AnyRanksMatrix):
     """The remainders of integers modulo a prime."""
 
     def __init__(self, elements: Elements, prime: int) -> None:
-        super().__init__(elements, elements.shape)
-        self._prime = prime
+        self._elements, self._prime, self.shape = elements, prime, elements.shape
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         width, dtype = self.shape[1], self._elements.dtype

@@ -63,7 +63,8 @@ def scattered(session: Session, a: Any, rows: int | None, root: int, stall: floa
 
 
 def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
-    """The rows of each rank, of so many."""
+    """The rows that each rank gets of a matrix that has so many. UsageError where those that the ranks want do not add up to
+    them."""
     wanted = [part.wanted for part in parts]
     if None not in wanted:
         want = consecutive(each or 0 for each in wanted)
