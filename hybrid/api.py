@@ -29,7 +29,7 @@ from hybrid.selection.session import Session, session_of
 
 @contextmanager
 def _call(comm: Any, stall: Any) -> Iterator[Session]:
-    """Of one thread at a time, and together with the other ranks."""
+    """A context for one call: of one thread at a time, and together with the other ranks. Gives the communicator's session."""
     session = session_of(team_of(comm, stall))
     with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together():
         yield session

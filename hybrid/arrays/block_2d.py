@@ -51,6 +51,8 @@ class Block2D(Distributed):
         refuse_masked(self.array, "the array of a Block2D")
         if not _are_counts(self.shape):
             raise UsageError(f"shape {self.shape!r} is not that of a matrix")
+        # A list, or numbers of NumPy's, would be another shape than the same one of another rank or Block2D.
+        object.__setattr__(self, "shape", tuple(map(as_int, self.shape)))
         for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
             for bounds in spans if isinstance(spans, Iterable) else [spans]:
                 if not _are_counts(bounds) or not bounds[0] <= bounds[1] <= length:
@@ -83,19 +85,20 @@ class Block2D(Distributed):
 
     @property
     def part(self) -> Part:
+        """The rows and columns of the whole matrix that this rank has."""
         rows, columns = (tuple(Span(*bounds) for bounds in spans) for spans in (self.rows, self.columns))
         return Part(rows, columns)
 
     @property
     def indices(self) -> tuple[np.ndarray, np.ndarray]:
-        """In the whole matrix, of the array's rows and of its columns."""
+        """The numbers that the array's rows, and its columns, have in the whole matrix."""
         rows, columns = (
             np.concatenate([np.arange(0), *(np.arange(*bounds) for bounds in of)]) for of in (self.rows, self.columns)
         )
         return rows, columns
 
     def in_order(self) -> np.ndarray:
-        """The whole matrix, of which this rank has all parts."""
+        """The whole matrix with its rows and columns in order, on a rank that has all of them."""
         whole = np.empty(self.shape, self.array.dtype)
         for rectangle, place in self.part.common(Rectangle(Span(0, self.shape[0]), Span(0, self.shape[1]))):
             whole[rectangle.rows.slice, rectangle.columns.slice] = self.array[place]
@@ -140,7 +143,7 @@ def _refuse_no_matrix(array: Any) -> None:
 
 
 def _are_counts(pair: Any) -> bool:
-    """Whether these are two numbers of rows and columns."""
+    """Whether this is a pair of whole numbers, none of them negative."""
     if not isinstance(pair, Iterable) or isinstance(pair, str):
         return False
     numbers = [as_int(each) for each in pair]
@@ -148,7 +151,7 @@ def _are_counts(pair: Any) -> bool:
 
 
 def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:
-    """Blocks of so many rows or columns, dealt to processes in turn."""
+    """The blocks of so many rows or columns that a process gets where they are dealt to processes in turn."""
     if block < 1:
         raise UsageError(f"blocks of {block} rows or columns cannot be dealt")
     return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))

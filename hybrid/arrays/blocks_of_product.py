@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What all ranks' Block2Ds of A and B amount to: one product of real matrices, and where its parts lie."""
+"""One product of real matrices from all ranks' Block2Ds of A and B, and where the parts of its matrices lie."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ class Blocks:
     a: Part
     b: Part
     types: ProductType
-    copied_bytes: int  # of host memory, for blocks that must be converted
+    copied_bytes: int  # host memory for blocks that must be converted
     largest: tuple[int, ...] = ()  # magnitudes of A's and B's integers, and of no C
 
     @classmethod
     def of(cls, a: Any, b: Any, asked: str, threads: Callable[[], int]) -> Blocks:
-        """Of this rank's operands. UsageError if they cannot be multiplied. `asked`: C's type, "" for NumPy's; `threads`: how
-        many look at integers."""
+        """What is to be known of this rank's operands. UsageError where they cannot be multiplied.
+
+        `asked`: the type of C; "": NumPy's. `threads`: gives the number of threads that look for the largest integers.
+        """
         for name, block in (("a", a), ("b", b)):
             if not isinstance(block, Block2D):
                 raise UsageError(f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank")
@@ -51,12 +53,13 @@ class Blocks:
 
     @property
     def elements_of_c(self) -> int:
-        """Of this rank's part."""
+        """The number of elements of C that this rank computes."""
         return Part(self.a.rows, self.b.columns).elements
 
 
 def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:
-    """The real product of all ranks' blocks, and where its parts lie. UsageError if they do not fit, or are no grid's."""
+    """The real product of all ranks' blocks, and where its parts lie. UsageError where the blocks do not fit together, or are
+    not a grid's."""
     first = blocks[0]
     for rank, block in enumerate(blocks):
         if (block.shape_a, block.shape_b, block.types) != (first.shape_a, first.shape_b, first.types):
@@ -79,8 +82,11 @@ def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:
 
 
 def _with_neighbours(placement: Placement) -> Placement:
-    """With rows and columns numbered anew, so that those of a rank are neighbours: in which order they are multiplied does not
-    matter, and parts that were dealt out in many blocks need not be sent around to have them together."""
+    """The same placement with rows and columns numbered anew, so that those of a rank are neighbours.
+
+    The order in which they are multiplied does not matter, and parts that were dealt out in many blocks need not be sent around
+    to be joined.
+    """
     rows, columns = _Numbers([part.rows for part in placement.a]), _Numbers([part.columns for part in placement.b])
     inner = _Numbers([part.columns for part in placement.a])
     return Placement(
@@ -91,7 +97,7 @@ def _with_neighbours(placement: Placement) -> Placement:
 
 
 class _Numbers:
-    """New numbers for rows or columns, of which some belong together: these get neighbouring ones."""
+    """New numbers for rows or columns: those that belong to one group get neighbouring ones."""
 
     def __init__(self, groups: Sequence[tuple[Span, ...]]) -> None:
         self._old: list[Span] = []  # and from where on each is numbered
@@ -106,7 +112,7 @@ class _Numbers:
         self._ends = [span.hi for span in self._old]
 
     def of(self, spans: Sequence[Span]) -> tuple[Span, ...]:
-        """In their order, neighbours as one."""
+        """The new numbers of these rows or columns, in their order; neighbours are joined."""
         found: list[Span] = []
         for span in spans:
             at = bisect_right(self._ends, span.lo)
@@ -124,7 +130,8 @@ class _Numbers:
 
 
 def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:
-    """UsageError unless every element belongs to one rank, which has all elements of its rows and its columns."""
+    """UsageError unless every element belongs to exactly one rank, and each rank has all elements where its rows and columns
+    meet."""
     there = [part for part in parts if part.elements]
     rows, columns = {part.rows for part in there}, {part.columns for part in there}
     whole = all(_cover(spans, length) for spans, length in ((rows, shape[0]), (columns, shape[1])))
@@ -137,7 +144,7 @@ def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> 
 
 
 def _cover(spans: set[tuple[Span, ...]], length: int) -> bool:
-    """Whether these cover all rows or columns, none of them twice."""
+    """Whether these spans cover all rows or columns, none of them twice."""
     end = 0
     for span in sorted(span for of_one in spans for span in of_one if len(span)):
         if span.lo != end:

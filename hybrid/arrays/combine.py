@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From a product in floating point to C = alpha · product + beta · C, by threads in row blocks that stay in a core's cache."""
+"""C = alpha · product + beta · C, from a product in floating point: by threads, in row blocks that stay in a core's cache."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from hybrid.arrays.rounding import round_into, rounds
 from hybrid.core.spans import Span
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
-_PART_BYTES = 1 << 19  # of the product: with its part of C and a temporary one in the cache of a core
+_PART_BYTES = 1 << 19  # of a part of the product, which fits a core's cache with its part of C and a temporary one
 
 
 def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarray | None, threads: int) -> Any:
-    """C of its type, in `out` where that is given, in the product's memory where that can be. Arrays of NumPy's or CuPy's."""
+    """C in its own type, from the real or complex product: in `out` where that is given, else in the product's memory where it
+    can be.
+
+    The arrays are NumPy's or CuPy's.
+    """
     into = out
     if out is None:
         rows, columns = product.shape
@@ -33,11 +37,13 @@ def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarr
 
 
 def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
-    """alpha · product + beta · c into `into`, converted to its type; `into` may be the product itself or `c`, nothing else of
-    them. The product's memory is used; C is not read where beta is 0.
+    """Write alpha · product + beta · c into `into`, converted to its type.
 
-    The sum is of the product's type, or a complex one of its size, where a real product becomes complex. In C's own type, if that
-    is narrower, beta · C would be rounded, or overflow.
+    `into` may be the product itself or `c`, but no other memory of theirs. The product's memory is used for the computation. C
+    is not read where beta is 0.
+
+    The sum is computed in the product's type, or where a real product becomes complex in the complex type of its size. In C's
+    own type, where that is narrower, beta · C would be rounded, or overflow.
     """
     wide = product.dtype
     if into.dtype.kind == "c" and wide.kind != "c":
@@ -57,7 +63,7 @@ def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
                 into[rows.slice] = part
 
     rows, is_rounded = Span(0, len(product)), rounds(product, into)
-    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # of one step nothing is read again
+    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # in a single step nothing is read twice
     parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
     for _ in on_threads(threads, work, parts):
         pass

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybrid.arrays.gemm import PRODUCT, Gemm
 from hybrid.arrays.interop import as_rows, empty_like, on_device_of, on_gpu
 from hybrid.arrays.product_type import ProductType
 from hybrid.core.spans import Span
@@ -23,19 +24,22 @@ from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
 
 def real_view(matrix: Any) -> Any:
-    """The same memory as real numbers: of a matrix in row-major order, the parts of each element beside each other."""
+    """The same memory as real numbers: for a matrix in row-major order, the real and imaginary part of each element beside each
+    other."""
     return matrix.view(matrix.real.dtype)
 
 
 def complex_view(matrix: Any) -> Any:
-    """What `real_view` takes a view of."""
+    """The same memory as complex numbers: the inverse of `real_view`."""
     return matrix.view(matrix.dtype.char.upper())
 
 
-def write_expanded(b: Any, rows: Span, into: Any, threads: int, *, conjugate_a: bool = False, conjugate_b: bool = False) -> None:
-    """These rows of the expanded B, of real numbers, into `into`, by several threads. The conjugate of A changes signs in it,
-    too, and none in A."""
-    numbers, whole = Span(rows.lo // 2, -(-rows.hi // 2)), complex_view(into)  # B's rows are counted
+def write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm = PRODUCT) -> None:
+    """Write rows `rows` of the expanded B, which has two for each row of B, into `into` by several threads.
+
+    Where `gemm` wants the conjugate of A, signs are changed in the expanded B instead: A stays as it is.
+    """
+    numbers, whole = Span(rows.lo // 2, -(-rows.hi // 2)), complex_view(into)  # `numbers`: the rows of B itself
 
     def write(part: Span) -> None:
         for odd in (0, 1):
@@ -44,34 +48,32 @@ def write_expanded(b: Any, rows: Span, into: Any, threads: int, *, conjugate_a: 
             for down, across in tiles_of(b, Span(first, last)):
                 start = 2 * down.start + odd - rows.lo
                 stop = max(start, start + 2 * (down.stop - down.start) - 1)
-                _write_parts(b[down, across], whole[start:stop:2, across], odd, conjugate_a, conjugate_b)
+                _write_parts(b[down, across], whole[start:stop:2, across], odd, gemm)
 
     for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, numbers, 2 * into.shape[1] * into.itemsize)):
         pass
 
 
-def _write_parts(of_b: Any, to: Any, odd: int, conjugate_a: bool, conjugate_b: bool) -> None:
-    """Of rows of B the parts, or with `odd` those of i times them."""
+def _write_parts(of_b: Any, to: Any, odd: int, gemm: Gemm) -> None:
+    """Write the real and imaginary parts of some rows of B; with `odd`, of i times these rows."""
     if not odd:
         to[...] = of_b
     elif of_b.dtype.kind == "c":
         to.real, to.imag = -of_b.imag, of_b.real
     else:
         to.real, to.imag = 0, of_b
-    for part in [to.real if odd else to.imag] * conjugate_b + [to.real, to.imag] * (conjugate_a and odd):
+    for part in [to.real if odd else to.imag] * gemm.conjugate_b + [to.real, to.imag] * (gemm.conjugate_a and odd):
         part *= -1  # not the complex number, in which infinity would become NaN
 
 
-def real_operands(
-    a: Any, b: Any, types: ProductType, *, device: str, threads: int, conjugate_a: bool = False, conjugate_b: bool = False
-) -> tuple[Any, Any]:
-    """Of a product with complex operands A and B of the real product, where `device` can read them."""
+def real_operands(a: Any, b: Any, types: ProductType, gemm: Gemm, *, device: str, threads: int) -> tuple[Any, Any]:
+    """A and B of the real product that gives the product of `a` and `b`, of which b is complex or becomes so; in memory that
+    `device` can read."""
     b = as_rows(b, types.promoted, device=device, threads=threads)
     if not types.complex_a:
         with on_device_of(b):
-            return a, real_view(b.conj() if conjugate_b else b)
-    with on_device_of(b):  # which is the current device of this thread alone
+            return a, real_view(b.conj() if gemm.conjugate_b else b)
+    with on_device_of(b):  # the current device is this thread's alone
         expanded = empty_like(real_view(b), 2 * b.shape[0], 2 * b.shape[1])
-        helping = 1 if on_gpu(b) else threads
-        write_expanded(b, Span(0, len(expanded)), expanded, helping, conjugate_a=conjugate_a, conjugate_b=conjugate_b)
+        write_expanded(b, Span(0, len(expanded)), expanded, 1 if on_gpu(b) else threads, gemm)
     return real_view(as_rows(a, types.promoted, device=device, threads=threads)), expanded

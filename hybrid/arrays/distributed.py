@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a rank's part of a distributed matrix has in common with an array, and what not.
+"""What a rank's part of a distributed matrix has in common with an array, and what it has not.
 
-Products are computed by all ranks, elements by each rank for itself, without a word to the others. What would take this rank's
-elements for the whole matrix is refused.
+Products are computed by all ranks, and what is computed element by element by each rank alone, without a message to the others.
+Whatever would take this rank's elements for the whole matrix is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybrid.errors import NoArray, UsageError
 from hybrid.ranks.launcher import launched
 
 _NUMBERS = (int, float, complex, np.generic)
-_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # of NumPy's those that need no more than this rank knows, or are the product
+_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's functions that need only what this rank knows, or are the product
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.iscomplexobj: lambda a: a.dtype.kind == "c",
@@ -30,12 +30,13 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # of NumPy's those that need n
 
 
 def _operator(ufunc: np.ufunc) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """The operator of a function of NumPy's, and the one for what stands on the right."""
+    """The operator that computes this function of NumPy element by element, and the one for an operand on the right."""
     return lambda a, b: a._by_elements(ufunc, (a, b)), lambda b, a: b._by_elements(ufunc, (a, b))
 
 
 class Distributed(ABC):
-    """`array`: this rank's elements; `comm`: the communicator for `@`, where it is known."""
+    """A rank's part of a distributed matrix. `array`: this rank's elements; `comm`: the communicator for `@`, where it is
+    known."""
 
     array: Any
     comm: Any = None
@@ -44,27 +45,27 @@ class Distributed(ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """The elements' type."""
+        """The type of the elements."""
         return np.dtype(self.array.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Of this rank's elements."""
+        """The bytes of this rank's elements."""
         return int(self.array.nbytes)
 
     @property
     def device(self) -> str:
-        """Where this rank's elements are: "cpu", or as "cuda:0"."""
+        """Where this rank's elements are: "cpu", or such as "cuda:0"."""
         return f"cuda:{getattr(getattr(self.array, 'device', None), 'id', '?')}" if on_gpu(self.array) else "cpu"
 
     @property
     def _place(self) -> Any:
-        """Of these elements in a matrix, as far as that is known: parts of different places do not go together."""
+        """The place of these elements in the matrix, as far as it is known. Parts with different places are not combined."""
         return self.array.shape
 
     @abstractmethod
     def _like(self, array: Any, comm: Any) -> Any:
-        """Of the same kind and place, with other elements."""
+        """A part of the same kind and place, with other elements."""
 
     @property
     def _rank(self) -> str:
@@ -72,7 +73,9 @@ class Distributed(ABC):
         return f", rank {self.comm.Get_rank()} of {self.comm.Get_size()}" if self.comm else ""  # a freed one is false
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "comm"}  # which means nothing in another process
+        return {
+            name: value for name, value in vars(self).items() if name != "comm"
+        }  # a communicator means nothing in another process
 
     __add__, __radd__ = _operator(np.add)
     __sub__, __rsub__ = _operator(np.subtract)
@@ -85,7 +88,7 @@ class Distributed(ABC):
     __le__, __ge__ = _operator(np.less_equal)
     __eq__, _ = _operator(np.equal)  # type: ignore[assignment]
     __ne__, _ = _operator(np.not_equal)  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]  # as NumPy's arrays
+    __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 
     def __neg__(self) -> Any:
         return self._by_elements(np.negative, (self,))
@@ -111,7 +114,8 @@ class Distributed(ABC):
         return self._refused(other)
 
     def _by_elements(self, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
-        """What each rank computes of its own; NotImplemented where an input is neither a number nor a part of the same place."""
+        """What the function gives for this rank's elements. NotImplemented where an input is neither a number nor a part with
+        the same place."""
         values = []
         for each in inputs:
             if isinstance(each, Distributed):
@@ -119,7 +123,7 @@ class Distributed(ABC):
                 values.append(each.array)
             elif isinstance(each, _NUMBERS):
                 values.append(each)
-            elif isinstance(each, np.ndarray) and not each.ndim:  # as which NumPy compares its numbers
+            elif isinstance(each, np.ndarray) and not each.ndim:  # NumPy compares its numbers as such arrays
                 values.append(each[()])
             else:
                 return self._refused(each)
@@ -141,6 +145,7 @@ class Distributed(ABC):
             raise UsageError(f"the {_kind(self)}s lie on {self.device} and {other.device}: copy the array of one of them")
 
     def _refused(self, other: Any) -> Any:
+        """NotImplemented, or for an array a NoArray that says why it cannot be combined with this."""
         if hasattr(other, "__array__"):
             raise NoArray(
                 f"a {_kind(self)} and a {_kind(other)} do not go together, since other ranks have the rest of the {_kind(self)}: "
@@ -152,7 +157,7 @@ class Distributed(ABC):
         raise self._no_array(f"a {_kind(self)} is no array")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
-        """The product, and what is computed of single elements."""
+        """What NumPy's functions give: the product, and what is computed element by element. NoArray for all others."""
         computed = NotImplemented
         if method == "__call__" and not more and ufunc is np.matmul:
             left, right = inputs
@@ -179,7 +184,7 @@ def _kind(part: Any) -> str:
 
 
 def _common_communicator(inputs: Sequence[Any]) -> Any:
-    """The one that is known; None where none is."""
+    """The communicator that the inputs know; None where none of them does. UsageError where they know different ones."""
     known = [each.comm for each in inputs if isinstance(each, Distributed) and each.comm is not None]
     if any(comm != known[0] for comm in known):
         raise UsageError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The elements of a matrix that is generated or read from a file, of any type of which a product may be."""
+"""The elements of a matrix that is generated or read from a file, in any type that a product may have."""
 
 from __future__ import annotations
 
@@ -17,30 +17,36 @@ from hybrid.errors import UsageError
 from hybrid.host.thread_map import on_threads, rows_of_about
 from hybrid.kernels.elements import elements_of, storage
 
-BYTES_AT_ONCE = 32 << 20  # of rows that are converted
+BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
 
 
 class Elements(Protocol):
-    """A matrix of `dtype`, of which any rank can make any rows."""
+    """A matrix with elements of type `dtype`, any rows of which any rank can make."""
 
     shape: tuple[int, int]
     dtype: np.dtype
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        """These rows into `into`, which is in row-major order, and of this type, of bfloat16 its bits, or of a type that holds
-        it."""
+        """Write these rows into `into`, which is in row-major order.
+
+        Its type is the same, for bfloat16 also that of its bits, or one that holds all of its numbers. `progress` gets the
+        number of rows done so far.
+        """
 
     def most(self) -> int:
-        """No element is larger, of integers."""
+        """A bound of the magnitudes of the elements, where these are integers."""
 
     def largest(self, rows: Span, threads: int) -> int:
-        """The largest magnitude of these rows' integers."""
+        """The largest magnitude of the integers in these rows."""
 
 
 class GeneratedElements:
-    """Made from a seed. Of complex numbers the parts are as the elements of a real matrix with twice as many columns; but
-    those of `index` have no imaginary part."""
+    """A matrix made from a seed.
+
+    The parts of complex numbers are made as the elements of a real matrix with twice as many columns. But the numbers of the
+    fill `index` have no imaginary part.
+    """
 
     def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, dtype: np.dtype) -> None:
         self.shape, self.dtype = shape, dtype
@@ -77,7 +83,7 @@ class GeneratedElements:
         fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
 
     def _round(self, numbers: np.ndarray, threads: int, into: np.ndarray) -> None:
-        """To what this type holds: of bool, whether a number is not 0."""
+        """Round the numbers to those of this type; of bool, to whether they are not 0."""
 
         def work(part: Span) -> None:
             _store(numbers[part.slice].astype(self.dtype), into[part.slice])
@@ -94,7 +100,7 @@ class GeneratedElements:
 
 
 class FileElements:
-    """Read from a file, and converted to `dtype`. UsageError where that loses more than rounding does."""
+    """A matrix read from a file and converted to `dtype`. UsageError where that would lose more than rounding does."""
 
     def __init__(self, file: FileMatrix, dtype: np.dtype) -> None:
         self.shape, self.dtype, self._file = file.shape, dtype, file
@@ -114,7 +120,7 @@ class FileElements:
             progress(part.hi - rows.lo)
 
     def _parts(self, rows: Span) -> list[Span]:
-        """Of a file that is read whole, whatever the rows, all of them."""
+        """The rows in parts that are read at a time: a single one, where reading any rows reads the whole file."""
         if self._file.at_once:
             return [rows] * (len(rows) > 0)
         return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self._file.dtype.itemsize))
@@ -145,7 +151,7 @@ class FileElements:
 
 
 def rows_of(elements: Elements, rows: Span) -> np.ndarray:
-    """Some of them, of a type that has them all."""
+    """Some rows of the elements, in a type that NumPy has and that holds all of its numbers."""
     dtype = np.dtype(np.float32) if elements.dtype.name in _HALVES else elements.dtype
     into = np.empty((len(rows), elements.shape[1]), dtype)
     elements.write(rows, into, 1, lambda done: None)
@@ -153,17 +159,18 @@ def rows_of(elements: Elements, rows: Span) -> np.ndarray:
 
 
 def _store(values: np.ndarray, into: np.ndarray) -> None:
-    """Numbers; where 16 bits are wanted of bfloat16, which NumPy has not, its bits."""
+    """Store the numbers; where `into` has the bits of bfloat16, a type that NumPy lacks, store their bits."""
     into[...] = elements_of(values) if into.dtype == storage(values.dtype.name) else values
 
 
 def _most_of(dtype: np.dtype) -> int:
+    """The largest magnitude of an integer of this type."""
     limits = np.iinfo(dtype)
     return max(-int(limits.min), int(limits.max))
 
 
 def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
-    """By a conversion, in a word; empty where that only rounds, or can be looked at number by number."""
+    """What is lost by this conversion, in a word; empty where it only rounds, or where that can be seen from each number."""
     if held.kind == "c" and dtype.kind != "c":
         return "the imaginary parts"
     if dtype.kind in "iu" and held.kind not in "biu":

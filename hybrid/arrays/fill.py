@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
 
-_LECTURE = {"A": 3, "B": 2}  # numbers from 0 on, of which the lecture's matrices are
+_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
 _BLOCK = 1 << 16  # elements: NumPy takes 0.1 ms and more for so many, so that threads seldom wait for the GIL
-_CALL_BLOCKS = 16  # at most, that a thread makes between two reports of progress
-_PARTS_PER_THREAD = 4  # at least, where there are as many blocks: threads that are held up get fewer
+_CALL_BLOCKS = 16  # the most that a thread makes between two reports of progress
+_PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
 _DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
 
 
@@ -36,10 +36,11 @@ def fill_rows(
     threads: int = 1,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Write rows `rows` of the matrix into `into`, C-contiguous, whose row 0 is the first of them, with `threads` threads.
+    """Write rows `rows` of the matrix into `into` with so many threads. `into` is C-contiguous, and its row 0 is the first of
+    the rows.
 
-    `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (number in row-major order).
-    `progress` gets the number of rows done so far, in this thread.
+    `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
+    order). `progress` gets the number of rows done so far, in this thread.
     """
     if not into.size:
         return
@@ -61,7 +62,7 @@ def fill_rows(
 
 
 def largest_number(fill: str, matrix: str, elements: int) -> int | None:
-    """Of a matrix of so many elements; None where they are fractions."""
+    """The largest number of a matrix of so many elements; None where they are fractions."""
     if fill == "lecture":
         return _LECTURE[matrix] - 1
     return max(0, elements - 1) if fill == "index" else None
@@ -78,7 +79,8 @@ class _Maker:
         self._generator, self._discarded = Generator(SFC64(0)), empty(_DISCARDED)
 
     def write(self, number: int, wanted: Span, elements: np.ndarray) -> int:
-        """Write those elements of block `number` that are wanted, and return their number. `elements`: all that are wanted."""
+        """Write those elements of block `number` that are wanted, and return how many these are. `elements`: room for all that
+        are wanted."""
         import numpy as np
 
         block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
@@ -93,7 +95,7 @@ class _Maker:
         return len(used)
 
     def _make(self, into: np.ndarray, number: int) -> None:
-        """The first elements of the block."""
+        """Write the first elements of the block."""
         import numpy as np
 
         if self._fill == "index":

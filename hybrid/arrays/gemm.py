@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is asked for beside A and B, as BLAS's GEMM has it: C = alpha · op(A) · op(B) + beta · C."""
+"""What a call asks for beside A and B, as BLAS's GEMM has it: C = alpha · op(A) · op(B) + beta · C."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from hybrid.core.record import record
 from hybrid.core.settings import as_int
 from hybrid.errors import UsageError
 
-_LARGEST = 1 << 1023  # that is a finite number in floating point
-_LARGEST_FACTOR = 1 << 63  # of integers
+_LARGEST = 1 << 1023  # alpha or beta: a float holds it
+_LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
 
 
 @record
 class Gemm:
-    """The same on every rank. op is the matrix, its transpose, its complex conjugate, or both. `dtype`: of C; "": NumPy's."""
+    """The numbers and flags of a call, the same on every rank.
+
+    op is the matrix, its transpose, its complex conjugate, or both. `dtype`: the type of C; "": NumPy's.
+    """
 
     alpha: Any = 1
     beta: Any = 0
@@ -33,9 +36,9 @@ class Gemm:
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Gemm:
-        """UsageError for what is no number, no truth value or no type."""
+        """The numbers and flags that a call asks for. UsageError where one is no number, no truth value or no type."""
         if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
-            return _USUAL_GEMM
+            return PRODUCT
         asked = {**asked, "beta": 0} if asked.get("beta") is None else asked
         known: dict[str, Any] = {}
         for name, value in asked.items():
@@ -46,33 +49,33 @@ class Gemm:
         return cls(**known)
 
     def as_dict(self) -> dict[str, str]:
-        """For a comparison with that of another rank, which NaN passes, too."""
+        """The values as texts, to be compared with those of other ranks: NaN would differ from itself."""
         return {name: str(_shortest(value)) for name, value in vars(self).items()}
 
     @property
     def combines(self) -> bool:
-        """Whether the product itself is not C yet."""
+        """Whether C is not the product itself: it is multiplied by alpha, or C is added."""
         return bool(self.alpha != 1 or self.beta != 0)
 
     def of_type(self, types: ProductType) -> Gemm:
-        """With alpha and beta as numbers of C's kind; UsageError where they are none."""
-        if self.alpha is _USUAL_GEMM.alpha and self.beta is _USUAL_GEMM.beta:
+        """The same with alpha and beta as numbers of C's kind. UsageError where they are not such."""
+        if self.alpha is PRODUCT.alpha and self.beta is PRODUCT.beta:
             return self
         return replace(self, alpha=_of_kind("alpha", self.alpha, types), beta=_of_kind("beta", self.beta, types))
 
 
-# What most calls ask for, of which nothing need be looked at.
+# What most calls ask for: it need not be validated.
 _USUAL = {
     "alpha": 1,
     "beta": None,
     **dict.fromkeys(("transpose_a", "transpose_b", "conjugate_a", "conjugate_b"), False),
     "dtype": None,
 }
-_USUAL_GEMM = Gemm()
+PRODUCT = Gemm()  # C = A · B
 
 
 def _number(name: str, value: Any) -> Any:
-    """As a number of Python's."""
+    """The number as one of Python's. UsageError where it is none."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     whole = as_int(value)
@@ -88,7 +91,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _shortest(value: Any) -> Any:
-    """2.0 as 2: the same number, also where one rank has it as a float."""
+    """A whole number as an int: the same text, also where one rank has it as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -99,6 +102,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _of_kind(name: str, value: Any, types: ProductType) -> Any:
+    """The number alpha or beta as one of C's kind. UsageError where it is not."""
     if types.result == "bool" and value != (name == "alpha"):
         raise UsageError(f"{name} is {value}, and a product of bool is no number: pass dtype='int64'")
     if types.exact:

@@ -21,22 +21,26 @@ from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
 
-_CACHED_BYTES = CALL_BYTES // 16  # of elements on which several steps are done, with as much for each temporary array
+_CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are done together; temporary arrays take as much each
 _DIGIT = np.dtype(np.int32)
 _WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
 
 
 @record
 class Exact:
-    """How a product of integers is computed, the same on every rank. No `primes`: one product, of the integers themselves."""
+    """How a product of integers is computed, the same on every rank.
 
-    bound: int  # no element of C is larger
-    computed: str
+    Without `primes` it is one product, of the integers themselves.
+    """
+
+    bound: int  # no element of C has a larger magnitude
+    computed: str  # the type in which the products are computed
     primes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, terms: int, largest: tuple[int, int], *, alpha: int = 1, beta: int = 0, largest_c: int = 0) -> Exact:
-        """Of sums of so many products, of integers up to `largest` in A and B. UsageError where no primes are enough."""
+        """How to compute sums of so many products exactly, of integers up to `largest` in A and in B. UsageError where no primes
+        are enough."""
         sums = terms * largest[0] * largest[1]
         bound = abs(alpha) * sums + abs(beta) * largest_c
         for dtype, bits in EXACT_BITS.items():
@@ -49,17 +53,17 @@ class Exact:
 
     @property
     def products(self) -> tuple[int, ...]:
-        """What is multiplied: remainders modulo these, or the integers themselves (0)."""
+        """The products that are computed: modulo these primes, or of the integers themselves (0)."""
         return self.primes or (0,)
 
     def bytes_beside(self, elements: int, result: str) -> int:
-        """Of memory that so many elements of C take beside those of one product."""
+        """The bytes that so many elements of C take beside those of one product in floating point."""
         return elements * (len(self.primes) * _DIGIT.itemsize + np.dtype(result).itemsize)
 
 
 @lru_cache(maxsize=64)
 def _primes_above(number: int, terms: int) -> tuple[int, ...] | None:
-    """The fewest of the largest usable primes whose product exceeds the number; None where all of them do not."""
+    """The fewest of the largest usable primes whose product exceeds the number; None where even all of them do not."""
     chosen, product = [], 1
     for prime in primes_below(min(largest_modulus(terms, "float64"), np.iinfo(_DIGIT).max)):
         chosen.append(prime)
@@ -70,7 +74,7 @@ def _primes_above(number: int, terms: int) -> tuple[int, ...] | None:
 
 
 def largest_of(matrix: np.ndarray, threads: int) -> int:
-    """The largest magnitude of the matrix' integers."""
+    """The largest magnitude of the matrix's integers."""
 
     def look(rows: Span) -> int:
         part = matrix[rows.slice]
@@ -83,7 +87,7 @@ def largest_of(matrix: np.ndarray, threads: int) -> int:
 
 
 def write_remainders(matrix: np.ndarray, prime: int, rows: Span, into: np.ndarray, threads: int) -> None:
-    """Of these rows, modulo the prime, into `into`; with the prime 0, the integers themselves."""
+    """Write the remainders of these rows modulo the prime into `into`; with the prime 0, the integers themselves."""
 
     def write(part: Span) -> None:
         for some, room in _in_cache(part, into.shape[1]):
@@ -95,7 +99,7 @@ def write_remainders(matrix: np.ndarray, prime: int, rows: Span, into: np.ndarra
 
 
 def element_of_rows(first_row: int) -> Callable[[int, int], str]:
-    """How elements of rows from this one on are named."""
+    """A function that names elements, for messages, of rows that begin at this one."""
     return lambda row, column: f"element [{first_row + row}, {column}] of the product"
 
 
@@ -113,7 +117,7 @@ class ExactResult:
         c: np.ndarray | None = None,
         named: Callable[[int, int], str] | None = None,
     ) -> None:
-        """`named(row, column)`: an element of this part of C, for messages; None: the part is all of C."""
+        """`named(row, column)`: names an element of this part of C, for messages. None: the part is all of C."""
         self._exact, self._result, self._shape = exact, np.dtype(result), shape
         self._named = named or element_of_rows(0)
         self._alpha, self._beta, self._c = alpha, beta if c is not None else 0, c
@@ -121,7 +125,7 @@ class ExactResult:
         self._plain: np.ndarray | None = None
 
     def add(self, number: int, product: np.ndarray, threads: int) -> None:
-        """The product modulo prime `number`, in memory that may be used for others afterwards."""
+        """Add the product modulo prime `number`. Its memory may be used for others afterwards."""
         if not self._exact.primes:
             self._plain = product
             return
@@ -134,7 +138,8 @@ class ExactResult:
             pass
 
     def _add_digits(self, number: int, product: np.ndarray, rows: Span, room: Room) -> None:
-        """C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), the digits balanced: modulo p of this product all but its own digit are known."""
+        """Compute this prime's digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), which are balanced: of the product modulo p, all but
+        the own digit is known from the primes before."""
         *before, prime = self._exact.primes[: number + 1]
         rest, weight = balanced(product[rows.slice], prime, room, nearly=True), 1
         rest *= self._alpha % prime
@@ -148,8 +153,11 @@ class ExactResult:
         self._digits[number, rows.slice] = balanced(digits, prime, room)
 
     def result(self, into: np.ndarray | None, threads: int) -> np.ndarray:
-        """C. Overflow where its type cannot hold an element, CheckFailed where none can be as large; `into` has undefined
-        contents then."""
+        """C, in `into` where that is given.
+
+        Overflow where its type cannot hold an element, CheckFailed where an element is larger than any can be; then the contents
+        of `into` are undefined.
+        """
         c = np.empty(self._shape, self._result) if into is None else into
         for where in on_threads(threads, lambda rows: self._write(c, rows), _parts(self._shape)):
             if where is not None:
@@ -157,7 +165,7 @@ class ExactResult:
         return c
 
     def _write(self, c: np.ndarray, rows: Span) -> tuple[int, int] | None:
-        """The place of the first element that cannot be written, if there is one."""
+        """Write these rows of C. Returns the place of the first element that cannot be written, if there is one."""
         if self._plain is not None:
             values, wrong = self._of_plain(rows), np.zeros(1, bool)
         else:
@@ -183,13 +191,14 @@ class ExactResult:
         return values
 
     def _of_digits(self, rows: Span) -> tuple[np.ndarray, np.ndarray]:
-        """C modulo 2^64, and what of it was wrapped, or is larger than any element can be: then a product was wrong."""
+        """These rows of C modulo 2^64, and which elements were wrapped, or are larger than any can be: these come from a wrong
+        product."""
         shape = self._digits[0, rows.slice].shape
         wrapped, rounded = np.zeros(shape, np.int64), np.zeros(shape)
         for digits, p in zip(reversed(self._digits[:, rows.slice]), reversed(self._exact.primes), strict=True):
             wrapped, rounded = wrapped * p + digits, rounded * p + digits
         values = wrapped.view(np.uint64) if self._result == np.uint64 else wrapped
-        impossible = np.abs(rounded) > self._exact.bound * (1 + 2.0**-40)  # which may have been rounded
+        impossible = np.abs(rounded) > self._exact.bound * (1 + 2.0**-40)  # the sum may have been rounded
         return values, (np.abs(rounded - values) > _WRAPPED) | impossible
 
     def _refusal(self, row: int, column: int) -> Overflow | CheckFailed:
@@ -211,7 +220,7 @@ class ExactResult:
 
 
 def _magnitude(dtype: np.dtype) -> int:
-    """Up to which the type holds integers of both signs."""
+    """The largest magnitude up to which the type holds the integers of both signs."""
     return 0 if dtype.kind == "u" else int(np.iinfo(dtype).max)
 
 

@@ -41,6 +41,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 
 def refuse_masked(value: Any, name: str) -> None:
+    """UsageError for a masked array."""
     if isinstance(value, np.ma.MaskedArray):
         raise UsageError(f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)")
 
@@ -62,8 +63,8 @@ def on_gpu(value: Any) -> bool:
 
 
 def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
-    """The array in row-major order and of type `dtype`, where `device` can read it; a copy, by so many threads, only if it is
-    not so already."""
+    """The array in row-major order and of type `dtype`, in memory that `device` can read. It is copied, by so many threads, only
+    where it is not so already."""
     if on_gpu(array):
         import cupy
 
@@ -80,6 +81,7 @@ def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
 
 
 def on_host(array: Any) -> np.ndarray:
+    """The array as one of NumPy's; a copy of what lies on a GPU."""
     if on_gpu(array):
         import cupy
 
@@ -88,7 +90,7 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def copy_back(changed: np.ndarray, array: Any) -> None:
-    """Into `array`, of which `on_host` gave `changed`."""
+    """Copy `changed`, which `on_host` gave for `array` and which was changed, back into it."""
     if on_gpu(array):
         array[...] = to_device_of(array, changed)
 
@@ -114,12 +116,12 @@ def await_callers_work(*arrays: Any) -> None:
 
 
 def on_device_of(array: Any) -> AbstractContextManager[Any]:
-    """While CuPy computes with arrays on a GPU, that must be its current one."""
+    """A context in which the array's GPU is CuPy's current one, as it must be while CuPy computes with the array."""
     return array.device if on_gpu(array) else nullcontext()
 
 
 def empty_like(array: Any, rows: int, columns: int, dtype: Any = None) -> Any:
-    """A matrix of undefined contents on the host or the GPU, as `array`, and of its type if no other is given."""
+    """A matrix of undefined contents, on the host or the GPU where `array` lies, and of its type unless another is given."""
     if on_gpu(array):
         import cupy
 

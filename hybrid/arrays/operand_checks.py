@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Whether the arrays of a call fit together: each question answered, or refused in a line."""
+"""Whether the arrays of a call fit together: each function answers one question, or refuses in one line what does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.product_type import ProductType, numpy_type
 from hybrid.errors import UsageError
 
-_MOST_WORK = 100_000  # of NumPy's search for a common element: some milliseconds
+_MOST_WORK = 100_000  # steps of NumPy's search for a common element: some milliseconds
 
 
 def can_hold(out: np.ndarray, dtype: str) -> bool:
@@ -29,7 +29,7 @@ def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
 
 
 def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductType) -> None:
-    """UsageError unless beta times this C can be added to the product; it is not looked at where beta is 0."""
+    """UsageError unless beta times this C can be added to the product. Where beta is 0, it is not looked at."""
     if gemm.beta == 0:
         return
     if c is None:
@@ -43,7 +43,7 @@ def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductTyp
 
 
 def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "product") -> None:
-    """UsageError unless `what`, of this shape and type, can be written to it."""
+    """UsageError unless `what`, of this shape and type, can be written to `out`."""
     if isinstance(out, np.ma.MaskedArray):
         raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data")
     if not isinstance(out, np.ndarray):
@@ -59,16 +59,28 @@ def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "p
         raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
 
 
-def overlap(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether an element of one shares memory with one of the other: neighbouring blocks of one matrix have none in common,
-    though each reaches from its first row to its last."""
+def refuse_wrong_out(out: np.ndarray, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
+    """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read."""
+    refuse_out(out, shape, numpy_type(types.result))
+    if any(_overlap(out, each) for each in operands):
+        raise UsageError("out overlaps a or b, which are still read while it is written")
+    if c is not None and _overlap(out, c) and not _is_same(out, c):
+        raise UsageError("out overlaps c without being the same array")
+
+
+def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether an element of one array shares memory with one of the other.
+
+    Neighbouring blocks of columns of one matrix do not, though each reaches from its first row to its last.
+    """
     try:
         return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number may be given
     except RuntimeError:  # TooHardError
         return True
 
 
-def is_same(one: np.ndarray, other: np.ndarray) -> bool:
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether the two arrays have the same elements at the same place."""
     return one.__array_interface__["data"] == other.__array_interface__["data"] and (one.strides, one.dtype) == (
         other.strides,
         other.dtype,
@@ -76,7 +88,7 @@ def is_same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _overlaps_itself(array: np.ndarray) -> bool:
-    """Unless the elements of one dimension lie within one step of the other."""
+    """Whether several elements share memory: they may unless the elements of each dimension lie within one step of the next."""
     reach = array.itemsize
     for step, extent in sorted((abs(step), extent) for step, extent in zip(array.strides, array.shape, strict=True)):
         if extent > 1:
@@ -87,5 +99,6 @@ def _overlaps_itself(array: np.ndarray) -> bool:
 
 
 def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """UsageError unless a matrix of shape `a` can be multiplied by one of shape `b`."""
     if a[1] != b[0]:
         raise UsageError(f"a has {a[1]} columns and b {b[0]} rows: they must be the same")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Some rows of a matrix that any rank can write, as a matrix of their own."""
+"""Some rows of a matrix that any rank can make, as a matrix of their own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hybrid.arrays.sources import MatrixSource
+from hybrid.arrays.sources import AnyRanksMatrix, MatrixSource
 from hybrid.core.spans import Span
 
 
-class PartOfRows:
+class PartOfRows(AnyRanksMatrix):
     """Rows `part` of a source that is not the root's."""
-
-    at_root = False
 
     def __init__(self, source: MatrixSource, part: Span) -> None:
         self.shape = len(part), source.shape[1]
@@ -23,6 +21,3 @@ class PartOfRows:
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         first = self._part.lo
         self._source.rows(Span(first + rows.lo, first + rows.hi), into, threads, progress)
-
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Of which type a product is, and of which real numbers it is computed."""
+"""The type of a product, and the type of the real numbers from which it is computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybrid.core.problem import DTYPES, INTEGERS, ITEM_SIZES, Problem
 from hybrid.core.record import record
 from hybrid.errors import UsageError
 
-# The results, and of which real numbers each is computed at least: those of 16 bits are rounded from sums of 32.
+# The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 _SHORT = ("float16", "bfloat16")
@@ -24,10 +24,11 @@ _REAL_PARTS = _FLOATS | _COMPLEX
 class ProductType:
     """The types of one product, the same on every rank.
 
-    `computed`: of the real product that gives C. `result`: of C. `complex_a`: in that product's A the real and imaginary parts of
-    A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and C, so that its m is. `exact`:
-    of integers, none of which may be rounded or wrapped (see hybrid.arrays.integers). `short_operands`: the type of A and B where
-    both are of the same one of 16 bits, which some devices multiply as they are; else "".
+    `computed`: the type of the real product that gives C. `result`: the type of C. `complex_a`: in the real product's A, the
+    real and imaginary parts of A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and
+    C, so that its m is. `exact`: it is of integers, none of which may be rounded or wrapped (see hybrid.arrays.integers).
+    `short_operands`: the type of A and B where both have the same one of 16 bits, which some devices multiply as they are; else
+    empty.
     """
 
     computed: str
@@ -39,12 +40,12 @@ class ProductType:
 
     @property
     def item_size(self) -> int:
-        """Bytes of a real number."""
+        """The bytes of a real number."""
         return ITEM_SIZES[self.computed]
 
     @property
     def promoted(self) -> str:
-        """To what an operand with real and imaginary parts is converted."""
+        """The complex type to which an operand with real and imaginary parts is converted."""
         return {"float32": "complex64", "float64": "complex128"}[self.computed]
 
     @property
@@ -54,12 +55,12 @@ class ProductType:
 
     @property
     def operand_b(self) -> str:
-        """The type of a B that need not be converted; C is computed in it."""
+        """The type of a B that need not be converted, in which C is computed."""
         return self.promoted if self.complex_b else self.computed
 
     @property
     def converts(self) -> bool:
-        """Whether C is of another type than it is computed in."""
+        """Whether C has another type than it is computed in."""
         return self.exact or self.result != self.operand_b
 
     def problem(self, n: int, l: int, m: int) -> Problem:
@@ -71,7 +72,7 @@ class ProductType:
 
 
 def numpy_type(name: str) -> np.dtype:
-    """Of this name, also where NumPy alone does not know it."""
+    """NumPy's type of this name, also where a package has added it. UsageError where that package is missing."""
     if name != "bfloat16":
         return np.dtype(name)
     try:
@@ -82,17 +83,17 @@ def numpy_type(name: str) -> np.dtype:
 
 
 def is_number(dtype: np.dtype) -> bool:
-    """Whether these are numbers of fixed size, NumPy's or those of a package that adds some, such as bfloat16."""
+    """Whether these are numbers of fixed size: NumPy's, or those of a package that adds some, such as bfloat16."""
     return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.isbuiltin == 2)
 
 
 def type_name(dtype: Any) -> str:
-    """Of a type that a user asks for, "" for None. UsageError for one that no product has here."""
+    """The name of a type that a user asks for; "" for None. UsageError for one that no product has here."""
     if dtype is None:
         return ""
     try:
         name = np.dtype(dtype).name
-    except (TypeError, ValueError, SyntaxError):  # which NumPy raises for some texts
+    except (TypeError, ValueError, SyntaxError):  # NumPy raises these for some texts
         name = str(dtype)
     if name == "bfloat16":
         numpy_type(name)
@@ -103,9 +104,10 @@ def type_name(dtype: Any) -> str:
 
 @lru_cache(maxsize=64)
 def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
-    """NumPy's for these operands, or the one that is asked for. UsageError where it cannot be computed here, or not hold C.
+    """The types of the product of such operands: NumPy's, or those for the type of C that is asked for.
 
-    A product is computed in a type that holds the operands and the result, and rounded to the result's type once.
+    UsageError where such a product cannot be computed here, or the type that is asked for does not hold it. A product is
+    computed in a type that holds the operands and the result, and rounded to the result's type once.
     """
     promoted = _promoted(a, b)
     result = asked or promoted.name
@@ -122,10 +124,13 @@ def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
 
 
 def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The type that NumPy has for both. UsageError where no product has it."""
     try:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
-        if "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b):  # with some that it has not: as float32, as by NumPy
+        if (
+            "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b)
+        ):  # with types that it has no common one with: taken as float32
             return _promoted(*(np.dtype(np.float32) if each.name == "bfloat16" else each for each in (a, b)))
         promoted = None
     if promoted is None or promoted.name not in DTYPES:
@@ -138,4 +143,5 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
 
 
 def _types(a: np.dtype, b: np.dtype) -> str:
+    """The names of the two types, for a message."""
     return f"{a}" if a == b else f"{a} and {b}"

@@ -25,13 +25,13 @@ class RootMatrices:
     shape_a: tuple[int, int]
     shape_b: tuple[int, int]
     types: ProductType
-    locations: list[SharedLocation | None]  # of A, B and C in node-shared memory; None for one that is not there
-    allocated_bytes: int  # that A, B and C take at the root already, or that are kept for C
-    bytes_beside: int = 0  # that the root takes for the result
-    derived_bytes: int = 0  # of matrices that the root makes of its own, where it sends them to other nodes
-    on_gpu: bool = False  # A and B are, and C will be
-    primes: tuple[int, ...] = (0,)  # a product of each; see hybrid.arrays.integers
-    finishes: bool = False  # something is left to be done with the product at the root
+    locations: list[SharedLocation | None]  # where A, B and C lie in node-shared memory; None for one that does not
+    allocated_bytes: int  # what A, B and C take at the root already, or is kept for C
+    bytes_beside: int = 0  # what the root takes for the result
+    derived_bytes: int = 0  # what matrices take that the root computes from its arrays, where it sends them to other nodes
+    on_gpu: bool = False  # A and B lie on a GPU, and C will
+    primes: tuple[int, ...] = (0,)  # there is a product modulo each; see hybrid.arrays.integers
+    finishes: bool = False  # the root has still to make the result of the product
 
     @classmethod
     def of(cls, team: Team, shared: SharedArrays, given: RootOperands) -> RootMatrices:
@@ -55,7 +55,7 @@ class RootMatrices:
 
     @property
     def gpu_bytes(self) -> int:
-        """Of what is made of B on the GPU where it lies."""
+        """The bytes of the expanded B, on the GPU where B lies."""
         return self.problem.bytes(self.problem.l, self.problem.m) if self.on_gpu and self.types.complex_a else 0
 
     @cached_property
@@ -65,5 +65,5 @@ class RootMatrices:
 
 
 def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:
-    """Whether all ranks are on one node and A and B are in memory they share: then no rank sends matrices to another."""
+    """Whether A and B are in memory that all ranks share, which are on one node: then no rank sends matrices to another."""
     return len(team.topology.nodes) == 1 and team.size > 1 and None not in locations[:2]

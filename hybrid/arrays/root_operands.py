@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The arrays of a call at the root: checked, as the matrices of one product, and what becomes of its result."""
+"""The arrays of a call at the root, checked, as the matrices of one product; and what becomes of its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybrid.arrays.complex_matrices import complex_view, real_view, write_expand
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, ExactResult, largest_of, write_remainders
 from hybrid.arrays.interop import as_array, as_gpu_array, on_gpu
-from hybrid.arrays.operand_checks import can_hold, is_same, overlap, refuse_out, refuse_shapes, refuse_wrong_c
+from hybrid.arrays.operand_checks import can_hold, refuse_shapes, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.sources import DerivedMatrix, RootMatrix
 from hybrid.core.problem import Problem
@@ -26,7 +26,8 @@ from hybrid.host.row_copy import copy_rows
 
 @dataclass(frozen=True)
 class RootOperands:
-    """A, B, C and `out` as matrices: views of the user's arrays where that can be. `shape`: of the result that the user gets."""
+    """A, B, C and `out` as matrices, which are views of the user's arrays where they can be. `shape`: of the result that the
+    user gets."""
 
     a: Any
     b: Any
@@ -39,9 +40,10 @@ class RootOperands:
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, out: np.ndarray | None, gemm: Gemm, threads: Callable[[], int]) -> RootOperands:
-        """A and B on a GPU if both are there and C may be, too, else on the host. `threads`: how many look at integers.
+        """The operands of a call. A and B stay on a GPU if both are there and C may be there, too; else they are in host memory.
 
-        UsageError if they have no product, or if `out` cannot take it.
+        UsageError where they have no product, or where `out` cannot hold it. `threads`: gives the number of threads that look
+        for the largest integers.
         """
         first, second = arrays_of(a, b, on_device=out is None and c is None)
         types = product_type(first.dtype, second.dtype, gemm.dtype)
@@ -53,18 +55,14 @@ class RootOperands:
         c = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(c, gemm, shape, types)
         if out is not None:
-            refuse_out(out, shape, numpy_type(types.result))
-            if overlap(out, first) or overlap(out, second):
-                raise UsageError("out overlaps a or b, which are still read while it is written")
-            if c is not None and overlap(out, c) and not is_same(out, c):
-                raise UsageError("out overlaps c without being the same array")
+            refuse_wrong_out(out, (first, second), c, shape, types)
         wanted = first.shape[0], second.shape[1]
         c, out = (each.reshape(wanted) if each is not None else None for each in (c, out))  # views, of vectors, too
         given = cls(first, second, c, out, types, gemm, shape)
         return given.with_bounds(threads()) if types.exact else given
 
     def with_bounds(self, threads: int) -> RootOperands:
-        """Of a product of integers: how it becomes exact, for the largest that there are."""
+        """The same for a product of integers, with the way in which it becomes exact, given the largest of these integers."""
         largest_a, largest_b, largest_c = (
             largest_of(each, threads) if each is not None else 0 for each in (self.a, self.b, self.c)
         )
@@ -78,14 +76,15 @@ class RootOperands:
         return self.types.problem(self.a.shape[0], *self.b.shape).with_operands(self.types.short_operands)
 
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
-        """A and B of the real product, from arrays in host memory; several threads make what other nodes get of them."""
+        """A and B of the real product, from arrays in host memory. `threads`: those that make what is sent to other nodes.
+        `prime`: A and B are remainders modulo this, where it is not 0."""
         types, a, b, problem, gemm = self.types, self.a, self.b, self.problem, self.gemm
         if prime:
             of_a, of_b = (partial(write_remainders, each, prime) for each in (a, b))
             return DerivedMatrix(a.shape, types.computed, of_a, threads), DerivedMatrix(b.shape, types.computed, of_b, threads)
         first = _real_source(a, types, threads) if types.complex_a else RootMatrix(a.shape, a)
         if types.complex_a:
-            write = partial(write_expanded, b, conjugate_a=gemm.conjugate_a, conjugate_b=gemm.conjugate_b)
+            write = partial(write_expanded, b, gemm=gemm)
             return first, DerivedMatrix((problem.l, problem.m), types.computed, write, threads)
         if types.complex_b:
             return first, _real_source(b, types, threads, conjugate=gemm.conjugate_b)
@@ -100,7 +99,7 @@ class RootOperands:
 
     @property
     def bytes_beside(self) -> int:
-        """Of the result, and of what it is made from, beside the real product's C."""
+        """The bytes of the result, and of what it is made from, beside the real product's C."""
         elements = self.a.shape[0] * self.b.shape[1]
         if self.exact is not None:
             return self.exact.bytes_beside(elements, self.types.result)
@@ -109,10 +108,11 @@ class RootOperands:
 
     @property
     def finishes(self) -> bool:
-        """Whether something is left to be done with the real product's C."""
+        """Whether the real product's C is not the result yet."""
         return self.types.converts or self.gemm.combines
 
     def exact_result(self) -> ExactResult:
+        """What becomes the result of a product of integers, from the products modulo primes."""
         assert self.exact is not None
         gemm, shape = self.gemm, (self.a.shape[0], self.b.shape[1])
         return ExactResult(self.exact, self.types.result, shape, alpha=gemm.alpha, beta=gemm.beta, c=self.c)
@@ -123,14 +123,14 @@ class RootOperands:
         return finished(product, self.types, self.gemm, self.c, self.out, threads) if self.finishes else product
 
     def shaped(self, result: Any) -> Any:
-        """As the user gets it: a vector where NumPy's `@` gives one, a number of two vectors."""
+        """The result as the user gets it: a vector where NumPy's `@` gives one, a number for two vectors."""
         if result.shape == self.shape:
             return result
         return result.reshape(self.shape) if self.shape else result[0, 0]
 
 
 def _real_source(matrix: np.ndarray, types: ProductType, threads: int, *, conjugate: bool = False) -> RootMatrix:
-    """The parts of the elements beside each other: where they lie if they lie so."""
+    """A matrix of the real and imaginary parts of the elements, beside each other: without a copy, where they lie so."""
     shape = matrix.shape[0], 2 * matrix.shape[1]
     if not conjugate and RootMatrix(matrix.shape, matrix).in_place(types.promoted) is not None:
         return RootMatrix(shape, real_view(matrix))
@@ -144,14 +144,14 @@ def _real_source(matrix: np.ndarray, types: ProductType, threads: int, *, conjug
 
 
 def arrays_of(a: Any, b: Any, *, on_device: bool) -> tuple[Any, Any]:
-    """NumPy's; or CuPy's where both lie on a GPU and may be multiplied there, which stacks are not."""
+    """A and B as arrays of NumPy; or of CuPy where `on_device` and both lie on a GPU. Stacks are not multiplied there."""
     few = all(getattr(each, "ndim", 2) <= 2 for each in (a, b))
     converted = as_gpu_array if on_device and few and on_gpu(a) and on_gpu(b) else as_array
     return converted(a, "a"), converted(b, "b")
 
 
 def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...]]:
-    """op(A) and op(B) as matrices, and the shape of their product; a vector is a row of A, or a column of B."""
+    """op(A) and op(B) as matrices, and the shape of their product. A vector is a row of A, or a column of B."""
     matrices = []
     for name, each, transposed in (("a", a, gemm.transpose_a), ("b", b, gemm.transpose_b)):
         if each.ndim not in (1, 2):

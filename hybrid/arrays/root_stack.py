@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Stacks of matrices at the root, as NumPy's `@` takes them: of more than two dimensions the last two are a matrix's."""
+"""Stacks of matrices at the root, as NumPy's `@` takes them: the last two of their dimensions are the matrices'."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, largest_of
 from hybrid.arrays.interop import as_array
-from hybrid.arrays.operand_checks import can_hold, is_same, overlap, refuse_out, refuse_wrong_c
+from hybrid.arrays.operand_checks import can_hold, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.root_operands import RootOperands
 from hybrid.arrays.stack_share import StackOperand, StackShape
@@ -22,7 +22,7 @@ from hybrid.errors import UsageError
 
 @dataclass(frozen=True)
 class RootStack:
-    """As many products. `batch`: the stacks' dimensions, broadcast; `shape`: of the result."""
+    """Operands of several products. `batch`: the dimensions of the stacks, broadcast. `shape`: of the result."""
 
     operands: tuple[np.ndarray, np.ndarray, np.ndarray | None]
     out: np.ndarray | None
@@ -34,7 +34,10 @@ class RootStack:
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootStack:
-        """UsageError if they have no products, or if `out` cannot take them. `threads`: how many look at integers."""
+        """The operands of a call. UsageError where they have no products, or where `out` cannot hold these.
+
+        `threads`: gives the number of threads that look for the largest integers.
+        """
         first, second = as_array(a, "a"), as_array(b, "b")
         types = product_type(first.dtype, second.dtype, gemm.dtype)
         gemm = gemm.of_type(types)
@@ -50,11 +53,7 @@ class RootStack:
         third = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(third, gemm, shape, types)
         if out is not None:
-            refuse_out(out, shape, numpy_type(types.result))
-            if any(overlap(out, each) for each in (first, second)):
-                raise UsageError("out overlaps a or b, which are still read while it is written")
-            if third is not None and overlap(out, third) and not is_same(out, third):
-                raise UsageError("out overlaps c without being the same array")
+            refuse_wrong_out(out, (first, second), third, shape, types)
         exact = None
         if types.exact:
             largest_a, largest_b, largest_c = (
@@ -66,11 +65,12 @@ class RootStack:
 
     @property
     def count(self) -> int:
+        """The number of products."""
         return math.prod(self.batch)
 
     @property
     def described(self) -> StackShape:
-        """What the other ranks must know."""
+        """What the other ranks must know of the stack."""
         a, _, c = self.operands
         rows, columns = self._core_of_result
         depth = a.shape[-2] if self.gemm.transpose_a and a.ndim > 1 else a.shape[-1]
@@ -82,8 +82,10 @@ class RootStack:
 
     @property
     def stored(self) -> list[tuple[np.ndarray, bool]]:
-        """A, B and, if there is one, C: three-dimensional, with one matrix where that is the same in all products; and whether
-        its matrices are still to be transposed."""
+        """A, B and, if there is one, C, each with whether its matrices are still to be transposed.
+
+        Each has three dimensions; of a matrix that all products have in common there is one.
+        """
         (a, b, c), gemm = self.operands, self.gemm
         found = [
             (self._all_of(a if a.ndim > 1 else a[None, :]), gemm.transpose_a and a.ndim > 1),
@@ -92,6 +94,7 @@ class RootStack:
         return found if c is None else [*found, (c.reshape(self.count, *self._core_of_result), False)]
 
     def _all_of(self, array: np.ndarray) -> np.ndarray:
+        """The matrices of all products, as a stack of three dimensions; one, where it is the same for all."""
         core = array.shape[-2:]
         if math.prod(array.shape[:-2]) == 1:
             return array.reshape(1, *core)
@@ -99,26 +102,29 @@ class RootStack:
 
     @property
     def _core_of_result(self) -> tuple[int, int]:
+        """The rows and columns of each product."""
         a, b, _ = self.operands
         core = self.shape[len(self.batch) :]
         return (core[0] if a.ndim > 1 else 1), (core[-1] if b.ndim > 1 else 1)
 
     @property
     def bytes_of_result(self) -> int:
+        """The bytes that the result takes, where it is not in `out`."""
         return 0 if self.out is not None else math.prod(self.shape) * numpy_type(self.types.result).itemsize
 
     def result(self) -> np.ndarray:
+        """The array for the result."""
         return self.out if self.out is not None else np.empty(self.shape, numpy_type(self.types.result))
 
     def room(self) -> np.ndarray:
-        """For the products, as a stack: the result's memory where that can be."""
+        """An array for the products, as a stack: the result's memory where it can be."""
         whole = self.out
         if whole is None or not can_hold(whole, self.types.result) or self.operands[2] is not None:
             whole = np.empty(self.shape, numpy_type(self.types.result))
         return whole.reshape(self.count, *self._core_of_result)
 
     def finished(self, products: np.ndarray) -> np.ndarray:
-        """What the user gets of them, in `out` where that is given."""
+        """What the user gets of the products, in `out` where that is given."""
         if self.out is None:
             return products.reshape(self.shape)
         if not np.may_share_memory(self.out, products):
@@ -132,12 +138,12 @@ class RootStack:
         return _matrix(a, self.batch, at), _matrix(b, self.batch, at), None if c is None else c[at]
 
     def place(self, number: int) -> tuple[Any, ...]:
-        """In the result, of one product; also a number is an array there."""
+        """Where one of the products lies in the result. The ellipsis makes an array of a number, too."""
         return (*(int(each) for each in np.unravel_index(number, self.batch)), ...)
 
 
 def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootOperands | RootStack:
-    """What the root's arrays are: one product, if that can be, or several. UsageError where they have none."""
+    """The root's arrays as operands of one product, if they can be that, or of several. UsageError where they have none."""
     if not is_stack(a, b):
         return RootOperands.of(a, b, c, out, gemm, threads)
     shape = _shape_of_one(a, b, gemm)
@@ -145,7 +151,7 @@ def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Call
     if shape is None or not all(isinstance(each, np.ndarray) and each.flags.c_contiguous for each in stacks):
         return RootStack.of(a, b, c, out, gemm, threads)
     if any(each.shape != shape for each in stacks[1:]):
-        return RootStack.of(a, b, c, out, gemm, threads)  # which refuses them
+        return RootStack.of(a, b, c, out, gemm, threads)  # where they are refused
     height = math.prod(a.shape[:-1])
     c, out = (None if each is None else each.reshape(height, *shape[a.ndim - 1 :]) for each in (c, out))
     one = RootOperands.of(a.reshape(height, a.shape[-1]), b, c, out, gemm, threads)
@@ -153,7 +159,8 @@ def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Call
 
 
 def _shape_of_one(a: Any, b: Any, gemm: Gemm) -> tuple[int, ...] | None:
-    """Of the result, where all products have the same B: then A's matrices are the rows of a single one."""
+    """The shape of the result where all products have the same B, so that A's matrices are the rows of a single one; else
+    None."""
     if is_stack(b) or gemm.transpose_a or not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return None
     return a.shape[:-1] + (b.T if gemm.transpose_b else b).shape[1:]
@@ -165,7 +172,8 @@ def is_stack(*operands: Any) -> bool:
 
 
 def _depth(nested: Any) -> int:
-    """Of lists in lists, by the first of each; whether all are alike is found when an array is made of them."""
+    """The number of dimensions of lists in lists, by the first of each. Whether all are alike is found when an array is made of
+    them."""
     depth = 0
     while isinstance(nested, (list, tuple)):
         depth += 1
@@ -179,10 +187,12 @@ def _shape_of(stack: np.ndarray) -> tuple[int, int, int]:
 
 
 def _as_stack(array: np.ndarray) -> np.ndarray:
+    """The array with at least two dimensions."""
     return array if array.ndim > 1 else array[None]
 
 
 def _core(array: np.ndarray, transposed: bool) -> tuple[int, ...]:
+    """The rows and columns of the matrices of a stack, after their transposition."""
     if array.ndim == 0:
         raise UsageError("a number is no matrix: * multiplies by it")
     core = array.shape[-2:]
@@ -190,7 +200,7 @@ def _core(array: np.ndarray, transposed: bool) -> tuple[int, ...]:
 
 
 def _matrix(array: np.ndarray, batch: tuple[int, ...], at: tuple[Any, ...]) -> np.ndarray:
-    """Of the stack, or the vector that all products have."""
+    """The matrix at this place of the stack, or the vector that all products have."""
     if array.ndim == 1:
         return array
     return np.broadcast_to(array, batch + array.shape[-2:])[at]

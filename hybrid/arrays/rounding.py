@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers of float32 rounded to 16 bits: in C where there is a compiler, at the memory's rate, else by NumPy."""
+"""Rounds float32 numbers to 16 bits: in C where there is a compiler, at the memory's rate, else by NumPy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FLAGS = ("-std=c11", "-O3")
 
 
 def rounds(product: Any, into: Any) -> bool:
-    """Whether these are NumPy's arrays that `round_into` may round in C."""
+    """Whether these are arrays of NumPy between which `round_into` can round."""
     given = isinstance(product, np.ndarray) and isinstance(into, np.ndarray)
     return given and product.dtype == np.float32 and into.dtype.name in ("float16", "bfloat16")
 
 
 def round_into(into: np.ndarray, numbers: np.ndarray) -> None:
-    """As `into[...] = numbers`, of which `rounds` is true."""
+    """Do `into[...] = numbers`, for arrays for which `rounds` is true."""
     library = _library().loaded
     if library is None or not (numbers.flags.c_contiguous and into.flags.c_contiguous and into.dtype.isnative):
         into[...] = numbers
@@ -38,7 +38,7 @@ def _library() -> LoadedSoon:
 
 
 def load() -> Any:
-    """HybridError without a C compiler, or if it does not compile."""
+    """The compiled library. HybridError without a C compiler, or where it does not compile."""
     library = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
     for function in (library.round_to_float16, library.round_to_bfloat16):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64], None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from hybrid.arrays.interop import on_gpu, on_host, refuse_masked
 from hybrid.arrays.operand_checks import refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.core.problem import Problem
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, consecutive
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class RowBlock(Distributed):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of this rank's rows: how many others have, this rank does not know."""
+        """Rows and columns that this rank has. How many rows others have, it does not know."""
         rows, columns = self.array.shape
         return rows, columns
 
@@ -81,21 +80,25 @@ class RowBlock(Distributed):
 
 @dataclass(frozen=True)
 class BlockShapes:
-    """What the other ranks must know of one rank's blocks of A and B."""
+    """What the other ranks must know of one rank's blocks of A, B and C."""
 
     a: tuple[int, int]
     b: tuple[int, int]
     types: ProductType
-    copied_bytes: int  # of host memory, for blocks that must be converted, and for copies from a GPU for the check
-    gpu_bytes: int = 0  # of what is made of B on its GPU, if that multiplies it
-    largest: tuple[int, ...] = ()  # magnitudes of A's, B's and C's integers
+    copied_bytes: int  # host memory for blocks that must be converted, and for copies from a GPU for the check
+    gpu_bytes: int = 0  # memory for the expanded B on its GPU, if that multiplies it
+    largest: tuple[int, ...] = ()  # the largest magnitudes in A, in B and in C, where they are integers
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> BlockShapes:
-        """Of this rank's operands. UsageError if they cannot be multiplied. `threads`: how many look at integers."""
+        """What is to be known of this rank's operands. UsageError where they cannot be multiplied.
+
+        `check`: the product is checked from host memory. `threads`: gives the number of threads that look for the largest
+        integers.
+        """
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
         refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (len(a), b.shape[1]), types)
-        real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # what this rank has of it
+        real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # this rank's rows of the real product
         real_b, is_conjugated = b.shape[0] * (1 + types.complex_a), types.complex_b and gemm.conjugate_b
         copied = (
             real.n * real.l * _is_copied(a.array, types.operand_a, check=check),
@@ -105,13 +108,14 @@ class BlockShapes:
         expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0
         largest: tuple[int, ...] = ()
         if types.exact:
-            looked_at = a, b, None if gemm.beta == 0 else c  # which is not read then
+            looked_at = a, b, None if gemm.beta == 0 else c  # C is not read where beta is 0
             largest = tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in looked_at)
         return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded, largest)
 
 
 def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
-    """The real product of all ranks' blocks, and each rank's rows of its A and B. UsageError if they do not fit together."""
+    """The real product of all ranks' blocks, and each rank's rows of its A and of its B. UsageError where they do not fit
+    together."""
     first = blocks[0]
     for rank, block in enumerate(blocks):
         if (block.a[1], block.b[1], block.types) != (first.a[1], first.b[1], first.types):
@@ -122,11 +126,8 @@ def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span
     depth = sum(block.b[0] for block in blocks)
     if depth != first.a[1]:
         raise UsageError(f"A has {first.a[1]} columns and B {depth} rows: they must be the same")
-    real_b = [block.b[0] * (1 + first.types.complex_a) for block in blocks]
-    rows_a, rows_b = (
-        [Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))]
-        for sizes in ([block.a[0] for block in blocks], real_b)
-    )
+    rows_a = consecutive(block.a[0] for block in blocks)
+    rows_b = consecutive(block.b[0] * (1 + first.types.complex_a) for block in blocks)
     return first.types.problem(rows_a[-1].hi, first.a[1], first.b[1]), rows_a, rows_b
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Arrays of `hybrid.empty`, in node-shared memory: every rank of the node works on them without copies or messages."""
+"""Arrays of `hybrid.empty` in node-shared memory, on which every rank of the node works without copies or messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SharedArrays:
 
     def __init__(self) -> None:
         self._arrays: dict[int, np.ndarray | weakref.ref[np.ndarray]] = {}
-        self._numbers: dict[int, int] = {}  # at the root, by the array's id
+        self._numbers: dict[int, int] = {}  # at the root: each array's number, by its id
         self.gone: list[int] = []  # numbers of arrays that are gone at this root, which other ranks may not know yet
         self._made = 0  # the last number; the same on all ranks
 
@@ -48,8 +48,11 @@ class SharedArrays:
         self.gone.append(number)
 
     def location_of(self, array: np.ndarray | None, *, transposed: bool = False) -> SharedLocation | None:
-        """At the root: where `array` lies in a shared array; None if it lies in none or is not contiguous. It may be a view of
-        other numbers, as of the parts of complex ones. `transposed`: it may also be the transpose of what lies there."""
+        """Where `array` lies in a shared array, for the root to tell; None where it lies in none, or is not contiguous.
+
+        It may be a view of it as other numbers, such as the parts of complex ones. `transposed`: it may also be the transpose of
+        what lies there.
+        """
         if array is not None and transposed and not array.flags.c_contiguous:
             found = self.location_of(array.T)
             return found and (*found[:2], True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where a matrix comes from: generated, read from a file, shared by the ranks of a node, or an array of the root's."""
+"""The sources of matrices: generated, read from a file, shared by the ranks of a node, or arrays of the root."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybrid.ranks.heartbeat import busy
 
 
 class MatrixSource(Protocol):
-    """A or B. Every rank has the same kind of source."""
+    """Where A or B comes from. Every rank has the same kind of source."""
 
     shape: tuple[int, int]
     at_root: bool  # the root has all rows; otherwise any rank can write any row
@@ -29,13 +29,21 @@ class MatrixSource(Protocol):
         """Write these rows into `into`, converted to its type; `progress` gets the number of rows done so far."""
 
     def in_place(self, dtype: str) -> np.ndarray | None:
-        """The array itself, of bfloat16 as its bits, if it can be multiplied without converting or copying it first."""
+        """The array itself, for bfloat16 as its bits, if it can be multiplied without being converted or copied first; else
+        None."""
 
 
-class GeneratedMatrix:
-    """A matrix generated from a seed, by whichever rank needs the rows."""
+class AnyRanksMatrix:
+    """What the sources have in common of which any rank can write any row: there is no array before."""
 
     at_root = False
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None
+
+
+class GeneratedMatrix(AnyRanksMatrix):
+    """A matrix generated from a seed, by whichever rank needs the rows."""
 
     def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str) -> None:
         self.shape = shape
@@ -44,12 +52,9 @@ class GeneratedMatrix:
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
         fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
 
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None
-
 
 class RotatedRows(GeneratedMatrix):
-    """A generated matrix whose row 0 is row `first` of the one that the seed stands for, and so on around."""
+    """A generated matrix with its rows rotated: row 0 is row `first` of the one that the seed stands for."""
 
     def __init__(self, shape: tuple[int, int], seed: int, first: int) -> None:
         super().__init__(shape, "normal", seed, "A")
@@ -68,10 +73,11 @@ class RotatedRows(GeneratedMatrix):
             done += len(part)
 
 
-class FileMatrix:
-    """A matrix in a file. Every rank opens it and reads the rows it needs."""
+class FileMatrix(AnyRanksMatrix):
+    """A matrix in a file. Every rank opens it and reads the rows it needs.
 
-    at_root = False
+    The file is not mapped, to be multiplied in place: it may change meanwhile, and each row is needed several times.
+    """
 
     def __init__(self, name: str, readers: int = 1) -> None:
         """`readers`: ranks of this node."""
@@ -82,7 +88,7 @@ class FileMatrix:
         self.at_once = self._file.at_once  # reading takes as long as the whole file takes, whatever the rows
 
     def load(self) -> None:
-        """Read now what can only be read as a whole: what is malformed in it is found before anything is computed."""
+        """Read now what can only be read as a whole, so that what is malformed in it is found before anything is computed."""
         with busy(), _naming(self._name):
             self._file.load()
 
@@ -90,13 +96,10 @@ class FileMatrix:
         with busy() if self.at_once else nullcontext():
             self._file.read(rows, into, progress)
 
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None  # the file may change meanwhile, and each row is read several times
-
 
 @contextmanager
 def _naming(file: str) -> Iterator[None]:
-    """In what is said of it."""
+    """A context in which errors are about this file, and get its name."""
     try:
         yield
     except (UsageError, DoesNotFit) as error:
@@ -107,10 +110,10 @@ class SharedMatrix:
     """A matrix in memory that all ranks share, on their only node."""
 
     def __init__(self, array: np.ndarray, dtype: str, *, as_it_lies: bool) -> None:
-        """`dtype`: in which it is multiplied. `as_it_lies`: also if it is transposed."""
+        """`dtype`: the type in which it is multiplied. `as_it_lies`: it can be multiplied also where it is transposed."""
         self.array = array
         self.shape: tuple[int, int] = array.shape
-        # Then it is complete: no rank writes its rows, and none are sent. Else each rank converts some.
+        # Where it can be multiplied as it lies, no rank writes rows of it, and none are sent. Else each rank converts some.
         self.at_root = array.dtype == storage(dtype) and (as_it_lies or array.flags.c_contiguous)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
@@ -136,7 +139,7 @@ class RootMatrix:
         progress(len(rows))
 
     def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
-        """These rows of type `dtype`; a copy only if they are not contiguous or of another type."""
+        """These rows in type `dtype`. They are copied only if they are not contiguous or have another type."""
         return np.ascontiguousarray(self.array[rows.slice], dtype)
 
     def in_place(self, dtype: str) -> np.ndarray | None:
@@ -146,7 +149,7 @@ class RootMatrix:
         return elements_of(array) if on_gpu(array) or array.flags.aligned else None
 
     def as_it_lies(self, dtype: str) -> np.ndarray | None:
-        """As `in_place`; on the host also a matrix whose columns lie in memory as rows usually do, as those of a transpose."""
+        """What `in_place` gives; in host memory also a matrix that is the transpose of one in row-major order."""
         array = self.in_place(dtype)
         if array is not None or self._array is None or on_gpu(self._array):
             return array
@@ -160,14 +163,19 @@ class RootMatrix:
 
 
 class DerivedMatrix(RootMatrix):
-    """A matrix that is computed from an array of the root's whenever its rows are needed, straight into the memory where they
-    are: no copy of it is kept, but by a root that sends its rows to other nodes."""
+    """A matrix that is computed from an array of the root whenever its rows are needed, straight into the memory where they are
+    needed.
+
+    No copy of it is kept, except by a root that sends its rows to other nodes.
+    """
 
     def __init__(
         self, shape: tuple[int, int], dtype: str, write: Callable[[Span, np.ndarray, int], None], threads: int = 1
     ) -> None:
-        """`write(rows, into, threads)`: these rows of type `dtype` into `into`, which is in row-major order. `threads`: that
-        make what is kept."""
+        """`write(rows, into, threads)`: writes these rows, of type `dtype`, into `into`, which is in row-major order.
+
+        `threads`: those that make the copy that is kept.
+        """
         super().__init__(shape, None)
         self._dtype, self._write, self._threads = dtype, write, threads
 

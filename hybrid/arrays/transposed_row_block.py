@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The transpose of a matrix of which every rank has some rows: a view, whose rows are moved only when somebody needs them."""
+"""The transpose of a matrix of which every rank has some rows: a view, whose elements are moved only when rows of it are
+needed."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ class TransposedRowBlock(Distributed):
 
     @property
     def T(self) -> RowBlock:
-        """What this is the transpose of."""
+        """The RowBlock of which this is the transpose."""
         return self.rows
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of this rank's columns: how many others have, this rank does not know."""
+        """Rows and columns that this rank has. How many columns others have, it does not know."""
         columns, rows = self.rows.shape
         return rows, columns
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A product of matrices that any rank can make or read, of any type, as one or several products of real numbers.
 
-As `RootOperands` is for arrays of the root: complex numbers become a real product of twice the columns, integers one that rounds
-nothing, or one for each of several primes, and 16-bit numbers are multiplied as 32-bit ones.
+For these it is what `RootOperands` is for arrays of the root: complex numbers become a real product of twice the columns,
+integers one product that rounds nothing, or one for each of several primes, and numbers of 16 bits are multiplied as numbers of
+32.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hybrid.arrays.complex_matrices import complex_view, write_expanded
 from hybrid.arrays.elements import BYTES_AT_ONCE, Elements
 from hybrid.arrays.integers import Exact, write_remainders
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
-from hybrid.arrays.sources import MatrixSource
+from hybrid.arrays.sources import AnyRanksMatrix, MatrixSource
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.host.thread_map import rows_of_about
@@ -29,7 +30,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class TypedProduct:
-    """The same on every rank."""
+    """The matrices and types of a product, the same on every rank."""
 
     a: Elements
     b: Elements
@@ -38,13 +39,16 @@ class TypedProduct:
 
     @classmethod
     def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
-        """`asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow. UsageError where there is
-        no such product."""
+        """The product of A and B. UsageError where there is none.
+
+        `asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow.
+        """
         product = cls(a, b, product_type(a.dtype, b.dtype, asked))
         return product._with_bounds(a.most(), b.most()) if product.types.exact else product
 
     def looked_at(self, team: Team, threads: int) -> TypedProduct:
-        """With the integers that there are, where that may save products. Every rank calls it, and looks at its share."""
+        """The same with the largest integers that there are, where that may save products. Every rank calls it, and looks at its
+        share."""
         if self.exact is None or not self.exact.primes:
             return self
         with team.phase("agree", timed=False) as looking, busy():
@@ -57,12 +61,12 @@ class TypedProduct:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """n, l and m as they were asked for."""
+        """n, l and m of the product that was asked for."""
         return (*self.a.shape, self.b.shape[1])
 
     @cached_property
     def problem(self) -> Problem:
-        """Each real product."""
+        """The real product; where there are several, each of them."""
         return self.types.problem(*self.sizes).with_operands(self.types.short_operands)
 
     @property
@@ -72,17 +76,17 @@ class TypedProduct:
 
     @property
     def primes(self) -> tuple[int, ...]:
-        """A real product modulo each; 0: of the elements themselves."""
+        """The primes modulo which there is a real product each; 0 for a product of the elements themselves."""
         return self.exact.products if self.exact is not None else (0,)
 
     @property
     def is_plain(self) -> bool:
-        """The real product is what was asked for."""
+        """Whether the real product is the one that was asked for."""
         return not (self.types.complex_b or self.types.converts)
 
     @property
     def bytes_beside(self) -> int:
-        """Of host memory on the root's node, beside the real product's matrices."""
+        """The host memory that is taken on the root's node, beside the real product's matrices."""
         n, _, m = self.sizes
         if self.exact is not None:
             return self.exact.bytes_beside(n * m, self.types.result)
@@ -100,35 +104,23 @@ class TypedProduct:
         return _Parts(self.a, parts=self.types.complex_a), b
 
 
-class _Source:
-    """What any rank can make rows of."""
-
-    at_root = False
-
-    def __init__(self, elements: Elements, shape: tuple[int, int]) -> None:
-        self._elements, self.shape = elements, shape
-
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None
-
-
-class _Parts(_Source):
-    """The elements; with `parts` their real and imaginary parts beside each other."""
+class _Parts(AnyRanksMatrix):
+    """The elements; with `parts` the real and imaginary parts of each beside each other."""
 
     def __init__(self, elements: Elements, *, parts: bool) -> None:
-        super().__init__(elements, (elements.shape[0], elements.shape[1] * (1 + parts)))
-        self._parts = parts
+        self._elements, self._parts = elements, parts
+        self.shape = elements.shape[0], elements.shape[1] * (1 + parts)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         self._elements.write(rows, complex_view(into) if self._parts else into, threads, progress)
 
 
-class _Expanded(_Source):
-    """B of a product with a complex A: two rows for each of its own."""
+class _Expanded(AnyRanksMatrix):
+    """B of a real product with a complex A: it has two rows for each of B."""
 
     def __init__(self, elements: Elements, types: ProductType) -> None:
-        super().__init__(elements, (2 * elements.shape[0], 2 * elements.shape[1]))
-        self._type = types.promoted
+        self._elements, self._type = elements, types.promoted
+        self.shape = 2 * elements.shape[0], 2 * elements.shape[1]
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         width = self._elements.shape[1]
@@ -142,12 +134,11 @@ class _Expanded(_Source):
             progress(wanted.hi - rows.lo)
 
 
-class _Remainders(_Source):
-    """Of integers, modulo a prime."""
+class _Remainders(AnyRanksMatrix):
+    """The remainders of integers modulo a prime."""
 
     def __init__(self, elements: Elements, prime: int) -> None:
-        super().__init__(elements, elements.shape)
-        self._prime = prime
+        self._elements, self._prime, self.shape = elements, prime, elements.shape
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         width, dtype = self.shape[1], self._elements.dtype

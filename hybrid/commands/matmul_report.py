@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import Asked, Problem
+from hybrid.core.problem import AskedProduct, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.wall import wall
@@ -136,5 +136,5 @@ def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
     return f"  computed as {problem}{how}"
 
 
-def asked_of(product: TypedProduct) -> Asked:
-    return Asked(*product.sizes, product.types.result)
+def asked_of(product: TypedProduct) -> AskedProduct:
+    return AskedProduct(*product.sizes, product.types.result)

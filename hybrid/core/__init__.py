@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Words that every room uses. Empty but for what is said where another package named hybrid looks for its own here."""
+"""Words that every room uses: this file defines nothing. It answers where another package named hybrid looks here for its own
+modules."""
 
 from typing import NoReturn
 

@@ -10,6 +10,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn of this, as if the line of the user's program that called this package had issued the warning."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What products took of energy, as the machines' counters tell it, and what that comes to for one product."""
+"""The energy that products took, by the machines' counters, and what one product took of it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from hybrid.core.record import record
 
 GPU, CPU, MEMORY = "gpu", "cpu", "memory"
 KINDS = (GPU, CPU, MEMORY)
-# Seconds below which a difference of two readings tells nothing. NVML renews its counter every 20 to 100 ms and RAPL about every
-# millisecond: at both ends so much may be missing, or belong to what came before.
+# Seconds below which the difference of two readings tells nothing. NVML renews its counter every 20 to 100 ms, RAPL about every
+# millisecond: the energy of so much time may be missing at either end, or belong to what came before.
 LEAST_SECONDS = {GPU: 1.0, CPU: 0.1, MEMORY: 0.1}
 
 
 @record
 class Energy:
-    """`joules`: of each kind that was read, the sum of all GPUs, or hosts, from before the first product until after the last.
+    """What the counters said of one or several products.
 
-    `why_not`: of the other kinds, why they were not read. `seconds`: of all products together, between the readings.
+    `joules`: for each kind that was read, the sum over all GPUs, or hosts, from before the first product until after the last.
+    `why_not`: for the other kinds, why they were not read. `seconds`: the time of all products together, from reading to
+    reading.
     """
 
     joules: Mapping[str, float]
@@ -27,11 +29,11 @@ class Energy:
     seconds: float
 
     def too_short(self, kind: str) -> bool:
-        """It was read, but the products took so little time that the difference would mean nothing."""
+        """Whether this kind was read, but the products took so little time that the difference of two readings means nothing."""
         return kind in self.joules and self.seconds < LEAST_SECONDS[kind]
 
     def unknown(self, kind: str) -> str:
-        """Why it is not known what a product took; empty where it is."""
+        """Why it is not known what a product took of this kind; empty where it is known."""
         if kind not in self.joules:
             return self.why_not.get(kind, "nothing was multiplied")
         if self.too_short(kind):
@@ -40,11 +42,11 @@ class Energy:
 
     @property
     def of_a_product(self) -> dict[str, float]:
-        """Joules of a product, of the kinds of which they are known."""
+        """The joules that one product took, of each kind for which they are known."""
         return {kind: self.joules[kind] / self.products for kind in KINDS if not self.unknown(kind)}
 
     def as_record(self) -> dict[str, object]:
-        """For a JSON line."""
+        """These numbers as an object of a JSON line."""
         return {
             "joules_per_product": {kind: self.of_a_product.get(kind) for kind in KINDS},
             "why_not": {kind: why for kind in KINDS if (why := self.unknown(kind))},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls that may not be made at once: by several threads, within another one, or while the process is forking."""
+"""Calls that may not overlap: neither with those of another thread, nor with one another, nor with a fork of the process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import TracebackType
 
 from hybrid.errors import UsageError
 
-# Held by a thread while it computes a product, or loads what that takes: else the child would have its locks, which nobody opens
-# there; and OpenBLAS, which stops its threads before a fork, may not return from it. The number of BLAS threads belongs to the
-# whole process: so calls from several Python threads take turns.
+# Held by a thread while it computes a product, or loads the modules for one. A child that is forked meanwhile would have locks
+# that nobody opens there, and OpenBLAS, which stops its threads before a fork, might not return from it. The number of BLAS
+# threads is the whole process's, so calls from several Python threads take turns, too.
 one_at_a_time = threading.RLock()
 _mpi_of_parent = False
 
@@ -30,8 +30,11 @@ def _begin_in_child() -> None:
 
 
 def take_turn_before_forks() -> None:
-    """Have a fork wait for `one_at_a_time` before it takes the locks of modules that have been loaded by now, for which the
-    thread inside may wait: what is registered last is done first."""
+    """Have a fork wait for `one_at_a_time` before it takes the locks of the modules that are loaded by now.
+
+    The thread inside may wait for one of these locks. Of the functions that are registered for forks the last one registered is
+    called first.
+    """
     if hasattr(os, "register_at_fork"):
         release = one_at_a_time.release
         os.register_at_fork(before=one_at_a_time.acquire, after_in_parent=release, after_in_child=_begin_in_child)
@@ -41,8 +44,11 @@ take_turn_before_forks()
 
 
 class Turn:
-    """A context of one thread at a time; the others wait. UsageError for a thread that is within it already: it would never come
-    to an end, or compute in the same buffers."""
+    """A context for one thread at a time; others wait.
+
+    UsageError for a thread that is inside already: its inner call would wait for ever, or compute in the buffers of the outer
+    one.
+    """
 
     def __init__(self) -> None:
         self._lock, self._holder = threading.Lock(), 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""How this package is installed: what completes it, and what stands in its way. Asked where an error is worded, not before."""
+"""How this package is installed: the commands that add what is missing, and another package of the same name. It is asked only
+where an error is put into words."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def install(extra: str) -> str:
-    """The command that installs what an extra of setup.cfg names: from the checkout, or where there is none its packages."""
+    """The command that installs an extra of setup.cfg: from the checkout, or where there is none the packages that the extra
+    names."""
     import shlex
 
     checkout = _PACKAGE.parent
@@ -28,7 +30,7 @@ def install(extra: str) -> str:
 
 
 def namesake() -> str:
-    """What to say where D-Wave's package is installed too, whose modules are named alike; empty where it is not."""
+    """What to say where D-Wave's package, whose modules have the same name as ours, is installed, too; empty where it is not."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -39,15 +41,15 @@ def namesake() -> str:
 
 
 def mixed() -> bool:
-    """Whether the namesake's modules lie in the same folder as ours."""
+    """Whether D-Wave's modules lie in the same folder as ours."""
     return (_PACKAGE / "flow.py").exists()
 
 
 def missing(package: str, name: str) -> Exception:
-    """The error for a name that this package of ours has not, which names the other package where that is installed, too.
+    """The error for a name that this package lacks; it mentions D-Wave's package where that is installed, too.
 
-    Then it is an ImportError, since Python does not show the text of an AttributeError where a name is imported. For modules it
-    is none: Python asks for their names before it looks for their files.
+    Then it is an ImportError, since Python does not show the text of an AttributeError where a name is imported. It is none for
+    the names of modules: Python asks for these before it looks for their files.
     """
     folder = _PACKAGE.parent / package.replace(".", "/")
     is_module = (folder / f"{name}.py").exists() or (folder / name).is_dir()

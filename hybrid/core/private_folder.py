@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Folders for compiled code, which this user alone may write to: what lies there is loaded into this process.
+"""Folders for compiled code, which only this user may write to: what lies in them is loaded into this process.
 
-They are made so, or used as they are. What lies there already, and its permissions, may be somebody's own: nothing is changed.
+A missing folder is made with such permissions. One that exists may be somebody's own: it is used if nobody else may write to it,
+and refused otherwise, but never changed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 
 class Elsewhere(RuntimeWarning):
-    """Compiled code is kept in another folder than usual."""
+    """The warning that compiled code is kept in another folder than usual."""
 
 
 class NotPrivate(OSError):
@@ -22,10 +23,11 @@ class NotPrivate(OSError):
 
 
 def cache_folder(name: str) -> Path:
-    """The folder `name` of the user's cache, private; OSError where there is none. HYBRID_CACHE says where the cache is, else
-    XDG_CACHE_HOME where all caches are.
+    """The folder `name` in the user's cache, private. HYBRID_CACHE says where the cache is; else XDG_CACHE_HOME says where all
+    caches are.
 
-    Where nothing can be kept there, it is in the folder for temporary files, and a warning says so.
+    Where nothing can be kept there, it is a folder among the temporary files, and a warning says so. OSError where there is none
+    either.
     """
     try:
         return private_folder(named_cache() or _usual_cache(), name)
@@ -36,7 +38,7 @@ def cache_folder(name: str) -> Path:
 
 
 def named_cache() -> Path | None:
-    """The folder that HYBRID_CACHE names."""
+    """The folder that HYBRID_CACHE names; None where it is not set. NotPrivate for a relative path."""
     named = os.environ.get("HYBRID_CACHE", "")
     if named and not os.path.isabs(named):
         raise NotPrivate(0, f"HYBRID_CACHE={named} is no absolute path")
@@ -51,20 +53,21 @@ def _usual_cache() -> Path:
 
 
 def temporary_folder(name: str) -> Path:
-    """The private folder `name` among the temporary files. OSError where there is none."""
+    """The private folder `name` among the temporary files. OSError where it cannot be made."""
     import tempfile  # it loads many modules, and most commands keep nothing
 
     return private_folder(Path(tempfile.gettempdir()) / f"hybrid-runner-{os.geteuid()}", name)
 
 
 def say_elsewhere(folder: Path, why: OSError) -> None:
-    """By a warning: why compiled kernels are not kept in the usual folder."""
+    """Warn that compiled kernels are not kept in the usual folder but in this one, and why."""
     text = f"compiled kernels are kept in {folder}: {reason(why)}; HYBRID_CACHE names a better place"
     warnings.warn(text, Elsewhere, stacklevel=3)
 
 
 def home_folder() -> Path:
-    """FileNotFoundError where there is none. Where HOME is not set to one, it is the one of the list of users."""
+    """The user's home folder: HOME, or where that is no absolute path the one in the list of users. FileNotFoundError where
+    there is none."""
     home = os.environ.get("HOME", "")
     if not os.path.isabs(home):
         import pwd
@@ -79,7 +82,8 @@ def home_folder() -> Path:
 
 
 def private_folder(parent: Path, name: str) -> Path:
-    """`parent`/`name`, made where it is missing. OSError where that fails, NotPrivate where one is not this user's alone."""
+    """`parent`/`name`, made where it is missing. OSError where that fails, NotPrivate where others may write to one of the
+    two."""
     import tempfile
 
     folder = parent / name
@@ -98,7 +102,7 @@ def private_folder(parent: Path, name: str) -> Path:
 
 
 def refuse_unless_private(folder: Path) -> None:
-    """NotPrivate unless it is a folder of this user to which nobody else may write. A link to one is none."""
+    """NotPrivate unless this is a folder, and no link to one, that belongs to this user and that nobody else may write to."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotPrivate(0, f"{folder} is {'a link' if stat.S_ISLNK(status.st_mode) else 'no folder'}")
@@ -109,7 +113,7 @@ def refuse_unless_private(folder: Path) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file is there, is this user's, and nobody else may write to it. No link is."""
+    """Whether this is a regular file, and no link to one, that belongs to this user and that nobody else may write to."""
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -118,7 +122,10 @@ def is_own(path: Path) -> bool:
 
 
 def _others_may_write(status: os.stat_result) -> bool:
-    """A group of which this user is the only member does not count: many systems give each user one, and the umask 002."""
+    """Whether another user may write to the file.
+
+    A group whose only member is this user does not count: many systems give each user one, and the umask 002.
+    """
     if not status.st_mode & stat.S_IWGRP or status.st_mode & stat.S_IWOTH:
         return bool(status.st_mode & stat.S_IWOTH)
     import grp
@@ -132,6 +139,6 @@ def _others_may_write(status: os.stat_result) -> bool:
 
 
 def reason(error: OSError) -> str:
-    """Why a folder cannot be used, which is named."""
+    """Why a folder cannot be used, with the folder's name."""
     text = error.strerror or str(error)
     return f"{error.filename} cannot be used ({text})" if error.filename else text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One product in numbers: its sizes, its type, its bytes, and how its rows are aligned for vector loads."""
+"""One product in numbers: its sizes, its types, its bytes, and how rows are aligned for a GPU's vector loads."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections.abc import Iterable
 from hybrid.core.record import record
 from hybrid.errors import UsageError
 
-ITEM_SIZES = {"float32": 4, "float64": 8}  # of what is computed
-_SHORT_OPERANDS = {"float16": 2, "bfloat16": 2}  # of A and B, where C is computed in float32
+ITEM_SIZES = {"float32": 4, "float64": 8}  # bytes of the numbers in which products are computed
+_SHORT_OPERANDS = {"float16": 2, "bfloat16": 2}  # bytes of the elements of A and B, where C is computed in float32
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-# Of matrices; those that have no item size here are computed as real products of one of these types.
+# The types of a user's matrices. Products of those that are not in ITEM_SIZES are computed as real products of a type that is.
 DTYPES = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-MOST = (1 << 63) - 1  # rows or columns: beyond that are the indices of NumPy and MPI
+LARGEST_SIZE = (1 << 63) - 1  # rows or columns that the indices of NumPy and MPI can count
 WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows of its buffers are aligned to it
 
 
 @record
 class Problem:
-    """C (n×m) = A (n×l) · B (l×m). BLAS calls n, m, l M, N, K.
+    """C (n×m) = A (n×l) · B (l×m). BLAS's names for n, m and l are M, N and K.
 
-    `dtype`: of C, and of all sums. `short_operands`: of A and B, where they have 16 bits; "": they are of `dtype`, too.
+    `dtype`: the type of C and of all sums. `short_operands`: the type of A and B where that has 16 bits; empty where A and B are
+    of `dtype`, too.
     """
 
     n: int
@@ -34,7 +35,7 @@ class Problem:
         for name, size in (("n", self.n), ("l", self.l), ("m", self.m)):
             if size < 0:
                 raise UsageError(f"{name} must not be negative, not {size}")
-            if size > MOST:
+            if size > LARGEST_SIZE:
                 raise UsageError(f"{name} must be less than 2⁶³, not {size}")
         if self.dtype not in ITEM_SIZES:
             raise UsageError(f"dtype {self.dtype} cannot be multiplied here: float32 and float64 can")
@@ -42,36 +43,39 @@ class Problem:
 
     @property
     def item_size(self) -> int:
+        """Bytes of an element of C."""
         return ITEM_SIZES[self.dtype]
 
     @property
     def operand_dtype(self) -> str:
-        """Of A and B."""
+        """The type of A and B."""
         return self.short_operands or self.dtype
 
     @property
     def operand_item_size(self) -> int:
+        """Bytes of an element of A or B."""
         return _SHORT_OPERANDS[self.short_operands] if self.short_operands else self.item_size
 
     @property
     def operations(self) -> int:
-        """n·l·m multiplications and as many additions."""
+        """The floating-point operations of the product: n·l·m multiplications and as many additions."""
         return 2 * self.n * self.l * self.m
 
     def bytes(self, rows: int, columns: int) -> int:
-        """Of a part of C."""
+        """The bytes of so many rows of so many columns of C."""
         return rows * columns * self.item_size
 
     def operand_bytes(self, rows: int, columns: int) -> int:
-        """Of a part of A or B."""
+        """The bytes of so many rows of so many columns of A or B."""
         return rows * columns * self.operand_item_size
 
     @property
     def bytes_of_matrices(self) -> int:
+        """The bytes of A, B and C together."""
         return self.operand_bytes(self.n, self.l) + self.operand_bytes(self.l, self.m) + self.bytes(self.n, self.m)
 
     def with_operands(self, short: str) -> Problem:
-        """The same product, of operands of 16 bits, or with "" of its own type."""
+        """The same product of operands of this type of 16 bits; with "", of operands of C's own type."""
         return Problem(self.n, self.l, self.m, self.dtype, short)
 
     def __str__(self) -> str:
@@ -79,8 +83,9 @@ class Problem:
 
 
 @record
-class Asked:
-    """The product as a user asked for it, of which a `Problem` is the real product that gives it."""
+class AskedProduct:
+    """The product that a user asked for. Where its numbers are complex or integers, a `Problem` is the real product that gives
+    it."""
 
     n: int
     l: int
@@ -89,13 +94,13 @@ class Asked:
 
 
 def padded(columns: int, item_size: int) -> int:
-    """The row stride, in elements, of a GPU's buffer with so many columns: every row is aligned for the widest copies."""
+    """The row stride, in elements, of a GPU's buffer of so many columns: with it, every row is aligned for the widest copies."""
     in_a_copy = WIDEST_COPY // item_size
     return -(-columns // in_a_copy) * in_a_copy
 
 
 def is_aligned(*addresses_and_strides: int) -> bool:
-    """Whether these addresses and row strides, in bytes, allow the widest copies."""
+    """Whether all these addresses and row strides, in bytes, allow the widest copies."""
     return not any(number % WIDEST_COPY for number in addresses_and_strides)
 
 

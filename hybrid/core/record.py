@@ -26,9 +26,10 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: _Class) -> _Class:
-    """The class as `dataclass(frozen=True)` makes it. Of `field` it knows default, default_factory, compare, hash and metadata.
+    """Make the class what `dataclass(frozen=True)` makes of it.
 
-    `dataclasses.replace`, `fields` and `asdict` work on it.
+    Of the arguments of `field` it understands default, default_factory, compare, hash and metadata. `dataclasses.replace`,
+    `fields` and `asdict` work on records.
     """
     made: Any = dataclass(init=False, repr=False, eq=False)(cls)
     names = [each.name for each in fields(made)]
@@ -43,11 +44,12 @@ def record(cls: _Class) -> _Class:
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives a record's fields as a tuple, as fast as compiled code."""
+    """A function that returns these fields of a record as a tuple, as fast as compiled code."""
     return attrgetter(*names) if len(names) > 1 else lambda record: tuple(getattr(record, name) for name in names)
 
 
 def _compiled_init(cls: Any) -> Any:
+    """An `__init__` that sets the fields of the frozen class, and calls its `__post_init__` if it has one."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": MISSING}
     parameters, body = ["self"], []
     for each in fields(cls):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Everything that can be chosen without changing the product. A flag wins over HYBRID_<NAME>, which wins over the default."""
+"""Everything that can be chosen without changing the product. A flag wins over the environment variable HYBRID_<NAME>, which
+wins over the default."""
 
 from __future__ import annotations
 
@@ -29,25 +30,26 @@ class Settings:
     on_fault: str = "raise"  # a product that fails its check: raise refuses it, repair computes again what is wrong of it
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
-    grid: str = "auto"  # of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
+    grid: str = "auto"  # the grid of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
     gateways: int = 1  # ranks of a node that exchange column panels with other nodes, if it has so many
     stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
     message_bytes: int = 256 * MiB  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
     panel_columns: int = 0  # columns of B in a column panel; 0: the plan chooses
     slab_rows: int = 0  # rows of B in a k-slab, where B comes in k-slabs; 0: the plan chooses
-    resume_rows: int = 0  # of a command with --resume, rows of a part; 0: about a minute's, or as the journal says
+    resume_rows: int = 0  # rows of a part, with --resume; 0: those of about a minute, or as the journal says
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
     poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
     ranks_per_node: int = 0  # treat so many ranks each as a node of their own; 0: the real nodes
     host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
     gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
-    price: str = ""  # of which the command tells the cost of a product: such as 2.50/GPU-h, 20/node-h or 0.30/kWh
+    price: str = ""  # by which the command tells what a product costs, such as 2.50/GPU-h, 20/node-h or 0.30/kWh
     machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod
     def gather(cls, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:
-        """Flags that are not None win over the environment, which wins over the defaults. UsageError for wrong values."""
+        """The settings, from flags and the environment. A flag that is not None wins over its environment variable, which wins
+        over the default. UsageError for a value that a setting cannot have."""
         chosen: dict[str, Any] = {}
         for variable, setting in _VARIABLES:
             if flags.get(setting.name) is not None:
@@ -80,7 +82,7 @@ _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", floa
 
 
 def _as_check(value: object) -> str:
-    """`check` may be given as a truth value, too."""
+    """The setting `check`, which may be given as a truth value, too."""
     if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
         raise UsageError(f"check must be on, host, off, True or False, not {value!r}")
     text = str(value).strip().lower()
@@ -88,7 +90,8 @@ def _as_check(value: object) -> str:
 
 
 def as_int(value: Any) -> Any:
-    """A whole number of any library, such as NumPy's, as an int; anything else, and True and False, as it is."""
+    """The same whole number as an int, whatever library it comes from, such as NumPy. Anything else, and True and False, comes
+    back unchanged."""
     if type(value).__name__ in _BOOL_NAMES:  # NumPy's, too, which some of its versions take as an index
         return value
     try:
@@ -98,13 +101,14 @@ def as_int(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As `as_int`; and a text or a number of a class of its own, such as NumPy's, as a str or a float."""
+    """The value as a str, int or float where it is a text or a number of another class, such as one of NumPy's."""
     if isinstance(value, str):
         return str.__str__(value)
     return float(value) if isinstance(value, Real) and not isinstance(value, Integral) else as_int(value)
 
 
 def _validated(setting: Field[Any], value: Any) -> Any:
+    """The value of this setting, or a UsageError that says which values it may have."""
     if setting.name == "check":
         return _as_check(value)
     kind = type(setting.default)
@@ -129,7 +133,7 @@ def _validated(setting: Field[Any], value: Any) -> Any:
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
-    """`value` if it is allowed, else a UsageError that names the nearest allowed one."""
+    """The value if it is allowed; else a UsageError that names the nearest allowed one."""
     allowed = list(allowed)
     if value in allowed:
         return value
@@ -141,7 +145,8 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The variables HYBRID_... that nothing here reads: another program's. UsageError where one of ours was meant."""
+    """The variables HYBRID_... in the environment that nothing here reads: they are another program's. UsageError for one that
+    is so like one of ours that this must have been meant."""
     known = {variable for variable, _ in _VARIABLES}.union(_OTHER_VARIABLES)
     unknown = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     for name in unknown:
@@ -164,7 +169,8 @@ def _truth(variable: str, text: str) -> bool:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str | None:
-    """The known name that was probably meant. The prefix that all of them have makes no two names alike."""
+    """The known name that was probably meant; None where none is like it. `prefix`: what all of the names begin with, which
+    makes no two of them alike."""
     import difflib  # only where an error is worded: the start of a command need not wait for it
 
     near = difflib.get_close_matches(name.removeprefix(prefix), [each.removeprefix(prefix) for each in known], 1, likeness)
@@ -175,7 +181,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_bytes(text: str) -> int:
-    """`65536`, `64k`, `141G`, `141GiB`: units are powers of 1024."""
+    """The number of bytes in `65536`, `64k`, `141G` or `141GiB`; units are powers of 1024. UsageError for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?) ?([kmgt]?)(?:(?<=[kmgt])i)?b?", text.strip().lower(), re.ASCII)
     if found is None:
         raise UsageError(f"{text!r} is not a number of bytes (such as 65536, 64k or 141G)")
@@ -183,7 +189,8 @@ def parse_bytes(text: str) -> int:
 
 
 def _parse(variable: str, text: str, setting: Field[Any]) -> Any:
-    """The setting's value. UsageError that names the variable."""
+    """The value that an environment variable gives a setting. UsageError, with the variable's name, for a text that is no such
+    value."""
     kind: Any = type(setting.default)
     if kind is bool:
         return _truth(variable, text)

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Ranges of rows, and which rank of which node has which rows. Plain numbers: no MPI, no NumPy."""
+"""Ranges of rows or columns, and which rank of which node has which rows. Plain numbers: no MPI, no NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 from hybrid.core.record import record
 
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """Rows or columns lo, …, hi - 1."""
+    """The rows, or columns, from `lo` to `hi` - 1."""
 
     lo: int
     hi: int
@@ -28,10 +29,11 @@ class Span:
         return self.lo < other.hi and other.lo < self.hi
 
     def lies_in(self, other: Span) -> bool:
+        """Whether all of this span is in the other."""
         return other.lo <= self.lo and self.hi <= other.hi
 
     def common(self, other: Span) -> Span:
-        """What is in both; empty where they do not overlap."""
+        """The span that is in both; an empty one where they do not overlap."""
         lo = max(self.lo, other.lo)
         return Span(lo, max(lo, min(self.hi, other.hi)))
 
@@ -69,7 +71,7 @@ def even_pieces(span: Span, at_most: int) -> tuple[Span, ...]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """In their order, those that follow each other as one."""
+    """The spans in order, with those that follow each other without a gap joined into one."""
     runs: list[Span] = []
     for span in sorted(spans):
         if runs and runs[-1].hi == span.lo:
@@ -79,14 +81,20 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return runs
 
 
+def consecutive(lengths: Iterable[int]) -> list[Span]:
+    """Spans of these lengths, each of which begins where the one before ends; the first at 0."""
+    return [Span(*bounds) for bounds in pairwise(accumulate(lengths, initial=0))]
+
+
 @record
 class Topology:
-    """The ranks of each node, which share memory. A node's first rank is its leader."""
+    """The ranks of each node. The ranks of a node share memory; the first of them is its leader."""
 
     nodes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of_equal_nodes(cls, ranks: int, ranks_per_node: int) -> Topology:
+        """Nodes of so many ranks each; the last one may have fewer."""
         return cls(tuple(tuple(range(piece.lo, piece.hi)) for piece in pieces(Span(0, ranks), ranks_per_node)))
 
     @classmethod
@@ -110,6 +118,7 @@ class Topology:
 
     @property
     def size(self) -> int:
+        """The number of ranks."""
         return len(self._positions)
 
     def node_of(self, rank: int) -> int:
@@ -123,9 +132,10 @@ class Topology:
         return block(total, self.size, self._positions[rank][1])
 
     def left_out(self, ranks: Sequence[int]) -> frozenset[int]:
-        """Those of these ranks whose rows other ranks of their node can take."""
+        """Those of these ranks that can be left without rows, since their node has other ranks to take these."""
         return frozenset(rank for members in self.nodes if set(members) - set(ranks) for rank in members if rank in ranks)
 
     def rows_of_node(self, node: int, total: int) -> Span:
+        """The rows of a node: those of its ranks, which follow each other."""
         ranks = self.nodes[node]
         return Span(self.rows_of_rank(ranks[0], total).lo, self.rows_of_rank(ranks[-1], total).hi)

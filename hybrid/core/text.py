@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 
 def readable(count: float) -> str:
-    """`count` bytes in the unit (B, KiB, …, EiB) in which the number is below 1024."""
+    """`count` bytes in the unit (B, KiB, …, EiB) in which the number, as it is shown, is below 1024."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(count) < 1024:
+        if round(abs(count), 0 if unit == "B" else 1) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} EiB"
@@ -25,8 +25,11 @@ def rate_in_units(per_second: float, unit: str) -> str:
 
 
 def percents(parts: Sequence[float]) -> list[int]:
-    """Whole percents of the parts' sum that add up to 100: what rounding down leaves goes where most was cut off. Parts may be
-    negative, their sum not; of a sum of 0 all are 0."""
+    """The parts as whole percents of their sum, which add up to 100: what rounding down leaves goes to those that lost most by
+    it.
+
+    Parts may be negative, but not their sum; where that is 0, all percents are 0.
+    """
     whole = sum(parts)
     if whole <= 0:
         return [0 for _ in parts]
@@ -39,14 +42,14 @@ def percents(parts: Sequence[float]) -> list[int]:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that gives a number of at most two digits: 12 s, 3 min, 1.5 h."""
+    """A time in the unit in which it has at most two digits: 12 s, 3 min, 1.5 h."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """0,1,2,5 → 0-2,5"""
+    """Numbers as ranges: 0,1,2,5 become "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -57,12 +60,12 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def counted(number: int | str, word: str) -> str:
-    """1 rank, 2 ranks"""
+    """A number with its noun: "1 rank", "2 ranks"."""
     return f"{number} {word}{'' if str(number) == '1' else 's'}"
 
 
 def rounded_up(number: float) -> str:
-    """A number above 0 with two digits, never less than it is: 1.31e-16 → 1.4e-16."""
+    """A number above 0 with two digits, which are never less than the number: 1.31e-16 becomes "1.4e-16"."""
     from decimal import ROUND_CEILING, Context  # which few commands need
 
     return f"{Context(prec=2, rounding=ROUND_CEILING).create_decimal(number):.1e}"

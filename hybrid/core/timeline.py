@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a rank did when: intervals of phases, from which the table of phases and the trace are made."""
+"""What a rank did when: intervals of the phases of products, for the table of phases and the trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ ON_DEVICE = ("copy in", "exchange", "multiply", "copy out")
 
 @record
 class Interval:
-    """`begin` and `end`: seconds on this rank's clock. `repeat`: number of the product, None outside of products."""
+    """A phase from `begin` to `end`, in seconds on this rank's clock. `repeat`: the number of the product; None outside of
+    products."""
 
     phase: str
     begin: float
@@ -37,7 +38,8 @@ class Timeline:
         self.intervals.append(Interval(phase, begin, end, self.repeat, detail))
 
     def seconds(self) -> dict[tuple[str, int | None], float]:
-        """Seconds of each phase and repeat, without warm-ups. Where intervals of a phase overlap, the time counts once."""
+        """The seconds of each phase in each repeat, without those of warm-ups. Where intervals of a phase overlap, the time
+        counts once."""
         spent: dict[tuple[str, int | None], float] = {}
         until: dict[tuple[str, int | None], float] = {}
         for interval in sorted(self._counted(), key=lambda interval: interval.begin):
@@ -52,12 +54,13 @@ class Timeline:
         return [replace(entry, begin=entry.begin - self.zero, end=entry.end - self.zero) for entry in self._counted()]
 
     def _counted(self) -> Iterator[Interval]:
+        """The intervals that count: those of warm-ups do not."""
         return (entry for entry in self.intervals if entry.repeat is None or entry.repeat >= 0)
 
 
 @record
 class Spread:
-    """Median, least and most seconds of the repeats."""
+    """The median, the least and the most seconds of several repeats."""
 
     median: float
     min: float
@@ -66,7 +69,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         ordered, half = sorted(values), len(values) // 2
-        # As statistics.median, whose module takes several milliseconds to import.
+        # The same as statistics.median, whose module takes several milliseconds to import.
         median = ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
         return cls(median, ordered[0], ordered[-1])
 
@@ -74,8 +77,8 @@ class Spread:
 def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
     """For each of PHASES the time of the slowest rank or device in each repeat, as the spread over the repeats.
 
-    `of_ranks[rank]`: the rank's `Timeline.seconds`. `devices[rank]`: its device. Ranks that share a device take turns on it,
-    so their times in the phases ON_DEVICE add up.
+    `of_ranks[rank]`: what the rank's `Timeline.seconds` gave. `devices[rank]`: its device. Ranks that share a device take turns
+    on it, so their times in the phases ON_DEVICE add up.
     """
     sums: dict[tuple[str, int | None, str], float] = {}
     for rank, (spent, device) in enumerate(zip(of_ranks, devices, strict=True)):

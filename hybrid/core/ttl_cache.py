@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-SECONDS_TO_LIVE = 0.1  # of a value; a lookup takes as long as a small product
+SECONDS_TO_LIVE = 0.1  # that a value is kept; to look it up anew takes as long as a small product
 
 _Value = TypeVar("_Value")
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Where a command's wall time goes, from the launcher's start on: a clock that always runs for one part of it.
+"""How a command's wall time divides into parts, from the start of its launcher on: a clock that always runs for one of the
+parts.
 
-It is this process's own, as rank 0 shows it: what rank 0 waits for counts for the part in which it waits.
+It is the clock of this process, and rank 0 shows its own: time in which rank 0 waits for others counts for the part in which it
+waits.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# The names of their processes, with those that they start on a node: Hydra's (MPICH), Open MPI's and Slurm's.
+# The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
 _LAUNCHERS = (
     *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
     *("orterun", "orted", "prterun", "prted"),
@@ -21,16 +23,17 @@ _PARENT, _BEGAN = 1, 19  # columns of /proc/PID/stat after the process's name
 
 
 class WallTime:
-    """The seconds of each part, in the order in which the parts were first entered. At any moment one part runs."""
+    """The seconds of each part, in the order in which the parts were first entered. At any moment the clock runs for one
+    part."""
 
     def __init__(self, part: str, began: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
-        """The first part runs since `began` on the clock (None: since now)."""
+        """The clock runs for the first part since `began`, a time on it (None: since now)."""
         self._clock = clock
         self._part, self._since = part, clock() if began is None else began
         self._spent = {part: 0.0}
 
     def enter(self, part: str) -> str:
-        """From now on this part runs; the one that has run until now."""
+        """Have the clock run for this part from now on. Returns the part for which it ran until now."""
         now, before = self._clock(), self._part
         self._spent[before] += now - self._since
         self._spent.setdefault(part, 0.0)
@@ -39,12 +42,12 @@ class WallTime:
 
     @property
     def part(self) -> str:
-        """The one that runs."""
+        """The part for which the clock runs."""
         return self._part
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
-        """The part runs in this context, and afterwards again the one that ran before."""
+        """A context in which the clock runs for this part; afterwards it runs again for the part before."""
         before = self.enter(part)
         try:
             yield
@@ -58,9 +61,9 @@ class WallTime:
 
 
 def launch_began() -> float:
-    """When the launcher was started, or this process where no launcher is seen above it, in time.perf_counter's seconds.
+    """When the launcher was started, on the clock time.perf_counter; when this process was, where no launcher is seen above it.
 
-    The system tells it to a hundredth of a second; where it does not tell it, this is now.
+    The system tells it to a hundredth of a second. Where it tells nothing, the time is now.
     """
     try:
         _, parent, ticks = _process(os.getpid())
@@ -90,7 +93,7 @@ def launcher_above() -> bool | None:
 
 
 def _process(number: int) -> tuple[str, int, int]:
-    """A process's name, its parent, and when it began, in clock ticks since the system did."""
+    """The name of a process, the number of its parent, and its start in clock ticks since the system's own."""
     with open(f"/proc/{number}/stat") as status:
         name, _, others = status.read().partition(" (")[2].rpartition(") ")  # a name may hold spaces and parentheses
     columns = others.split()

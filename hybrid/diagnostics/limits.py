@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hybrid.core.text import readable
 from hybrid.diagnostics.finding import Finding, Unknown, attempt
-from hybrid.host.memory import shared_bytes
+from hybrid.host.memory import free_bytes_in
 from hybrid.ranks.preflight import SHARED
 from hybrid.ranks.shared_memory import shared_memory_folder
 
@@ -43,7 +43,7 @@ def _lockable() -> int | None:
 
 def _free_and_all(folder: Path) -> tuple[int, int]:
     status = os.statvfs(folder)
-    return shared_bytes(folder), status.f_blocks * status.f_frsize
+    return free_bytes_in(folder), status.f_blocks * status.f_frsize
 
 
 def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:

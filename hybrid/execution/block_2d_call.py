@@ -12,7 +12,7 @@ import numpy as np
 
 from hybrid.arrays.block_2d import Block2D
 from hybrid.arrays.blocks_of_product import Blocks, problem_of_2d
-from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.gemm import PRODUCT, Gemm
 from hybrid.arrays.row_block import RowBlock
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
@@ -30,13 +30,17 @@ from hybrid.selection.session import Session
 def multiply_blocks_2d(
     session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Block2D:
-    """This rank's part of the product."""
+    """This rank's part of the product of Block2Ds. Every rank calls it.
+
+    `operands`: its parts of A and B; C is refused. `flags`: the settings that the call names; `asked_gemm`: what it asks for
+    beside A and B.
+    """
     team, (a, b, c) = session.team, operands
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         if out is not None or root != 0:
             raise UsageError("a product of Block2Ds has neither out nor root: every rank keeps its part")
-        if c is not None or replace(gemm, dtype="") != Gemm():
+        if c is not None or replace(gemm, dtype="") != PRODUCT:
             raise UsageError("a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks")
         if settings.on_fault == "repair":
             raise UsageError("a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'")

@@ -21,7 +21,7 @@ from hybrid.verification.check import Check
 def run_block_2d_product(
     session: Session, decision: Decision, a: Any, b: Any, settings: Settings
 ) -> tuple[np.ndarray, Check | None]:
-    """This rank's part of C, and what the check found. Every rank calls it."""
+    """This rank's part of C, and what the check found; None where nothing is checked. Every rank calls it."""
     team, plan = session.team, decision.plan
     team.timeline = Timeline()
     assert plan.grid_layout is not None

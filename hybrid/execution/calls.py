@@ -1,31 +1,45 @@
 # SPDX-License-Identifier: MIT
-"""What all calls of `multiply` have in common, whatever holds the matrices: all ranks ask for the same, and raise together."""
+"""What all calls of `multiply` have in common, whatever holds the matrices: all ranks must ask for the same, and raise
+together."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.product_type import ProductType
 from hybrid.core.caller import warn
 from hybrid.core.settings import Settings
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.host.threads import usable_cores
+from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 
+if TYPE_CHECKING:
+    from hybrid.verification.wrong_parts import WrongParts
+
 
 def asked_for(settings: Settings, **more: Any) -> dict[str, Any]:
+    """What a rank asks for with its call, by name: `same_on_all_ranks` compares it with what the others ask for."""
     return more | settings.as_dict()
 
 
 def refuse_no_rank(team: Team, root: int) -> None:
+    """UsageError unless `root` is the number of a rank."""
     if type(root) is not int or not 0 <= root < team.size:
         raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
 
 
+def no_wrong_parts(plan: Plan) -> WrongParts:
+    """For a product that may be repaired: to it the check adds the parts of C that are wrong."""
+    from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
+
+    return WrongParts(plan.problem.n, plan.problem.m)
+
+
 def settle(check: Check | None, *, warns: bool) -> None:
-    """Refuse a product that is wrong; `warns`: this rank says what was repaired."""
+    """CheckFailed where the product is wrong. Where `warns`, this rank warns of what was repaired."""
     if check is None:
         return
     if not check.ok:
@@ -35,10 +49,11 @@ def settle(check: Check | None, *, warns: bool) -> None:
 
 
 def exactly(settings: Settings, types: ProductType) -> Settings:
-    """Of a product of integers nothing may be rounded, also not where that would be as accurate."""
+    """The settings for a product of these types. Of integers it is native: nothing may be rounded, also not where that would be
+    as accurate as float64."""
     return replace(settings, precision="native") if types.exact else settings
 
 
 def threads_until_decided(team: Team, settings: Settings) -> int:
-    """With which a rank may look at its operands before there is a decision."""
+    """The number of threads with which a rank looks at its operands, before it is decided how many it has."""
     return settings.threads or max(1, len(usable_cores()) // len(team.node_ranks))

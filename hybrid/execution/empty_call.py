@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.product_type import numpy_type, type_name
-from hybrid.core.problem import MOST
+from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import asked_for, refuse_no_rank
@@ -19,25 +19,25 @@ from hybrid.selection.session import Session
 
 
 def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int, stall: float | None) -> np.ndarray | None:
-    """The same matrix on all ranks of the root's node, None on other nodes. Every rank calls it."""
+    """A matrix of undefined contents: the same on all ranks of the root's node, None on other nodes. Every rank calls it."""
     team, shared = session.team, session.shared_arrays
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather({"stall": stall})
-        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= MOST for n in shape)):
+        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= LARGEST_SIZE for n in shape)):
             raise UsageError(f"shape {shape!r} is not that of a matrix")
         refuse_no_rank(team, root)
-        kept = numpy_type(type_name(np.float64 if dtype is None else dtype))  # as NumPy has None
-        asked = asked_for(settings, kind="an empty matrix", shape=shape, dtype=kept.name, root=root)
+        element = numpy_type(type_name(np.float64 if dtype is None else dtype))  # None means float64, as for NumPy
+        asked = asked_for(settings, kind="an empty matrix", shape=shape, dtype=element.name, root=root)
         looking.mine = (asked, shared.gone, free_memory_of(session, settings, None, now=True))
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shared.drop(said[1] for said in looking.all)
     rows, columns = shape
     free = [looking.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
-    missing = shortage_of_matrix(rows * columns * kept.itemsize, free, shared=len(free) > 1)
+    missing = shortage_of_matrix(rows * columns * element.itemsize, free, shared=len(free) > 1)
     if missing:
         with team.phase("allocate", timed=False):
             raise DoesNotFit(missing)
     if team.size == 1:
-        return empty_matrix(rows, columns, kept)
-    return shared.make(team, (rows, columns), kept, root)
+        return empty_matrix(rows, columns, element)
+    return shared.make(team, (rows, columns), element, root)

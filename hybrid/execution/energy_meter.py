@@ -16,14 +16,17 @@ from hybrid.host.rapl import PERIOD, Rapl
 from hybrid.ranks.team import Team
 from hybrid.selection.placement import RankPlacement
 
-_PATIENCE = 5.0  # seconds for NVML to start
+_PATIENCE = 5.0  # seconds that NVML gets to start
 
 
 class EnergyMeter:
-    """One rank's part; every rank makes one. It never fails a product: what cannot be read is not told, and why."""
+    """One rank's part of it; every rank makes one.
+
+    It never fails a product: of what cannot be read it tells why.
+    """
 
     def __init__(self, team: Team, placements: Sequence[RankPlacement]) -> None:
-        """The counters are opened in the background, which takes NVML some hundredths of a second."""
+        """Start opening the counters, in the background: that takes NVML some hundredths of a second."""
         self._team, self._seconds, self._sums = team, 0.0, dict[str, float]()
         self._no_gpus = not any(placement.gpu for placement in placements)
         own = placements[team.rank]
@@ -33,7 +36,7 @@ class EnergyMeter:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What products take in this context is added. All ranks leave it together, or with an error."""
+        """A context; what products take in it is added up. All ranks leave it together, or with an error."""
         before, began = self._counters.joules(), time.perf_counter()
         yield
         after = self._counters.joules()
@@ -42,7 +45,7 @@ class EnergyMeter:
             self._sums[kind] = self._sums.get(kind, 0.0) + after[kind] - before[kind]
 
     def total(self, products: int) -> Energy:
-        """Of all ranks. Every rank calls it, and gets the same."""
+        """The energy of so many products by all ranks. Every rank calls it, and gets the same."""
         self._counters.close()
         read = {kind: joules for kind, joules in self._sums.items() if kind not in self._counters.why_not}
         with self._team.phase("report", timed=False) as reporting:
@@ -52,16 +55,20 @@ class EnergyMeter:
             why_not = {**missing, **why_not}
         sums = [read for read, *_ in reporting.all]
         found = {kind: [each[kind] for each in sums if kind in each] for kind in KINDS if kind not in why_not}
-        joules = {kind: sum(parts) for kind, parts in found.items() if parts}  # of some only it would be no sum
+        joules = {
+            kind: sum(parts) for kind, parts in found.items() if parts
+        }  # a kind that some rank could not read is left out: it would be no sum
         return Energy(joules, why_not, products, max(seconds for *_, seconds in reporting.all))
 
 
 class _Counters(Thread):
-    """Of one rank's GPU and host, or either, or nothing: opened by this thread, which then reads a host's now and then, so that
-    none of them goes round unseen."""
+    """The counters of a GPU, of a host, of both or of nothing.
+
+    This thread opens them, and then reads the host's now and then, so that none of them goes round unseen.
+    """
 
     def __init__(self, gpu: Gpu | None, host: str) -> None:
-        """`host`: empty where another rank reads it."""
+        """`gpu`: None where another rank reads it. `host`: the name; empty where another rank reads it."""
         super().__init__(daemon=True)
         self._gpu, self._host = gpu, host
         self._gpu_energy: GpuEnergy | None = None
@@ -88,7 +95,7 @@ class _Counters(Thread):
         self._closed.set()
 
     def joules(self) -> dict[str, float]:
-        """Of each kind that can be read."""
+        """The joules of each kind that can be read."""
         if not self._closed.is_set() and not self._opened.wait(_PATIENCE):
             self._give_up(f"it did not answer within {_PATIENCE:g} s")
         return {} if self._closed.is_set() else {**self._of_gpu(), **self._of_host()}

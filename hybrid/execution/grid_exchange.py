@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a rank of a grid of nodes sends and receives: A, then column panels of B one by one; panels of C as they are computed."""
+"""What a rank of a grid of nodes sends and receives: A, then the column panels of B one by one, and those of C as they are
+computed."""
 
 from __future__ import annotations
 
@@ -17,12 +18,15 @@ from hybrid.ranks.team import Team
 _IN, _OUT = "to the grid", "from the grid"  # the two series of collectives
 _AHEAD = 2  # collectives that are started before they are needed: their messages fill the network while others end
 
-Pieces = dict[int, list[np.ndarray]]  # by the rank to which they go, or from which they come
+Pieces = dict[int, list[np.ndarray]]  # what goes to each rank, or comes from each
 
 
 class GridMatrices:
-    """Of one rank. `kept`: what it has of A and B, and is to have of C, by operand. `a`, `b`, `c`: what it multiplies and
-    computes; `b` is its node's. `terms`: of its part of C, each layer's, where there are several."""
+    """The matrices of one rank.
+
+    `kept`: what it has of A and B, and is to have of C, by operand. `a`, `b`, `c`: what it multiplies and computes; its node's
+    ranks have `b` in common. `terms`: where there are several layers, what each of them gives to this rank's part of C.
+    """
 
     def __init__(
         self, kept: dict[str, np.ndarray], a: np.ndarray, b: np.ndarray, c: np.ndarray, terms: np.ndarray | None
@@ -31,12 +35,14 @@ class GridMatrices:
 
 
 class GridExchange:
-    """Of one product after the other. Who waits goes on with all that is under way meanwhile, so no rank waits for another one
-    that multiplies."""
+    """The exchange of one product after the other.
+
+    A rank that waits goes on meanwhile with all that is under way, so no rank waits for another one that multiplies.
+    """
 
     def __init__(self, team: Team, layout: GridLayout, matrices: GridMatrices, flags: NodeFlags) -> None:
-        """`flags`: one for each column panel of B, which a rank sets when it has received its part of it for its node. Every rank
-        calls it."""
+        """Every rank calls it. `flags`: one for each column panel of B, which a rank sets when it has received its part of the
+        panel for its node."""
         self._team, self._layout, self._matrices, self._flags = team, layout, matrices, flags
         self._place_of_b = layout.grid.of_b(team.node, layout.problem)
         self.exchanged: list[tuple[str, Pieces, Pieces]] = []  # operand, what was sent, what was received
@@ -47,10 +53,11 @@ class GridExchange:
         self._series: dict[str, Series] = {}
         self._received = self._sent = 0  # collectives that are complete
         self.computed = 0  # panels of C, in their order
-        self._connect()
+        for series in (_IN, _OUT):
+            team.connect(series, range(team.size))
 
     def begin(self) -> None:
-        """A product begins, in a phase that all ranks leave together before they multiply."""
+        """Begin a product, in a phase that all ranks leave together before they multiply."""
         self._received = self._sent = self.computed = 0
         self._flags.new_round()
         for name, transfers in self._transfers.items():
@@ -58,20 +65,15 @@ class GridExchange:
             assert series is not None
             self._series[name] = series
 
-    def _connect(self) -> None:
-        collectives, ranks = self._team.messages.collectives, range(self._team.size)
-        for series in (_IN, _OUT):
-            if not collectives.is_connected(series, ranks):
-                with self._team.phase("prepare", timed=False):
-                    pass  # a rank that fails before keeps no other one waiting inside MPI
-                collectives.connect(series, ranks)
-
     def wait_for_a(self) -> None:
-        """Until this rank has the rows of A that it multiplies; PhaseEnded if a rank fails meanwhile."""
+        """Wait until this rank has the rows of A that it multiplies. PhaseEnded if a rank fails meanwhile."""
         self._receive(self._layout.pieces["A"])
 
     def wait_for_panel(self, number: int, computing: Callable[[], bool] = lambda: False) -> None:
-        """Until A is there, and this panel of B on the node. `computing`: whether another thread of this rank needs its core."""
+        """Wait until A is there, and this panel of B is on the node. PhaseEnded if a rank fails meanwhile.
+
+        `computing`: whether another thread of this rank needs its core.
+        """
         began = time.perf_counter()
         self._team.enter("scatter")
         self._receive(self._layout.pieces["A"] + number + 1, computing)
@@ -87,7 +89,7 @@ class GridExchange:
         return self._received > self._layout.pieces["A"] + number and self._is_on_node(number)
 
     def advance(self) -> None:
-        """Without waiting: note what has arrived, and send the panels of C that are computed."""
+        """Note what has arrived, and send the panels of C that are computed, without waiting."""
         series = self._series[_IN]
         while self._received < len(self._transfers[_IN]):
             series.start(self._received + 1 + _AHEAD)
@@ -97,21 +99,21 @@ class GridExchange:
         self.send_computed()
 
     def send_computed(self) -> None:
-        """Without waiting: start sending the panels of C that are computed, and go on with those that are under way."""
+        """Start sending the panels of C that are computed, and go on with those that are under way, without waiting."""
         series = self._series[_OUT]
         series.start(self.computed)
         while self._sent < series.started and series.is_complete(self._sent):
             self._sent += 1
 
     def finish(self) -> None:
-        """Until C is where it is kept, the layers' results added up; PhaseEnded if a rank fails meanwhile."""
+        """Wait until C is where it is kept, with the layers' results added up. PhaseEnded if a rank fails meanwhile."""
         self._series[_OUT].wait_until_complete()
         matrices = self._matrices
         if matrices.terms is not None:
             np.sum(matrices.terms, axis=0, out=matrices.kept["C"])
 
     def _receive(self, count: int, computing: Callable[[], bool] = lambda: False) -> None:
-        """Until so many collectives are complete."""
+        """Wait until the first `count` collectives are complete."""
         series = self._series[_IN]
         while self._received < count:
             series.start(self._received + 1 + _AHEAD)
@@ -125,10 +127,11 @@ class GridExchange:
             self._flags.set_flag(panel)
 
     def _is_on_node(self, number: int) -> bool:
+        """Whether all ranks of the node have received their parts of this panel of B."""
         return all(self._flags.is_set(rank, number) for rank in self._team.node_ranks)
 
     def _transfer(self, operand: str, number: int) -> Start:
-        """Of one piece: what this rank sends to each rank, and receives from each."""
+        """The collective that brings piece `number` of an operand: what this rank sends to each rank, and receives from each."""
         layout, me, ranks = self._layout, self._team.rank, range(self._team.size)
         sends = {rank: self._sources(operand, layout.sends(operand, number, me, rank)) for rank in ranks}
         receives = {rank: self._destinations(operand, layout.sends(operand, number, rank, me), rank) for rank in ranks}
@@ -136,12 +139,14 @@ class GridExchange:
         return exchange(sends, receives, me)
 
     def _sources(self, operand: str, parts: Sequence[tuple[Rectangle, Place]]) -> list[np.ndarray]:
+        """The arrays that are sent, one for each of these parts."""
         if operand == "C":
             computed = self._layout.part_of_c(self._team.rank)
             return [self._matrices.c[part.within(computed)] for part, _ in parts]
         return [self._matrices.kept[operand][place] for _, place in parts]
 
     def _destinations(self, operand: str, parts: Sequence[tuple[Rectangle, Place]], source: int) -> list[np.ndarray]:
+        """The arrays into which these parts are received from rank `source`."""
         matrices, layout = self._matrices, self._layout
         if operand == "C":
             into = matrices.kept["C"] if matrices.terms is None else matrices.terms[layout.layer_of(source)]

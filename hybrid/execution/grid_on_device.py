@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of a product on a grid of nodes by a device with buffers, as a GPU: panels go there as they arrive."""
+"""One rank's part of a product on a grid of nodes, on a device with buffers, such as a GPU: panels go there as they arrive."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.devices.base import Timings
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.modular import ModularProduct
 from hybrid.execution.grid_exchange import GridExchange, GridMatrices
 from hybrid.execution.grid_panels import GridPanels
-from hybrid.execution.host_matrices import Progress
+from hybrid.execution.modular_product import modular_product
 from hybrid.execution.pipeline import run_share
+from hybrid.execution.progress import Progress, TileProgress
 from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed
-from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
@@ -25,7 +27,7 @@ from hybrid.transport.host import HostTransport
 
 
 class GridOnDevice:
-    """The part of the product is one of its own, for which the plan has its panels. Every rank makes one."""
+    """Every rank makes one. The rank's part is planned as a product of its own, with its own panels."""
 
     def __init__(
         self,
@@ -39,60 +41,48 @@ class GridOnDevice:
         team, plan, layout = session.team, decision.plan, decision.plan.grid_layout
         assert layout is not None
         assert session.rank_device is not None
-        self._team, self._exchange, self._progress, self._settings = team, exchange, progress, settings
+        self._team, self._exchange, self._settings = team, exchange, settings
         self._layout, self._rank_device = layout, session.rank_device
         began = time.perf_counter()
-        part, device = plan.parts[team.rank], self._rank_device.device
+        self._part = part = plan.parts[team.rank]
+        device = self._rank_device.device
         self._share = share = part.shares[0]
         self._rank_device.reserve(team, share.layout.bytes)
         with team.phase("prepare", timed=False), busy():
             self._buffers = self._rank_device.once_for_plan(
                 "grid", part, lambda: Buffers(device, self._rank_device.memory, share, part.problem)
             )
-            self._modular = self._made_modular(part) if share.layout.remainders is not None else None
+            self._modular = modular_product(self._rank_device, decision, part, share, settings)
         team.timeline.add("prepare", began, time.perf_counter())
         assert self._rank_device.flags is not None
         self._panels = GridPanels(exchange, layout, team.rank, share, device.done, self._rank_device.flags.pauses)
         rows_of_b = RowView(matrices.b, Span(0, part.problem.l))
         of_rank = RankMatrices(matrices.a, rows_of_b, matrices.c)
         self._transport = HostTransport(device, 0, of_rank, panel_stream=self._panels)
-        self._to_pin = [matrices.a, matrices.b, matrices.c]
-        self._tiles, self._done = sum(len(arrival.releases) for arrival in share.order), 0
+        self._to_pin: Sequence[np.ndarray] = (matrices.a, matrices.b, matrices.c)
+        self._tile_progress = TileProgress(team, share, progress)
 
     def make_ready(self) -> None:
-        """Before each product, in a phase that all ranks leave together before they multiply."""
-        if self._to_pin:
-            began = time.perf_counter()
-            while self._to_pin:
-                self._rank_device.pin(self._to_pin.pop())
-            self._team.timeline.add("prepare", began, time.perf_counter())
-        self._done = 0
+        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
+        self._rank_device.pin(self._team, self._to_pin)
+        self._to_pin = ()
+        self._tile_progress.begin()
         self._panels.begin()
+        self._rank_device.used_for(self._part, self._modular)  # so that no other product takes what is there for its own
         if self._settings.poison:
             self._rank_device.device.poison(self._rank_device.memory)
 
     def multiply(self) -> Timings:
-        """In a phase. Returns what `Device.finish` does."""
+        """Multiply this rank's part, in a phase. Returns what `Device.finish` does."""
         self._exchange.wait_for_a()
         device, panels = self._rank_device.device, self._panels
         timings = run_share(
-            self._share, self._buffers, self._transport, device, self._entering, gather=panels, modular=self._modular
+            self._share, self._buffers, self._transport, device, self._tile_progress, gather=panels, modular=self._modular
         )
         self._exchange.wait_for_panel(self._layout.pieces["B"] - 1)  # a rank without rows receives for the others of its node
         return timings
 
     @property
     def arithmetic(self) -> Computed:
+        """The arithmetic of this rank's part of C; empty where all of it is native."""
         return self._modular.done if self._modular is not None else {}
-
-    def _made_modular(self, part: Plan) -> ModularProduct:
-        device, memory, fast = self._rank_device.device, self._rank_device.memory, self._settings.precision == "fast"
-        return self._rank_device.once_for_plan(
-            f"modular grid {fast}", part, lambda: ModularProduct(device, memory, self._share, part.problem, fast=fast)
-        )
-
-    def _entering(self, phase: str) -> None:
-        self._team.enter(phase)
-        if phase == "multiply":
-            self._progress("multiply", self._done, self._tiles)
-            self._done += 1

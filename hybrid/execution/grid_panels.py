@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A grid's column panels as a rank's device sees them: those of B that have arrived, those of C that are computed.
+"""The column panels of a grid as a rank's device sees them: those of B that have arrived, and those of C that are computed.
 
-The device's own panels may be others than those that travel: one is there when all that it overlaps are.
+The device's own panels may be others than those that travel: a panel is there when all that it overlaps with are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from hybrid.plan.schedule import Tile
 
 
 class GridPanels:
-    """One rank's. It is told of each tile that is stored; a panel of C goes when all elements of it and of those before are."""
+    """One rank's view of them. It is told of each tile that is stored. A panel of C is sent when all of its elements are, and
+    those of the panels before."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class GridPanels:
         done: Callable[[Event], bool],
         pauses: Callable[[], Iterator[None]],
     ) -> None:
-        """`share`: of the rank's part of the product. `done`: as the device's."""
+        """`share`: of the rank's part of the product. `done`: whether an event of the device is complete."""
         self._exchange, self._done, self._pauses = exchange, done, pauses
         columns = layout.part_of_c(rank).columns
         self._travelling = [layout.panel(rank, number).within(columns) for number in range(layout.pieces["B"])]
@@ -69,10 +70,12 @@ class GridPanels:
             next(pause)
 
     def _note_computed(self) -> None:
+        """Tell the exchange how many panels of C are computed."""
         computed = self._exchange.computed
         while computed < len(self._left) and not self._left[computed]:
             computed += 1
         self._exchange.computed = computed
 
     def _overlapped(self, columns: Span) -> list[int]:
+        """The numbers of the travelling panels that overlap with these columns."""
         return [number for number, panel in enumerate(self._travelling) if panel.meets(columns)]

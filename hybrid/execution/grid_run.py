@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of a product on a grid of nodes: rectangles of A and B arrive, are multiplied, and C goes where it is kept."""
+"""One rank's part of a product on a grid of nodes: rectangles of A and B arrive and are multiplied, and C goes where it is
+kept."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hybrid.devices.base import Timings
 from hybrid.errors import CheckFailed
 from hybrid.execution.grid_exchange import GridExchange, GridMatrices
 from hybrid.execution.grid_on_device import GridOnDevice
-from hybrid.execution.host_matrices import Progress
+from hybrid.execution.progress import Progress
 from hybrid.execution.rank_check import SumElsewhere
 from hybrid.execution.worker import Worker
 from hybrid.host.page_memory import empty_matrix
@@ -33,7 +34,8 @@ from hybrid.verification.wrong_parts import WrongParts
 
 
 class GridRun:
-    """The multiplication, set up as far as can be done before the clock runs. Every rank makes one; as `RankRun`.
+    """The multiplication, set up as far as can be done before the clock runs. Every rank makes one. It is used as a `RankRun`
+    is.
 
     `kept`: what this rank has of A, B and C in host memory, by operand.
     """
@@ -58,7 +60,8 @@ class GridRun:
         self._work: Timings = ()
 
     def _made(self, kept: dict[str, np.ndarray]) -> GridMatrices:
-        """Those of `kept` that are multiplied or computed where they lie, and others where they are not."""
+        """The matrices that this rank multiplies and computes: those of `kept` where they can be used as they lie, else new
+        ones."""
         layout, team = self._layout, self._team
         dtype, place = layout.problem.dtype, self._place_of_b
         b = make_shared_matrices(team, {"B": place.rows}, {"B": len(place.columns)}, {"B": dtype})["B"].array
@@ -71,13 +74,13 @@ class GridRun:
         return GridMatrices(kept, a, b, c, terms)
 
     def make_ready(self) -> None:
-        """Before each product, in a phase that all ranks leave together before they multiply."""
+        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
         self._exchange.begin()
         if self._on_device is not None:
             self._on_device.make_ready()
 
     def multiply(self) -> None:
-        """Every rank calls it."""
+        """Multiply this rank's part. Every rank calls it."""
         with self._team.phase("multiply", timed=False), busy(self._rank_device.device.progress):
             try:
                 self._work = self._on_device.multiply() if self._on_device is not None else self._multiply_in_place()
@@ -86,22 +89,22 @@ class GridRun:
                 raise
 
     def gather(self) -> None:
-        """C to where it is kept, what is left of it when all is multiplied. Every rank calls it."""
+        """Send what is left of C, when all is multiplied, to where it is kept. Every rank calls it."""
         with self._team.phase("gather"):
             self._exchange.finish()
 
     def abandon(self) -> None:
-        """The product has failed, on this rank or another."""
+        """Do nothing: the product has failed, on this rank or another, and no thread of a check reads the matrices."""
 
     def check(self, elsewhere: SumElsewhere | None = None) -> Check:
         raise AssertionError("a product on a grid is checked on the host")
 
     def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
-        """The host has judged all."""
+        """Nothing: the host judges all of C."""
         return ()
 
     def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
-        """As a `RankRun`: no device checks."""
+        """True: no device checks a product on a grid."""
         return True
 
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
@@ -111,7 +114,7 @@ class GridRun:
         return []
 
     def check_parts(self, threads: int) -> Check:
-        """Of what each rank has computed, and of what was sent, where no rank has whole rows. Every rank calls it."""
+        """The check of what each rank has computed, and of what was sent, where no rank has whole rows. Every rank calls it."""
         matrices = self._matrices
         for operand, sent, received in self._exchange.exchanged:
             verify_exchange(self._team, operand, sent, received, threads)
@@ -126,12 +129,12 @@ class GridRun:
         return replace(worst, faults=tuple(fault for rank in wrong for fault in self._named(rank, checking.all[rank]).faults))
 
     def _named(self, rank: int, check: Check) -> Check:
-        """Of one rank, which counts the rows and columns of its part."""
+        """The check of one rank's part, which counts its own rows and columns, with the names of that rank and part."""
         part = self._layout.part_of_c(rank)
         return check.of(f"{self._decision.device_of(rank)}, rows {part.rows}, columns {part.columns}, counted from there")
 
     def note_work(self) -> None:
-        """After the clock has stopped: when each multiplication of the product ran."""
+        """Note, after the clock has stopped, when each multiplication of the product ran."""
         for phase, begin, end in self._work:
             self._team.timeline.add(phase, begin, end)
         self._work = ()
@@ -150,11 +153,11 @@ class GridRun:
 
     @property
     def arithmetic(self) -> Computed:
-        """Of this rank's part of C, of the last product; empty where all of it is native."""
+        """The arithmetic of this rank's part of C in the last product; empty where all of it is native."""
         return self._on_device.arithmetic if self._on_device is not None else {}
 
     def _multiply(self, number: int) -> None:
-        """One panel, in the worker's thread."""
+        """Multiply one panel, in the worker's thread."""
         matrices, place = self._matrices, Rectangle(self._place_of_b.rows, self._layout.panel(self._team.rank, number))
         columns = place.within(self._place_of_b)[1]
         self._rank_device.device.multiply(matrices.a, matrices.b[:, columns], matrices.c[:, columns], after=[])

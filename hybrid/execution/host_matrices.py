@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
+from hybrid.execution.progress import Progress
 from hybrid.host.numbers_view import NumbersView
 from hybrid.host.page_memory import result_pool
 from hybrid.host.row_view import RowView
@@ -20,9 +20,6 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
-# Told what is being done, how much of it is done, and of how much; on every rank.
-Progress = Callable[[str, int, int], None]
-
 
 def host_matrices(
     team: Team,
@@ -31,14 +28,15 @@ def host_matrices(
     b: MatrixSource,
     out: np.ndarray | None,
     threads: int,
-    kept: Mapping[str, RowView] = MappingProxyType({}),
+    kept: Mapping[str, RowView],
     *,
-    as_they_lie: bool = False,
+    as_they_lie: bool,
 ) -> dict[str, RowView]:
-    """The node's shared matrices; or the root's own arrays, where they lie if they can be read there. Every rank calls it.
+    """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so. Every
+    rank calls it.
 
     `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks. `as_they_lie`: transposed ones
-    are read as they lie, by BLAS's flag, or by copies to a GPU, which turns them.
+    can be read as they lie, by BLAS's flag, or by copies to a GPU, which transpose them.
     """
     problem, node = plan.problem, team.node
     rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
@@ -58,7 +56,8 @@ def host_matrices(
 def _arrays_of_root(
     team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int, *, as_they_lie: bool
 ) -> dict[str, RowView]:
-    """At the root whole matrices, copied only where they are not contiguous or of another type; elsewhere no rows."""
+    """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
+    matrices without rows."""
     problem = plan.problem
     shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     views, types = {}, element_types(problem)
@@ -78,17 +77,18 @@ def _arrays_of_root(
 
 
 def element_types(problem: Problem) -> dict[str, str]:
-    """Of the arrays that hold A, B and C."""
+    """The types of the arrays that hold A, B and C."""
     of_operands = storage(problem.operand_dtype).name
     return {"A": of_operands, "B": of_operands, "C": problem.dtype}
 
 
 def in_numbers(views: Iterable[RowView], problem: Problem) -> list[RowView]:
-    """A, B and C in host memory as the host computes with them: those of 16 bits as float32."""
+    """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
     return [NumbersView(view) if problem.short_operands and view.array.itemsize == 2 else view for view in views]
 
 
 def _in_place(source: MatrixSource, dtype: str, as_they_lie: bool) -> np.ndarray | None:
+    """The array of the source, where it can be multiplied as it is; else None."""
     return source.as_it_lies(dtype) if as_they_lie and isinstance(source, RootMatrix) else source.in_place(dtype)
 
 
@@ -103,7 +103,8 @@ def fill(
     *,
     b_is_there: bool = False,
 ) -> None:
-    """Every rank makes or reads its own rows of the operands that are not the root's arrays, and of B only if it has them not."""
+    """Have every rank make or read its own rows of the operands that are not the root's arrays. With `b_is_there`, those of B
+    are there already."""
     share = plan.shares[team.rank]
     wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
     parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]

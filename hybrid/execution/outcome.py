@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is asked of a product beside its operands, and what it came to."""
+"""What is asked of a product beside its operands, and what the product gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid.core.timeline import Interval, Spread
-from hybrid.execution.host_matrices import Progress
+from hybrid.execution.progress import Progress
 from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed
 from hybrid.plan.plan import Plan
@@ -20,12 +20,12 @@ from hybrid.verification.check import Check
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How often, and what is told meanwhile.
+    """How often the product is computed, and what is told meanwhile.
 
-    `out` may become C: the root's array, or with shared operands the same shared array on all ranks. `measured`: how long
-    the phases took is wanted. `after`: a product of other rows of A with the same B, by the same ranks, whose matrices this one
-    takes over; B is there already. `measuring`: a context that is entered before the first product that is timed, and left after
-    the last one's check.
+    `out`: an array that may become C: the root's, or with shared operands the same shared one on all ranks. `measured`: the
+    times of the phases are wanted. `after`: a product of other rows of A with the same B, by the same ranks, of which this one
+    takes over the matrices; B is there already. `measuring`: a context that is entered before the first product that is timed,
+    and left after the last one's check.
     """
 
     repeat: int = 1
@@ -37,7 +37,8 @@ class RunOptions:
     measuring: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def kept(self, plan: Plan) -> dict[str, RowView]:
-        """What this product's plan takes over: the same on every rank. With B its elements are there."""
+        """The matrices that this product's plan takes over: the same ones on every rank. Where B is among them, so are its
+        elements."""
         if self.after is None:
             return {}
         before, nodes = self.after.decision.plan, range(len(plan.topology.nodes))
@@ -52,16 +53,16 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a product came to. `a`, `b` and `c` are this node's rows; C is whole on the root's node."""
+    """What a product has given. `a`, `b` and `c` are this node's rows; C is whole on the root's node."""
 
     decision: Decision
     a: RowView
     b: RowView
     c: RowView
     phases: dict[str, Spread]
-    total: Spread  # of one product, operands in host memory to C at the root: scatter to gather
+    total: Spread  # the time of one product from scatter to gather: from operands in host memory to C at the root
     check: Check | None
-    intervals: list[list[Interval]] = field(default_factory=list)  # of every rank, at the root
+    intervals: list[list[Interval]] = field(default_factory=list)  # every rank's, at the root
     arithmetic: Computed = field(default_factory=dict)  # empty where all is native
     repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end
     parts: Parts | None = None  # where C was computed part by part; then `a`, `b` and `c` are empty
@@ -69,8 +70,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Parts:
-    """A product in parts, each some rows of A and C. `there`: rows of C that an earlier job had written already."""
+    """A product in parts, each of which is some rows of A and C. `there`: the rows of C that an earlier job had written
+    already."""
 
-    rows: int  # of a part; the last one may have fewer
+    rows: int  # in a part; the last one may have fewer
     there: int
-    plans: tuple[Plan, ...]  # of the parts that were computed now
+    plans: tuple[Plan, ...]  # those of the parts that this job has computed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the journal of a product in parts says: what was asked for, and which rows are in the file."""
+"""The journal of a product in parts: what was asked for, and which rows are in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK: Mapping[str, Any] = {"journal": "hybrid.matmul", "schema": 1}
 
 @record
 class Written:
-    """A part of which the rows are in the file. `exact`: of integers, so that they are the same in any arithmetic."""
+    """A part of which the rows are in the file. `exact`: the elements are integers, and so the same in any arithmetic."""
 
     rows: Span
     digest: str
@@ -29,17 +29,19 @@ class Written:
 
 @record
 class State:
-    """All of it. `rows`: of a part; 0 where the journal says nothing yet."""
+    """All that the journal says. `rows`: of a part; 0 where the journal says nothing yet."""
 
     asked: Facts
     rows: int = 0
     frame: Frame | None = None
     written: tuple[Written, ...] = ()
-    arithmetic: Facts | None = None  # of the last job that wrote it
+    arithmetic: Facts | None = None  # of the last job that wrote the journal
 
     def refuse_other(self, asked: Facts, arithmetic: Facts, files: str) -> None:
-        """UsageError where another product was asked for than now, or some rows may have other bits than they would have now.
-        `files`: that would have to be removed."""
+        """UsageError where now another product is asked for, or where some rows may have other bits than they would get now.
+
+        `files`: the names of those that would have to be removed.
+        """
         if self.frame is None:
             return
         other = list(differences(self.asked, asked))
@@ -47,7 +49,7 @@ class State:
             raise UsageError(f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume")
         for part in self.written:
             other = [] if part.exact else list(differences(part.arithmetic, arithmetic))
-            if len(other) > 1:  # then the tiles, whose number says nothing, differ because of the rest
+            if len(other) > 1:  # the tiles differ because of the other facts, and their digest tells a user nothing
                 other = [each for each in other if not each.startswith("tiles")]
             if other:
                 raise UsageError(
@@ -57,20 +59,23 @@ class State:
 
 
 def state_of(lines: Sequence[Line], path: str) -> State:
-    """What the journal's lines come to. UsageError where they make no sense."""
+    """What the journal's lines say together. UsageError where they make no sense."""
     if not lines:
         return State({})
     try:
         first = lines[0]
         rows, frame = int(first["rows"]), Frame(**first["frame"])
+        if rows < 1:
+            raise ValueError(f"parts of {rows} rows")
         written = {part.rows: part for part in _written(lines[1:])}  # the last line of each counts
-        arithmetics = [line["arithmetic"] for line in lines if "arithmetic" in line]
-        return State(first["asked"], rows, frame, tuple(written.values()), arithmetics[-1] if arithmetics else None)
+        arithmetics = [dict(line["arithmetic"]) for line in lines if "arithmetic" in line]
+        return State(dict(first["asked"]), rows, frame, tuple(written.values()), arithmetics[-1] if arithmetics else None)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew") from None
 
 
 def _written(lines: Sequence[Line]) -> Iterator[Written]:
+    """The parts that the lines name, in their order, each with the arithmetic that was last named before."""
     arithmetic: Facts = {}
     for line in lines:
         if "arithmetic" in line:
@@ -81,12 +86,15 @@ def _written(lines: Sequence[Line]) -> Iterator[Written]:
 
 
 def first_line(asked: Facts, rows: int, frame: Frame) -> Line:
+    """The journal's first line."""
     return {"asked": dict(asked), "rows": rows, "frame": asdict(frame)}
 
 
 def arithmetic_line(arithmetic: Facts) -> Line:
+    """A line that says in which arithmetic the parts after it are computed."""
     return {"arithmetic": dict(arithmetic)}
 
 
 def part_line(rows: Span, digest: str, *, exact: bool) -> Line:
+    """A line that says that a part is in the file."""
     return {"part": [rows.lo, rows.hi], "digest": digest, "exact": exact}

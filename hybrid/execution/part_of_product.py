@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A product of any type of which each rank keeps a part: the real products that it takes, and this rank's part of C."""
+"""A product of any type of which each rank keeps a part: the real products from which it is computed, and this rank's part of
+C."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from hybrid.selection.session import Session
 
 @record
 class WantedPart:
-    """Of which type C is, and what is done with the product. `named`: as of `ExactResult`."""
+    """The type of C, and what is done with the product. `named`: names an element of this rank's part for messages, as for
+    `ExactResult`."""
 
     types: ProductType
     gemm: Gemm
@@ -32,13 +34,13 @@ class WantedPart:
 
 
 def exact_product(terms: int, largest: Sequence[tuple[int, ...]], gemm: Gemm) -> Exact:
-    """Of integers, for the largest of all ranks' A, B and C."""
+    """How a product of integers is computed exactly. `largest`: for each rank the largest magnitudes of its A, B and C."""
     a, b, c = map(max, zip(*largest, strict=True))
     return Exact.of(terms, (a, b), alpha=gemm.alpha, beta=gemm.beta, largest_c=c)
 
 
 def bytes_of_result(elements: int, types: ProductType, exact: Exact | None) -> int:
-    """Of so many elements of C, beside those of the real product's C."""
+    """The bytes that so many elements of C take, beside those of the real product's C."""
     if exact is not None:
         return exact.bytes_beside(elements, types.result)
     return elements * numpy_type(types.result).itemsize if types.converts else 0
@@ -47,8 +49,11 @@ def bytes_of_result(elements: int, types: ProductType, exact: Exact | None) -> i
 def part_of_product(
     session: Session, decision: Decision, operands: Sequence[Any], wanted: WantedPart, multiply: Callable[[Any, Any], Any]
 ) -> Any:
-    """This rank's part of C, where its part of A lies. `operands`: its parts of A, B and C, or None. `multiply`: makes its part
-    of a real product of two, and raises where that is wrong."""
+    """This rank's part of C, where its part of A lies.
+
+    `operands`: its parts of A, B and C; C may be None. `multiply`: gives this rank's part of the real product of two matrices,
+    and raises where that product is wrong.
+    """
     team, types, gemm = session.team, wanted.types, wanted.gemm
     threads, (a, b, c) = decision.placements[team.rank].threads.count, operands
     result = None
@@ -77,8 +82,7 @@ def _real_operands(session: Session, decision: Decision, a: Any, b: Any, wanted:
     with session.team.phase("scatter", timed=False), busy():
         threads = decision.placements[session.team.rank].threads.count
         if not types.exact:
-            conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
-            return real_operands(a, b, types, device=decision.plan.device, threads=threads, **conjugate)
+            return real_operands(a, b, types, gemm, device=decision.plan.device, threads=threads)
         real = []
         for each in (a, b):
             array = on_host(each)

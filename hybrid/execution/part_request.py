@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Of a product in parts: how many rows a part has, and what has to be the same for a later job to go on with it."""
+"""How many rows the parts of a product have, and what has to be the same for a later job to go on with them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hybrid.core.text import counted, ranges
 from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
 
-_SECONDS_OF_A_PART = 60.0  # about: that is what a job which is killed loses
+_SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
 # Operations a second, of float64: too few rather than too many, so that a part takes no longer.
 _OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
-_ROWS_OF_A_RANK = 64  # at least: with fewer rows B is read for too little
-_NAMES_SHOWN = 4  # of different processors or GPUs
+_ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed for each time that B is read
+_NAMES_SHOWN = 4  # the most different processors or GPUs that are named
 
 Facts = Mapping[str, str]
 
 
 def sample_of(problem: Problem, ranks: int) -> Problem:
-    """The smallest part there may be: what is decided for it tells which devices multiply."""
+    """The smallest part that there may be. What is decided for it tells which devices multiply."""
     return Problem(min(problem.n, _ROWS_OF_A_RANK * ranks), problem.l, problem.m, problem.dtype)
 
 
 def rows_of_a_part(problem: Problem, sample: Decision) -> int:
-    """As many as these devices multiply in about a minute, or all."""
+    """As many rows as these devices multiply in about a minute, or all."""
     threads = sum(placement.threads.count for placement in sample.placements)
     gpus = len({placement.gpu.uuid for placement in sample.placements if placement.gpu})
     speed = {"cpu": threads * _OF_A_THREAD, "cuda": gpus * _OF_A_GPU}.get(sample.plan.device, threads * _OF_AN_EMULATED_THREAD)
@@ -39,16 +39,20 @@ def rows_of_a_part(problem: Problem, sample: Decision) -> int:
 
 
 def parts_of(problem: Problem, rows: int) -> list[Span]:
+    """The rows of each part."""
     return list(pieces(Span(0, problem.n), rows))
 
 
 def problem_of(problem: Problem, part: Span) -> Problem:
+    """The product that gives a part."""
     return Problem(len(part), problem.l, problem.m, problem.dtype)
 
 
 def arithmetic(decision: Decision, version: str, processors: Sequence[str]) -> dict[str, str]:
-    """What the last bits of a part may depend on beside the operands, where the product is not exact. `version`: of this program;
-    `processors`: of all ranks."""
+    """All on which the last bits of a part may depend beside the operands, where the product is not exact.
+
+    `version`: of this program. `processors`: of all ranks.
+    """
     plan = decision.plan
     facts = {
         "ranks": f"{plan.topology.size} on {counted(len(plan.topology.nodes), 'node')}",
@@ -67,14 +71,14 @@ def arithmetic(decision: Decision, version: str, processors: Sequence[str]) -> d
 
 
 def differences(there: Facts, here: Facts) -> Iterator[str]:
-    """In words, each fact that is not the same."""
+    """Each fact that is not the same, in words."""
     for name in {**there, **here}:
         if there.get(name) != here.get(name):
             yield f"{name} {there.get(name, 'not known')} there, {here.get(name, 'not known')} here"
 
 
 def _listed(names: Sequence[str]) -> str:
-    """In their order, since they belong to ranks; the same ones once."""
+    """The names in their order, since they belong to ranks; a single one where all are the same."""
     if len(set(names)) == 1:
         return names[0]
     shown = ", ".join(dict.fromkeys(names[:_NAMES_SHOWN]))
@@ -82,7 +86,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _blas() -> str:
-    """The library that NumPy was built with."""
+    """The BLAS library with which NumPy was built."""
     try:
         found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         return f"{found['name']} {found['version']}"
@@ -91,5 +95,5 @@ def _blas() -> str:
 
 
 def _digest_of_tiles(plan: Plan) -> str:
-    """Of which rank multiplies which rows in which tiles, and in which order it adds them up."""
+    """A digest of which rank multiplies which rows in which tiles, and in which order it adds them up."""
     return blake2b(repr((plan.shares, plan.grid_layout)).encode(), digest_size=4).hexdigest()

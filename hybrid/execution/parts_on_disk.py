@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The rows of C that are on the disk, and their journal: opened, looked at, and written by all ranks of a team.
 
-A part counts once its rows are on the disk, and then its line in the journal. So a job that is killed at any moment loses the
-part that was under way, at most. The file gets its name when all parts are there, and then the journal goes.
+A part counts when its rows are on the disk, and after them its line in the journal. So a job that is killed at any moment loses
+the part that was under way at most. The file gets its name when all parts are there; then the journal is removed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from hybrid.host.partial_matrix import PartialMatrix, digests_in_memory, joined_
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 
-_WRITING = 0  # the rank that has the journal; C is gathered on its node
+_WRITING = 0  # the rank that writes the journal; C is gathered on its node
 
 _Group = TypeVar("_Group")
 
 
 class PartsOnDisk:
-    """Every rank makes one, and calls its methods. `there`: the parts that are in the file."""
+    """One rank's part of it. Every rank makes one, and calls its methods. `there`: the parts that are in the file."""
 
     def __init__(self, team: Team, output: MatrixOutput, problem: Problem) -> None:
         """UsageError where the file cannot be written in parts."""
         self._team, self._output = team, output
         self._file = PartialMatrix(output, problem.n, problem.bytes(1, problem.m))
-        self._journal: Journal | None = None  # of the rank that writes it
+        self._journal: Journal | None = None  # on the rank that writes it, while it is open
         self._named = False  # all is there, and the file has its name
         self.state = State({})
         self.there: frozenset[Span] = frozenset()
@@ -53,18 +53,18 @@ class PartsOnDisk:
 
     @property
     def name(self) -> str:
-        """Of the file that has the rows."""
+        """The name of the file that has the rows."""
         return self._output.path if self._named else self._file.name
 
     def open(self) -> None:
-        """Take the journal's lock, and read it."""
+        """Take the journal's lock, and read the journal."""
         with self._team.phase("agree", timed=False) as opening, written_to(self._file.name):
-            if not os.path.lexists(self._file.journal):  # else what is there may be this job's own
+            if not os.path.lexists(self._file.journal):  # with a journal, what is there may be this job's own
                 self._output.refuse(0)
             if self._writes:
                 try:
                     opening.mine = self._opened().lines
-                except UsageError as error:  # which all ranks raise alike
+                except UsageError as error:  # all ranks shall raise it alike, without this rank's number
                     opening.mine = error
         lines = opening.all[_WRITING]
         if isinstance(lines, UsageError):
@@ -72,6 +72,7 @@ class PartsOnDisk:
         self.state = state_of(lines, self._file.journal)
 
     def _opened(self) -> Journal:
+        """The journal, open and locked, on the rank that writes it."""
         part, journal = self._file.part, self._file.journal
         if os.path.lexists(part) and not os.path.lexists(journal):
             raise UsageError(f"{part} is there without its journal, {journal}: remove it, or name another file")
@@ -79,11 +80,11 @@ class PartsOnDisk:
         return self._journal
 
     def refuse_other(self, asked: Facts, arithmetic: Facts) -> None:
-        """UsageError where what is there is of another product, or has rows whose last bits may be others."""
+        """UsageError where the rows that are there are of another product, or may have other last bits."""
         self.state.refuse_other(asked, arithmetic, f"{self._file.name} and {self._output.path}.journal")
 
     def look(self, parts: Sequence[Span]) -> None:
-        """Find out which of these parts are in the file, by their checksums. DoesNotFit where there is no room for the others."""
+        """Find out by their digests which of these parts are in the file. DoesNotFit where there is no room for the others."""
         written = {part.rows: part.digest for part in self.state.written if part.rows in parts}
         with self._team.phase("look", timed=False) as finding:
             finding.mine = self._found(complete=len(written) == len(parts)) if self._writes else None
@@ -98,7 +99,10 @@ class PartsOnDisk:
                 self._file.refuse()
 
     def _found(self, *, complete: bool) -> Path | None:
-        """The file with the rows. A job that was killed between naming it and removing the journal has left it at its place."""
+        """The file with the rows; None where there is none that can be used.
+
+        A job that was killed after it named the file and before it removed the journal has left it at its final place.
+        """
         file, frame = self._file, self.state.frame
         if frame is None:
             return None
@@ -107,7 +111,7 @@ class PartsOnDisk:
         return file.target if complete and file.is_framed(file.target, frame) else None
 
     def _digests(self, path: Path, parts: Sequence[Span]) -> dict[Span, list[bytes]]:
-        """Of the groups of rows of each part, as the file has them."""
+        """The digests of the groups of rows of each part, as the file has them."""
         frame, told = self.state.frame, partial(self._team.enter, "look")
         assert frame is not None
         mine = self._mine([(part, group) for part in parts for group in self._file.groups(part)])
@@ -120,7 +124,7 @@ class PartsOnDisk:
         return of_parts
 
     def begin(self, asked: Facts, rows: int, arithmetic: Facts) -> None:
-        """Begin file and journal, where nothing is there that can be used. `rows`: of a part."""
+        """Begin file and journal, unless rows are there that can be used. `rows`: of a part."""
         with self._team.phase("write", timed=False) as beginning, self._written_to():
             if self._journal is not None:
                 if self.state.frame is None:
@@ -134,8 +138,10 @@ class PartsOnDisk:
         self.state = replace(self.state, frame=beginning.all[_WRITING])
 
     def write(self, part: Span, c: np.ndarray, *, exact: bool, before_it_counts: Callable[[], None]) -> None:
-        """The part's rows, and then the journal's line, each when it is on the disk. `before_it_counts`: what one rank calls
-        between the two, which may raise."""
+        """Write the part's rows, and then the journal's line, each of which is on the disk before the next step.
+
+        `before_it_counts`: is called by one rank between the two, and may raise.
+        """
         frame, told = self.state.frame, partial(self._team.enter, "write")
         assert frame is not None
         mine = self._mine(self._file.groups(part))
@@ -151,7 +157,7 @@ class PartsOnDisk:
         self.there |= {part}
 
     def finish(self) -> None:
-        """Name the file, which has all parts."""
+        """Give the file its name, when it has all parts."""
         with self._team.phase("write", timed=False), written_to(self._output.path), busy():
             if self._journal is not None:
                 if not self._named:
@@ -160,7 +166,7 @@ class PartsOnDisk:
         self._journal, self._named = None, True
 
     def close(self) -> None:
-        """Give the journal's lock back. What is of no use to a later job goes."""
+        """Give the journal's lock back. Files that are of no use to a later job are removed."""
         if self._journal is not None:
             if self._journal.lines:
                 self._journal.close()
@@ -171,13 +177,14 @@ class PartsOnDisk:
 
     @property
     def _writes(self) -> bool:
+        """Whether this rank has the journal."""
         return self._team.rank == _WRITING
 
     def _written_to(self) -> AbstractContextManager[None]:
         return written_to(self._file.name, self._file.part, self._file.size)
 
     def _mine(self, groups: Sequence[_Group]) -> Sequence[_Group]:
-        """This rank's share of groups of rows, which the ranks of one node share in their order."""
+        """This rank's share of the groups of rows: the ranks of one node share them, in their order."""
         members = self._team.topology.nodes[self._team.topology.node_of(_WRITING)]
         if self._team.rank not in members:
             return []

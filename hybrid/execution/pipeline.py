@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs one rank's share of a plan on a device: each panel or k-slab that arrives releases tiles of C.
+"""Runs one rank's share of a plan on a device, where each panel or k-slab that arrives releases tiles of C.
 
-It makes no MPI call and no CUDA call: a transport loads the operands and stores C, a device orders the work by events, and a
+Here is no call of MPI and none of CUDA: a transport loads the operands and stores C, a device orders the work by events, and a
 callback is told of the progress.
 """
 
@@ -16,51 +16,15 @@ from itertools import chain
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.modular import ModularProduct
-from hybrid.execution.worker import Worker
+from hybrid.execution.progress import Entering
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.transport.base import LeavingPanels, RankMatrices, Transport
-from hybrid.transport.panel_gather import PanelGather
-from hybrid.transport.panel_stream import PanelStream
+from hybrid.transport.base import LeavingPanels, Transport
 from hybrid.verification.device_check import DeviceCheck
 
 MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
 LOADS_AHEAD = 8  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
-
-Entering = Callable[[str], None]  # told the phase of each copy and multiplication before it is submitted
-
-
-def multiply_in_place(
-    share: RankShare,
-    matrices: RankMatrices,
-    device: Device,
-    entering: Entering,
-    panel_stream: PanelStream | None = None,
-    gather: PanelGather | None = None,
-) -> Timings:
-    """Multiply the rank's row block by B in place, as column panels of B arrive, and C's are sent. Returns what `Device.finish`
-    does.
-
-    Where this rank takes part in bringing them, another thread multiplies: MPI moves data only while it is called.
-    """
-
-    def multiply(tile: Tile) -> None:
-        rows, columns = tile.rows.slice, tile.columns.slice
-        device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
-        if gather is not None:
-            gather.stored(tile)
-
-    with Worker(beside=any(each is not None and each.takes_part for each in (panel_stream, gather))) as worker:
-        for arrival in share.order:
-            if panel_stream is not None and arrival.operand == "B":
-                panel_stream.wait_for(arrival.index, worker.computes)
-            for tile in arrival.releases:
-                entering("multiply")
-                worker.do(partial(multiply, tile))
-        entering("multiply")
-        worker.wait(gather.advance if gather is not None else lambda: None)
-    return device.finish()
 
 
 def run_share(
@@ -73,8 +37,11 @@ def run_share(
     gather: LeavingPanels | None = None,
     modular: ModularProduct | None = None,
 ) -> Timings:
-    """Multiply the rank's row block by B in the device's buffers; panels of C are sent meanwhile. Returns what `Device.finish`
-    does. `modular`: computes the tiles, from remainders where it can; else the device does."""
+    """Multiply the rank's row block by B in the device's buffers; column panels of C are sent meanwhile. Returns what
+    `Device.finish` does.
+
+    `modular`: computes the tiles, from remainders where it can; None: the device does, natively.
+    """
     transport.begin(share.order)
     if modular is not None:
         modular.begin()
@@ -116,7 +83,7 @@ class _Run:
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
         self._loaded = self._measured = 0  # arrivals
         self._resident: Residency[_Piece] = Residency()
-        # By the panels' slot: tiles that are being computed, copied back or checked, until these events.
+        # For each slot of C the tiles that are being computed, copied back or checked, each with the events that end that.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
 
     def load_first(self) -> None:
@@ -124,6 +91,7 @@ class _Run:
             self._load_ahead(0)
 
     def begin_check(self) -> None:
+        """Begin the check; where nothing is overwritten, submit that only at the end."""
         if self._check is not None and self._overwrites:
             self._check.begin()
         elif self._check is not None:
@@ -149,20 +117,25 @@ class _Run:
                 self._gather.advance()
 
     def submit_checks(self, while_waiting_for: int | None = None) -> None:
-        """What `submit` has left for later; or some of it, until this arrival is on the device: then there are tiles to submit,
-        whose arithmetic the host could not choose before."""
+        """Submit what `submit` has left of the check; or some of it, while arrival `while_waiting_for` is not on the device.
+
+        When that is there, there are tiles to submit, whose arithmetic the host could not choose before.
+        """
         while self._to_check and (while_waiting_for is None or not self._is_there(while_waiting_for)):
             self._to_check.popleft()()
 
     def _is_there(self, index: int) -> bool:
+        """Whether an arrival is on the device. After the last one nothing is waited for."""
         if index >= self._loaded:
             return index >= len(self._arrivals)  # after the last arrival nothing is waited for
         pieces = self._resident.under(self._arrivals[index])
         return all(self._device.done(event) for piece in pieces for event in piece.loaded)
 
     def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
-        """Measure this arrival, and those of the next that are there already: before the tiles of this one are enqueued, behind
-        which they would have to wait."""
+        """Measure this arrival, and those of the next ones that are there already.
+
+        That is done before the tiles of this one are submitted, behind which it would have to wait.
+        """
         self._measure(modular, index)
         for following in range(index + 1, min(self._loaded, index + 1 + MEASURED_AHEAD)):
             if self._arrivals[following].operand != "A" or not self._is_there(following):
@@ -189,7 +162,7 @@ class _Run:
             self._to_check.append(partial(check.arrived, index, loaded))
 
     def _load_ahead(self, index: int) -> None:
-        """Load what arrival `index` needs, and further arrivals into buffers that only tiles submitted already still read."""
+        """Load what arrival `index` needs, and further arrivals into buffers that only tiles read that have been submitted."""
         until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
         while self._loaded < until and self._last_uses[self._loaded] < index:
             arrival = self._arrivals[self._loaded]
@@ -204,7 +177,7 @@ class _Run:
             self._loaded += 1
 
     def _multiply(self, index: int, number: int, tile: Tile) -> None:
-        """Tile `number` of those that arrival `index` releases."""
+        """Submit tile `number` of those that arrival `index` releases."""
         a, b, c = self._buffers.operands(tile)
         pieces = self._resident.read_by(tile)
         written = self._written.setdefault(tile.slot, [])
@@ -228,8 +201,8 @@ class _Run:
                 self._to_check.append(partial(self._check.computed, index, number, tile, [event]))
         for piece in pieces:
             piece.readers += read
-        # The last entry stands for those it covers: copies out run in order, so do checks, and tiles that accumulate into each
-        # other.
+        # The new entry stands for all that the tile covers: copies out run in their order, and so do checks, and tiles that add
+        # to the same elements.
         written[:] = [entry for entry in written if not _covers(tile, entry[0])]
         written.append((tile, events))
 
@@ -243,8 +216,10 @@ class _Piece:
 
 
 def _meet(one: Tile, other: Tile) -> bool:
+    """Whether the two tiles overlap in the device's buffers."""
     return one.buffer_rows.meets(other.buffer_rows) and one.buffer_columns.meets(other.buffer_columns)
 
 
 def _covers(tile: Tile, other: Tile) -> bool:
+    """Whether the one tile has all elements of the other."""
     return other.buffer_rows.lies_in(tile.buffer_rows) and other.buffer_columns.lies_in(tile.buffer_columns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A product, from operands wherever they are to C at the root: fill, prepare, scatter, multiply, gather, check."""
+"""A product, from its operands, wherever they are, to C at the root: fill, prepare, scatter, multiply, gather, check."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def run_product(
     settings: Settings,
     options: RunOptions | None = None,
 ) -> Outcome:
-    """Carry out the plan as often as the options say. Every rank calls it."""
+    """Compute the product as often as the options say. Every rank calls it."""
     return _Product(session, decision, (a, b), settings, options or RunOptions()).run()
 
 
 class _Product:
-    """One call of `run_product`: what its steps share."""
+    """The data that the steps of one call of `run_product` have in common."""
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class _Product:
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
 
     def _once(self, run: RankRun | GridRun) -> None:
+        """Compute the product once more, outside of the repeats."""
         self._make_ready(run)
         self._multiply(run)
 
@@ -123,8 +124,10 @@ class _Product:
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers)
 
     def _repeat(self, run: RankRun | GridRun, checking: ProductCheck, measured: ExitStack) -> list[float]:
-        """The seconds of each product after the warm-up; fewer than asked for where a signal asked the job to end. `measured`:
-        left after the last."""
+        """The seconds of each product after the warm-up; fewer than asked for where a signal has asked the job to end.
+
+        `measured`: on it `options.measuring` is entered before the first of them.
+        """
         team, options, totals = self._team, self._options, []
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
         for index in range(-options.warmup, options.repeat):
@@ -143,7 +146,7 @@ class _Product:
                 before = self._check.repaired if self._check is not None else ()  # is told, too
                 self._check = replace(check, repaired=before + check.repaired)
             if self._check is not None and not self._check.ok:
-                totals = totals or [seconds]  # of a warm-up that is wrong, too
+                totals = totals or [seconds]  # those of a wrong warm-up, where it does not come to more
                 break
             if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
                 finish_when_asked()
@@ -155,7 +158,7 @@ class _Product:
         return totals
 
     def _named(self, check: Check, index: int) -> Check:
-        """Which of several products it is about."""
+        """The check, with the number of the product where there are several."""
         options = self._options
         if options.repeat + options.warmup == 1:
             return check
@@ -164,7 +167,8 @@ class _Product:
         return check.of(f"product {index + 1} of {options.repeat}")
 
     def _poison_c(self) -> None:
-        """C is filled with NaN so that elements nobody writes are found, also where an earlier product left the right ones."""
+        """Fill C with NaN, so that elements that nobody writes are found, also where an earlier product has left the right
+        ones."""
         plan, c, options = self._plan, self._views["C"], self._options
         again = options.repeat + options.warmup > 1 or options.after is not None
         if self._settings.poison or (not plan.at_root and again):
@@ -172,7 +176,7 @@ class _Product:
             copy_rows(c[own], np.nan, self._threads)
 
     def _multiply(self, run: RankRun | GridRun) -> float:
-        """One product; its seconds, from the operands in host memory to C at the root."""
+        """Compute one product. Returns its seconds, from the operands in host memory to C at the root."""
         team, plan = self._team, self._plan
         began = time.perf_counter()
         if not plan.at_root:
@@ -187,7 +191,11 @@ class _Product:
 
 
 def _with_times(team: Team, outcome: Outcome, arithmetic: Computed) -> Outcome:
-    """With the phases of all ranks: of each phase the slowest rank counts. `arithmetic`: of this rank's part of C."""
+    """The outcome with the times of the phases, of which each has that of the slowest rank, and with the arithmetic of all
+    ranks' parts of C.
+
+    `arithmetic`: that of this rank's.
+    """
     with team.phase("report", timed=False) as reporting:
         reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.traced else [], arithmetic)
     devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in outcome.decision.placements]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The check of a product whose C is at the root, by the devices or from host memory; and its repair."""
+"""The check of a product whose C is at the root, by the devices or from host memory, and the repair of a wrong one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
+from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.grid_run import GridRun
 from hybrid.execution.host_matrices import in_numbers
 from hybrid.execution.rank_run import RankRun
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ProductCheck:
-    """Of each product of `run`. Every rank makes one, and calls `result`."""
+    """Checks each product of `run`. Every rank makes one, and calls `result`."""
 
     def __init__(
         self,
@@ -41,7 +42,8 @@ class ProductCheck:
         run: RankRun | GridRun,
         multiply_again: Callable[[], None],
     ) -> None:
-        """`views`: of A, B and C in host memory, or at the root where they lie. `multiply_again`: the same product."""
+        """`views`: A, B and C in host memory, or at the root where they lie. `multiply_again`: computes the same product once
+        more."""
         self._session, self._team = session, session.team
         self._decision, self._plan = decision, decision.plan
         self._operands, self._views, self._settings = operands, views, settings
@@ -49,10 +51,10 @@ class ProductCheck:
         self._threads = decision.placements[self._team.rank].threads.count
 
     def result(self) -> Check | None:
-        """Of the last product; None where none is asked for."""
+        """The check of the last product, after its repair; None where no check is asked for."""
         if self._plan.check == "off":
             return None
-        wrong = self._wrong_parts() if self._settings.on_fault == "repair" else None
+        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" else None
         result = self._looked_at(wrong)
         if result.ok or wrong is None:
             return result
@@ -62,7 +64,7 @@ class ProductCheck:
         return repaired(self._session, self._decision, self._settings, self._run, result, wrong, means)
 
     def _looked_at(self, wrong: WrongParts | None) -> Check:
-        """`wrong`: gets what is, where the product may be repaired."""
+        """The check of the last product. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
         plan, run, check = self._plan, self._run, None
         if plan.check == "device":
             elsewhere = partial(sums_of_other_nodes, self._team, plan, self._operands, self._views, self._threads)
@@ -70,13 +72,8 @@ class ProductCheck:
         by_host = self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
         return settled(check, by_host)
 
-    def _wrong_parts(self) -> WrongParts:
-        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
-
-        return WrongParts(self._plan.problem.n, self._plan.problem.m)
-
     def _multiplied_again(self) -> tuple[Check, WrongParts]:
-        timeline, wrong, began = self._team.timeline, self._wrong_parts(), time.perf_counter()
+        timeline, wrong, began = self._team.timeline, no_wrong_parts(self._plan), time.perf_counter()
         repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
         self._multiply_again()
         check = self._looked_at(wrong)

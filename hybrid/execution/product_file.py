@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""C as a file: written by all ranks of the root's node, each its rows, and named when it is whole."""
+"""C as a file: written by all ranks of the root's node, each of which writes its rows, and named when it is whole."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hybrid.ranks.team import Team
 
 
 def product_output(team: Team, shape: tuple[int, int], dtype: np.dtype, name: str) -> MatrixOutput:
-    """What writes C under this name. UsageError or DoesNotFit where that cannot be; of space rank 0 has the word."""
+    """What writes C under this name. UsageError or DoesNotFit where that cannot be. Whether there is room, rank 0 says."""
     output = new_matrix(name, shape, dtype)
     output.refuse(output.size if team.rank == 0 else 0)
     return output
 
 
 def write_product(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
-    """Every rank calls it; `c` is the gathered C on the root's node."""
+    """Write C. Every rank calls it; `c` is the gathered C on the root's node."""
     path = output.path
     with team.phase("write", timed=False) as naming:
         naming.mine = temporary_name(path) if team.rank == plan.root else None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A product part by part, each some rows of A and C, which are checked and on the disk before the next: a later job goes on."""
+"""A product part by part: some rows of A and C at a time, which are checked and on the disk before the next, so that a later job
+can go on."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.wall import wall
 from hybrid.errors import DoesNotFit, HybridError
-from hybrid.execution.host_matrices import Progress
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.part_request import Facts, arithmetic, parts_of, problem_of, rows_of_a_part, sample_of
 from hybrid.execution.parts_on_disk import PartsOnDisk
 from hybrid.execution.product import run_product
+from hybrid.execution.progress import Progress
 from hybrid.execution.sum_of_parts import SumOfParts
 from hybrid.host.matrix_output import MatrixOutput
 from hybrid.host.processor import processor
@@ -29,13 +30,16 @@ from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.machine import Inventory
 from hybrid.selection.session import Session
 
-_STEPS = 10**6  # in which progress is told
+_STEPS = 10**6  # the whole work, where progress is told
 
 
 @record
 class PartsRequest:
-    """What is to be computed. `asked`: tells this product from any other, in words; called again to see whether the files of the
-    operands are still what they were. `version`: of this program. `inventories`: of all ranks."""
+    """What is to be computed.
+
+    `asked`: tells this product from any other, in words; it is called again to see whether the files of the operands are still
+    what they were. `version`: of this program. `inventories`: of all ranks.
+    """
 
     problem: Problem
     a: MatrixSource
@@ -61,7 +65,7 @@ class ProductInParts:
         self._parts: list[Span] = []
 
     def prepare(self) -> None:
-        """Find out what is there. Raises on all ranks alike where this job cannot go on with it, or does not fit."""
+        """Find out which parts are there. Raises on all ranks alike where this job cannot go on with these, or does not fit."""
         self._disk.open()
         self._decide()
         with self._team.phase("agree", timed=False) as asking:
@@ -79,8 +83,10 @@ class ProductInParts:
         told: Callable[[], None],
         measuring: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> Outcome:
-        """Compute, check and write what is missing, and name the file; a part that fails its check ends it. `told`: whenever
-        more rows are there. `measuring`: a context around each part's product, with its check."""
+        """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
+
+        `told`: called whenever more rows are there. `measuring`: a context around each part's product and its check.
+        """
         made, before = SumOfParts(), self.rows_there
         wall.enter("write")
         self._disk.begin(self._asked, self.rows, self._arithmetic)
@@ -107,12 +113,12 @@ class ProductInParts:
 
     @property
     def name(self) -> str:
-        """Of the file that has these rows."""
+        """The name of the file that has these rows."""
         return self._disk.name
 
     @property
     def decision(self) -> Decision:
-        """As for a part, but of the whole problem."""
+        """The decision for a part, but with the whole problem."""
         decision = self._decision_of_largest
         return replace(decision, plan=replace(decision.plan, problem=self._problem))
 
@@ -121,7 +127,7 @@ class ProductInParts:
         return self._decisions[min(self.rows, self._problem.n)]
 
     def _decide(self) -> None:
-        """How many rows a part has, and what is done with each; as the journal says, or in parts that fit."""
+        """Decide how many rows a part has, and how parts are computed: as the journal says, or in parts that fit."""
         wanted = self._settings.resume_rows or self._disk.state.rows
         sample = sample_of(self._problem, self._team.size)
         self.rows = wanted or rows_of_a_part(self._problem, self._agreed(sample))
@@ -140,7 +146,7 @@ class ProductInParts:
         return agree(self._session, ProductRequest(problem), self._settings, self._request.inventories)
 
     def _compute(self, part: Span, made: SumOfParts, options: RunOptions) -> None:
-        """A part's rows into `made` and, if they are right, into the file."""
+        """Compute a part; its outcome goes into `made`, and if it is right its rows go into the file."""
         a, b = PartOfRows(self._request.a, part), self._request.b
         outcome = run_product(self._session, self._decisions[len(part)], a, b, self._settings, options)
         made.add(outcome, part)
@@ -157,6 +163,6 @@ class ProductInParts:
 
 
 def _tell(progress: Progress, before: int, rows: int, of: int, phase: str, done: int, of_part: int) -> None:
-    """What is done of all rows that are computed now; what else is done for a part is not told of by itself."""
+    """Tell what is done of all rows that this job computes. What else is done for a part is not told."""
     if phase == "multiply" and of_part:
         progress(phase, int(_STEPS * (before + rows * done / of_part) / of), _STEPS)

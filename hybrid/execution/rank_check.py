@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of the check of a product that its device multiplies: sums on the device, checksums of what is copied."""
+"""One rank's part of the check of a product that its device multiplies: sums on the device, and checksums of all that is
+copied."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
 
 
 class RankCheck:
-    """Made for a call, used for each of its products. `matrices`, `in_place`: as for `make_transport`."""
+    """It is made for a call, and used for each of its products. `matrices`, `in_place`: as for `make_transport`."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class RankCheck:
             self.copies = CopyChecksums(problem, pieces, device, own, operands, origin, threads)
 
     def check_in(self, buffers: Buffers) -> None:
-        """Have sums made of what is in this rank's buffers."""
+        """Have sums computed of what is in this rank's buffers."""
         if self._plan.shares[self._team.rank].order:
             operations, problem = self._rank_device.device.check_operations(), self._plan.problem
             layout = self._all_pieces()[self._team.rank].layout
@@ -67,17 +68,20 @@ class RankCheck:
             self.device.use(buffers)
 
     def begin(self) -> None:
-        """A product begins."""
+        """Begin a product."""
         if self.copies is not None:
             self.copies.begin()
 
     def abandon(self) -> None:
-        """The product failed. When this returns, no matrix is read any more."""
+        """Give up the product, which has failed. When this returns, no matrix is read any more."""
         if self.copies is not None:
             self.copies.abandon()
 
     def findings(self, elsewhere: SumElsewhere | None = None) -> Findings:
-        """Of the product, when it is complete. `elsewhere(pieces)` sums this rank's copies of what other nodes' ranks copy."""
+        """What this rank has found, when the product is complete.
+
+        `elsewhere(pieces)`: sums those pieces in this node's memory that ranks of other nodes copy.
+        """
         suspects: tuple[Suspect, ...] = ()
         sums, wrong, on_device = None, None, np.empty(0, np.uint64)
         if self.copies is not None:
@@ -94,7 +98,7 @@ class RankCheck:
         return Findings(self._where, sums, on_device, in_memory, suspects, wrong, all_told)
 
     def _add_in_place(self, in_memory: dict[int, tuple[list[int], np.ndarray]], on_device: np.ndarray) -> None:
-        """What was not copied is on the device as it is in memory."""
+        """Take the checksums of what was not copied from the device, for those in memory: it is the same memory."""
         own = self._team.rank
         numbers = [piece.number for piece in self._all_pieces()[own].layout.pieces if piece.operand in self._in_place]
         if numbers:
@@ -103,14 +107,15 @@ class RankCheck:
             in_memory[own] = summed + numbers, checksums
 
     def judge(self, findings: Sequence[Findings]) -> Check:
-        """From all ranks' findings."""
+        """The check, from all ranks' findings."""
         plan = self._plan
         return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces(), plan.root)
 
     def wrong_copies(self, findings: Sequence[Findings]) -> list[tuple[WrongCopy, np.ndarray]]:
-        """Of all ranks' findings the pieces that were copied wrong, each with its rows that are. Every rank calls it.
+        """The pieces that were copied wrong, by all ranks' findings, each with those of its rows that are wrong. Every rank
+        calls it.
 
-        Of an operand that somebody has written since it was summed, nobody's device is told to be wrong.
+        Where an operand was written since it was summed, nobody's device is told to be wrong.
         """
         pieces = self._all_pieces()
         copies = wrong_copies(findings, pieces, self._plan.root)
@@ -129,7 +134,7 @@ class RankCheck:
         return found
 
     def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
-        """Of this rank's rows, for what is to be computed again of them."""
+        """The sums that this rank's device expects of the parts that are to be computed again."""
         if self.device is None:
             return []
         parts = wrong.blocks(self._plan.shares[self._team.rank].rows)
@@ -137,8 +142,8 @@ class RankCheck:
         return [expected for expected in found if expected is not None]
 
     def _checksums_of(self, copy: WrongCopy) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
-        """Of a piece's rows as they are on this rank's device, and in memory, None where they are not summed here; and whether
-        this is an operand that has been written since."""
+        """The checksums of a piece's rows on this rank's device, and in memory; each None where they are not summed here. And
+        whether the piece is of an operand that has been written since."""
         on_device = None
         if copy.rank is None or copy.number is None:
             return None, None, False
@@ -150,23 +155,28 @@ class RankCheck:
         return on_device, self.copies.rows_of(copy.place), copy.place[0] != "C" and self.copies.was_written(copy.place)
 
     def _all_pieces(self) -> PiecesOfRanks:
+        """The pieces that the ranks copy, for each rank."""
         plan = self._plan
         return self._once(
             "pieces", lambda: PiecesOfRanks(CopiedPieces(check_layout(plan, each)) for each in range(self._team.size))
         )
 
     def _pieces(self) -> dict[int, CopiedPieces]:
-        """Of the ranks whose copies this rank sums: its own, or at a root that copies its own arrays those of all ranks."""
+        """The pieces of the ranks whose copies this rank sums: its own, or at a root that copies its own arrays those of all
+        ranks."""
         plan, own, pieces = self._plan, self._team.rank, self._all_pieces()
         return dict(enumerate(pieces)) if plan.at_root and own == plan.root else {own: pieces[own]}
 
     def _once(self, what: str, make: Callable[[], Any]) -> Any:
+        """What `make` gave for the last plan with the same panels, or now gives."""
         return self._rank_device.once_for_plan(f"{what} of the check, {self._plan.transport}", self._plan, make)
 
 
 def own_pieces(plan: Plan, pieces: Sequence[CopiedPieces], rank: int) -> frozenset[int]:
-    """The numbers of those of a rank's pieces of A and B that are summed as its own: of a piece of B, of which every rank of the
-    node gets a copy, one rank's. `pieces`: of all ranks."""
+    """The numbers of those of a rank's pieces of A and B that count as summed by itself.
+
+    Every rank of a node gets a copy of a piece of B, which only one of them has to sum. `pieces`: of all ranks.
+    """
     layout = pieces[rank].layout
     multiplying = [each for each in plan.topology.nodes[plan.topology.node_of(rank)] if plan.shares[each].order]
 

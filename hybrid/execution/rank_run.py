@@ -11,13 +11,13 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
-from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.modular import ModularProduct
-from hybrid.execution.host_matrices import Progress
-from hybrid.execution.pipeline import multiply_in_place, run_share
+from hybrid.execution.in_place import multiply_in_place
+from hybrid.execution.modular_product import modular_product
+from hybrid.execution.pipeline import run_share
+from hybrid.execution.progress import Progress, TileProgress
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.host.row_sums import NOT_INTEGRAL
-from hybrid.kernels.remainders import lacks_float64
 from hybrid.plan.arithmetic import Computed
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RankRun:
-    """One rank's part of the multiplication, set up as far as can be done before the clock runs. Every rank makes one."""
+    """The multiplication, set up as far as can be done before the clock runs. Every rank makes one."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class RankRun:
         `transfers_of_c`: how column panels of C go to the root's node; None if they stay where they are computed.
         """
         team, plan = session.team, decision.plan
-        self._team, self._plan, self._progress, self._share = team, plan, progress, plan.shares[team.rank]
+        self._team, self._plan, self._share = team, plan, plan.shares[team.rank]
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
-        self._tiles, self._done = sum(len(arrival.releases) for arrival in self._share.order), 0
+        self._tile_progress = TileProgress(team, self._share, progress)
         self._timings: Timings = ()
         self._modular: ModularProduct | None = None
         began = time.perf_counter()
@@ -75,21 +75,18 @@ class RankRun:
             self._transport, self._buffers = make_transport(
                 team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream, in_place
             )
-            self._modular = self._make_modular(settings, gpus)
+            self._modular = modular_product(self._rank_device, decision, plan, self._share, settings)
             if self._check is not None:
                 with team.phase("prepare", timed=False):
                     self._check.check_in(self._buffers)
             team.timeline.add("prepare", began, time.perf_counter())
-        self._to_pin = list(read_and_written) if plan.staged else []
+        self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
 
     def make_ready(self) -> None:
-        """Before each product, in a phase that all ranks leave together before they multiply."""
-        if self._to_pin:
-            began = time.perf_counter()
-            while self._to_pin:
-                self._rank_device.pin(self._to_pin.pop())
-            self._team.timeline.add("prepare", began, time.perf_counter())
-        self._done = 0
+        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
+        self._rank_device.pin(self._team, self._to_pin)
+        self._to_pin = ()
+        self._tile_progress.begin()
         if self._check is not None:
             self._check.begin()
         if self._rank_device.flags is not None:
@@ -97,14 +94,14 @@ class RankRun:
         for panels in (self._gather, self._panel_stream):
             if panels is not None:
                 panels.begin()
-        same_plan = self._rank_device.used_for(self._plan)
+        kept = self._rank_device.used_for(self._plan, self._modular)
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
-        if self._modular is not None and (self._poisoned or not same_plan):
+        if self._modular is not None and (self._poisoned or not kept):
             self._modular.forget()
 
     def multiply(self) -> None:
-        """This rank's row block times B. Every rank calls it."""
+        """Multiply this rank's row block by B. Every rank calls it."""
         with self._team.phase("multiply", timed=False), busy(self._rank_device.device.progress):
             try:
                 work = self._multiply()
@@ -117,19 +114,20 @@ class RankRun:
             self._timings = work
 
     def gather(self) -> None:
-        """C to the root's node, what is left of it when all is multiplied. Every rank calls it."""
+        """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""
         with self._team.phase("gather"):
             if self._gather is not None:
                 self._gather.finish()
 
     def abandon(self) -> None:
-        """The product has failed, on this rank or another: when this returns, no thread of the check reads the matrices."""
+        """Give up the product, which has failed on this rank or another. When this returns, no thread of the check reads the
+        matrices."""
         if self._check is not None:
             self._check.abandon()
 
     def check(self, elsewhere: SumElsewhere | None = None) -> Check:
-        """Of the product, which the plan has checked on the device. Every rank calls it, when C is where it belongs.
-        `elsewhere`: as for `RankCheck.findings`."""
+        """The check of the product, by the devices. Every rank calls it, when C is where it belongs. `elsewhere`: as for
+        `RankCheck.findings`."""
         assert self._check is not None
         with self._team.phase("check") as checking, busy():
             checking.mine = self._check.findings(elsewhere)
@@ -140,8 +138,11 @@ class RankRun:
         return judged
 
     def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
-        """Of a check that is undecided: all sums of C that look wrong, the same on every rank. None where others may, too, or
-        where all elements are integers: of these the host may tell whether they are right without regard to rounding."""
+        """All sums of C that look wrong by an undecided check, the same on every rank: of these the host may tell whether they
+        are right without regard to rounding.
+
+        There are none where other sums may be wrong, too, or where all elements are integers.
+        """
         if check is None or not all(found.all_told for found in self._findings):
             return ()
         sums = [found.sums for found in self._findings if found.sums is not None]
@@ -152,8 +153,11 @@ class RankRun:
         return tuple(suspect for found in self._findings for suspect in found.suspects)
 
     def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
-        """Whether the host has to check, too, after this one: where it is undecided. `wrong`, where a product is to be repaired,
-        gets all that the devices know to be wrong, unless they left sums unjudged; then it is the host that has to look."""
+        """Whether the host has to check, too, because this check is undecided.
+
+        `wrong`: where a product is to be repaired, it gets all that the devices know to be wrong; unless they left sums
+        unjudged, for then the host has to look.
+        """
         if check is None or check.ok or wrong is None:
             return check is None or check.undecided
         if any(found.sums is not None and found.sums.not_judged for found in self._findings):
@@ -165,7 +169,7 @@ class RankRun:
 
     @property
     def arithmetic(self) -> Computed:
-        """Of this rank's part of C, of the last product; empty where all of it is native."""
+        """The arithmetic of this rank's part of C in the last product; empty where all of it is native."""
         return self._modular.done if self._modular is not None else {}
 
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
@@ -173,14 +177,14 @@ class RankRun:
         return self._check.wrong_copies(self._findings) if self._check is not None else []
 
     def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
-        """What the devices of all ranks expect of the sums of what is wrong, by which that can be checked when it was computed
-        again. Every rank calls it."""
+        """The sums that all ranks' devices expect of what is wrong, by which it can be checked when it has been computed again.
+        Every rank calls it."""
         with self._team.phase("repair") as telling:
             telling.mine = self._check.expected_sums(wrong) if self._check is not None else []
         return [expected for of_rank in telling.all for expected in of_rank]
 
     def note_work(self) -> None:
-        """After the clock has stopped: when each copy and kernel of the product ran. A phase must follow, which tells the
+        """Note, after the clock has stopped, when each copy and kernel of the product ran. A phase must follow, which tells the
         other ranks if this fails."""
         for phase, begin, end in self._timings:
             self._team.timeline.add(phase, begin, end)
@@ -190,28 +194,7 @@ class RankRun:
         device = self._rank_device.device
         if self._staged:
             check = self._check.device if self._check is not None else None
-            parts = self._share, self._buffers, self._transport, device, self._entering
+            parts = self._share, self._buffers, self._transport, device, self._tile_progress
             return run_share(*parts, check, self._gather, self._modular)
         assert self._matrices is not None
-        return multiply_in_place(self._share, self._matrices, device, self._entering, self._panel_stream, self._gather)
-
-    def _make_modular(self, settings: Settings, gpus: Sequence[Gpu | None]) -> ModularProduct | None:
-        if self._share.layout.remainders is None:
-            return None
-        device, memory, fast = self._rank_device.device, self._rank_device.memory, settings.precision == "fast"
-        # All ranks do the last step alike, so that C's bits do not depend on which rank computes them.
-        by_integers = any(gpu is not None and lacks_float64(gpu.capability) for gpu in gpus)
-
-        keeps_b = self._plan.has_row_blocks
-
-        def make() -> ModularProduct:
-            how = {"fast": fast, "by_integers": by_integers, "keeps_b": keeps_b}
-            return ModularProduct(device, memory, self._share, self._plan.problem, **how)
-
-        return self._rank_device.once_for_plan(f"modular {fast} {by_integers} {keeps_b}", self._plan, make)
-
-    def _entering(self, phase: str) -> None:
-        self._team.enter(phase)
-        if phase == "multiply":
-            self._progress("multiply", self._done, self._tiles)
-            self._done += 1
+        return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panel_stream, self._gather)

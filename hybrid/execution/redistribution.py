@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Rows of a matrix from the ranks that have them to the ranks that shall have them, in one of MPI's collectives."""
+"""Moves elements of a matrix from the ranks that have them to the ranks that shall have them, by one of MPI's collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from hybrid.arrays.product_type import is_number
 from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, block
+from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.calls import refuse_no_rank
 from hybrid.plan.capacity import shortage_of_matrix
@@ -35,8 +34,11 @@ _KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed
 
 @dataclass(frozen=True)
 class _Share:
-    """What one rank has, and how many rows it wants. `kind`: one of `_KINDS`, "matrix" (of the root alone) or "nothing"; `shape`:
-    of its rows, or of the whole matrix where `place` tells what it has of that."""
+    """What one rank has, and how many rows it wants.
+
+    `kind`: one of `_KINDS`, "matrix" (which the root alone has) or "nothing". `shape`: of the rows that it has; or of the whole
+    matrix where `place` says which part of that it has.
+    """
 
     kind: str
     shape: tuple[int, int]
@@ -47,7 +49,8 @@ class _Share:
 
 
 def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
-    """This rank's rows of the root's matrix, or of all ranks' RowBlocks or Block2Ds; `rows`: how many, None for an even share."""
+    """This rank's rows of the root's matrix, or of all ranks' RowBlocks or Block2Ds. `rows`: how many this rank wants; None for
+    equal shares."""
     own, parts = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
     if isinstance(a, TransposedRowBlock):
         want = _wanted(parts, parts[0].shape[1])
@@ -60,10 +63,11 @@ def scattered(session: Session, a: Any, rows: int | None, root: int, stall: floa
 
 
 def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
-    """Which of so many rows each rank wants."""
+    """The rows that each rank gets of a matrix that has so many. UsageError where those that the ranks want do not add up to
+    them."""
     wanted = [part.wanted for part in parts]
     if None not in wanted:
-        want = _spans([each or 0 for each in wanted])
+        want = consecutive(each or 0 for each in wanted)
         if want[-1].hi != rows:
             raise UsageError(f"the ranks want {want[-1].hi} rows together, and the matrix has {rows}")
         return want
@@ -72,8 +76,8 @@ def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
     return [block(rows, len(parts), rank) for rank in range(len(parts))]
 
 
-def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None = None) -> np.ndarray | None:
-    """The whole matrix at the root, None elsewhere."""
+def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall: float | None) -> np.ndarray | None:
+    """The whole matrix at the root, in `out` where that is given; None elsewhere."""
     own, parts = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
     if any(part.kind not in _KINDS.values() for part in parts):
         raise UsageError("gather takes a RowBlock or Block2D on every rank")
@@ -96,7 +100,8 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
 def _agreed(
     session: Session, call: str, a: Any, root: int, rows: int | None, stall: float | None
 ) -> tuple[np.ndarray, list[_Share]]:
-    """This rank's rows in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit."""
+    """This rank's elements in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit
+    together."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
         refuse_no_rank(team, root)
@@ -125,18 +130,18 @@ def _agreed(
 
 
 def _places(parts: Sequence[_Share]) -> tuple[list[Part], int]:
-    """Of what each rank has, and how many rows there are. UsageError where Block2Ds do not make up a matrix."""
+    """The part of the matrix that each rank has, and the number of rows. UsageError where Block2Ds do not make up a matrix."""
     if places := [part.place for part in parts if part.place is not None]:
         refuse_no_grid("a", places, parts[0].shape)
         return places, parts[0].shape[0]
-    rows = _spans([part.shape[0] for part in parts])
+    rows = consecutive(part.shape[0] for part in parts)
     return [Part((span,), (Span(0, part.shape[1]),)) for span, part in zip(rows, parts, strict=True)], rows[-1].hi
 
 
 def _moved(
     team: Team, parts: Sequence[_Share], own: np.ndarray, have: Sequence[Part], want: Sequence[Span], out: np.ndarray | None
 ) -> np.ndarray:
-    """This rank's rows `want[rank]`, in `out` where it is given."""
+    """This rank's rows `want[rank]`, in `out` where it is given. `have`: the part that each rank has."""
     first = next(part for part in parts if part.kind != "nothing")
     dtype, columns, rank = first.dtype, first.shape[1], team.rank
     wanted = [Rectangle(rows, Span(0, columns)) for rows in want]
@@ -161,9 +166,12 @@ def _moved(
 
 
 def _transposed(team: Team, parts: Sequence[_Share], own: np.ndarray, want: Sequence[Span]) -> np.ndarray:
-    """This rank's rows `want[rank]` of the transpose: the matrix' columns, of which each rank has the elements of its rows. They
-    are received as columns, in row-major order, and are rows of a view."""
-    dtype, rank, have = parts[0].dtype, team.rank, _spans([part.shape[0] for part in parts])
+    """This rank's rows `want[rank]` of the transpose.
+
+    They are the matrix's columns, of which each rank has the elements in its rows. They are received as columns, in row-major
+    order, and are rows of a view.
+    """
+    dtype, rank, have = parts[0].dtype, team.rank, consecutive(part.shape[0] for part in parts)
     _prepare(team, parts, [have[-1].hi * len(rows) * dtype.itemsize for rows in want])
     with team.phase("allocate", timed=False):
         into = np.empty((have[-1].hi, len(want[rank])), dtype)
@@ -178,7 +186,7 @@ def _transposed(team: Team, parts: Sequence[_Share], own: np.ndarray, want: Sequ
 
 
 def _prepare(team: Team, parts: Sequence[_Share], needed: Sequence[int]) -> None:
-    """Before an exchange of which each rank takes so many bytes: DoesNotFit where a node has no room for its ranks'."""
+    """Prepare an exchange for which each rank needs so many bytes. DoesNotFit where a node has no room for its ranks'."""
     for node in team.topology.nodes:
         of_node = sum(needed[each] for each in node)
         if missing := shortage_of_matrix(of_node, [parts[each].free for each in node], shared=False):
@@ -187,16 +195,17 @@ def _prepare(team: Team, parts: Sequence[_Share], needed: Sequence[int]) -> None
 
 
 def connect(team: Team) -> None:
-    """Before the first `exchanged` between these ranks. Every rank calls it."""
-    if team.size > 1 and not team.messages.collectives.is_connected(_KIND, range(team.size)):
-        with team.phase("prepare", timed=False):
-            pass  # a rank that fails before keeps no other one waiting inside MPI
-        team.messages.collectives.connect(_KIND, range(team.size))
+    """Have what `exchanged` needs between these ranks. Every rank calls it before the first exchange."""
+    if team.size > 1:
+        team.connect(_KIND, range(team.size))
 
 
 def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> Series | None:
-    """A series of one collective, in which each rank sends matrices to others, and takes theirs; None where there are no others.
-    Every rank calls it, in a phase, and waits for it in the next."""
+    """A series of one collective, in which each rank sends matrices to others and receives theirs; None where there are no
+    others.
+
+    Every rank calls it in a phase, and waits for the series in the next.
+    """
     if team.size == 1:
         copy_own(to, taken, team.rank)
         return None
@@ -205,7 +214,3 @@ def exchanged(team: Team, to: Mapping[int, Sequence[np.ndarray]], taken: Mapping
 
 def _rows_are_contiguous(matrix: np.ndarray) -> bool:
     return matrix.strides[1] == matrix.itemsize and matrix.strides[0] >= 0
-
-
-def _spans(sizes: Sequence[int]) -> list[Span]:
-    return [Span(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A product that has failed its check, and `on_fault` says repair: after a wrong copy it is computed once more, else what is
-wrong of C is computed again on the CPU; and who was wrong is named."""
+"""The repair of a product that has failed its check, where `on_fault` asks for it.
+
+After a wrong copy the product is computed once more; else the part of C that is wrong is computed again on the CPU. Whose device
+was wrong is named.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _NOTE = "repaired"
 
 @dataclass(frozen=True)
 class Means:
-    """Of a repair. Every rank calls each of them."""
+    """What a repair does with a product. Every rank calls each of these."""
 
     multiply_again: Callable[[], tuple[Check, WrongParts]]  # the whole product; its check, and what that found wrong
     compute: Callable[[WrongParts, Sequence[ExpectedSums]], list[Recomputed]]  # these parts, on a CPU, checked by these sums
@@ -43,8 +46,10 @@ def repaired(
     wrong: WrongParts,
     means: Means,
 ) -> Check:
-    """What is to be said of the product when it is right; `failed` where it cannot be made so. `wrong`: what the check has found.
-    Every rank calls it."""
+    """What is to be said of the product when it is right; `failed` where it cannot be made so. Every rank calls it.
+
+    `wrong`: the parts that the check has found wrong.
+    """
     plan, copies, checked = decision.plan, run.wrong_copies(), failed
     blamed: dict[int, str] = {}
     done: list[Recomputed] = []
@@ -59,7 +64,7 @@ def repaired(
         if not _blame(copies, blamed):
             return failed
         _add_what_copies_spoilt(wrong, plan, copies)
-        expected = [] if copies else run.expected_sums(wrong)  # of wrong operands the devices' sums are wrong, too
+        expected = [] if copies else run.expected_sums(wrong)  # the devices' sums of wrong operands are wrong, too
         done, checked = _computed_again(wrong, means, expected, whole=bool(copies))
     if not checked.ok:
         return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
@@ -81,7 +86,8 @@ def repaired(
 
 
 def _blame(copies: Sequence[tuple[WrongCopy, np.ndarray]], blamed: dict[int, str]) -> bool:
-    """False where rows differ between nodes, or were written meanwhile: which values are right, nobody can tell."""
+    """Note the ranks whose copies were wrong. False where rows differ between nodes, or were written meanwhile: then nobody can
+    tell which values are right."""
     for copy, _ in copies:
         if copy.rank is None:
             return False
@@ -90,12 +96,13 @@ def _blame(copies: Sequence[tuple[WrongCopy, np.ndarray]], blamed: dict[int, str
 
 
 def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tuple[WrongCopy, np.ndarray]]) -> None:
+    """Add to `wrong` the parts of C that were computed from what these copies brought, or copied wrong themselves."""
     for copy, rows in copies:
         operand, _, columns = copy.place
         assert copy.rank is not None
         if operand == "B":
-            # All that was computed with it: how much that changed in which column of C, no sample of rows tells, for A may be
-            # sparse, or its rows of different scales.
+            # All that was computed with it. No sample of rows tells how much that has changed in which column of C, for A may be
+            # sparse, or its rows may have different scales.
             of_rank = plan.shares[copy.rank].rows
             wrong.add(np.arange(of_rank.lo, of_rank.hi), columns)
         else:
@@ -105,8 +112,11 @@ def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tupl
 def _computed_again(
     wrong: WrongParts, means: Means, expected: Sequence[ExpectedSums], *, whole: bool
 ) -> tuple[list[Recomputed], Check]:
-    """Until it is right, but not for ever: in the last round in all columns. `whole`: all of C is to be checked in any case,
-    since of a wrong copy the checksums do not tell every row that is wrong."""
+    """Compute the wrong parts until they are right, but not for ever: the last time in all columns. Returns what was computed,
+    and its check.
+
+    `whole`: all of C is to be checked in any case, since for a wrong copy the checksums do not tell every row that is wrong.
+    """
     done = means.compute(wrong, expected)
     checked = _of_parts(done)
     if whole or not checked.ok:
@@ -122,7 +132,7 @@ def _computed_again(
 
 
 def _of_parts(parts: Sequence[Recomputed]) -> Check:
-    """The check of parts that were computed again: all others have passed it before."""
+    """The check of parts that were computed again. All others have passed it before."""
     if not parts:
         return Check("none", 0.0, 0.0, False)
     worst = max((each.check for each in parts), key=lambda check: (check.kind, check.error))  # exact before freivalds
@@ -130,6 +140,7 @@ def _of_parts(parts: Sequence[Recomputed]) -> Check:
 
 
 def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed], *, once_more: bool) -> str:
+    """What is said of a rank whose device was wrong."""
     who = f"{decision.device_of(rank)}: {cause}"
     if once_more:
         who += "; the product was computed once more"
@@ -145,6 +156,7 @@ def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed],
 
 
 def _consequence(times: int, *, leaves: bool) -> str:
+    """What follows, where a rank's device was wrong too often; else nothing."""
     if times < TOO_OFTEN:
         return ""
     then = "from the next call on it gets no rows" if leaves else "no other device can take its rows"

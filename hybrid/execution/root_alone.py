@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What only the root can do where the matrices stay in its private memory: check and repair C, alone, with all ranks' cores."""
+"""What only the root can do where the matrices stay in its private memory: check and repair C, alone, with the cores of all
+ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
 from hybrid.verification.check import Check, Suspect
-from hybrid.verification.suspects import MultipliedBy, unsaid
+from hybrid.verification.suspects import MultipliedBy
 
 if TYPE_CHECKING:
     from hybrid.verification.expected_sums import ExpectedSums
@@ -28,10 +29,10 @@ def verify_at_root(
     views: Mapping[str, RowView],
     threads: int,
     wrong: WrongParts | None,
-    suspects: Sequence[Suspect] = (),
-    by: MultipliedBy = unsaid,
+    suspects: Sequence[Suspect],
+    by: MultipliedBy,
 ) -> Check:
-    """As `verify`. `threads`: of all ranks. Every rank calls it and gets the same result."""
+    """The check that `verify` makes, by the root alone. Every rank calls it, and gets the same. `threads`: of all ranks."""
     with team.phase("check") as checking:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
@@ -47,7 +48,7 @@ def verify_at_root(
 def recompute_at_root(
     team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts, expected: Sequence[ExpectedSums]
 ) -> list[Recomputed]:
-    """As `recompute`."""
+    """What `recompute` does, by the root alone. Every rank calls it, and gets the same."""
     from hybrid.verification.recompute import recompute  # which most products need not load
 
     with team.phase("repair") as computing:
@@ -61,7 +62,8 @@ def recompute_at_root(
 
 
 def _on_host(views: Mapping[str, RowView]) -> list[RowView]:
-    """Copied where they lie on a GPU, or are of 16 bits: then as float32, in which the host computes."""
+    """A, B and C in numbers with which the host computes. They are copied where they lie on a GPU, and where they have 16 bits,
+    which become float32."""
     on_the_host = {key: numbers_of(on_host(views[key].array)) for key in "ABC"}
     of_c = on_the_host["C"].dtype
     return [RowView(array.astype(of_c, copy=False), views[key].rows) for key, array in on_the_host.items()]

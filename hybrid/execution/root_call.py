@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One call of `multiply` with matrices of the root: all ranks learn what it has, decide together, compute, and raise together."""
+"""One call of `multiply` with matrices of the root: all ranks learn what the root has, decide together, compute, and raise
+together."""
 
 from __future__ import annotations
 
@@ -37,12 +38,14 @@ from hybrid.selection.session import Session
 def multiply_root_arrays(
     session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Any:
-    """At the root the result, in `out` where that is given; None elsewhere. `operands`: A, B and C, or None."""
+    """At the root the result, in `out` where that is given; None elsewhere. Every rank calls it.
+
+    `operands`: A, B and C; C may be None, and elsewhere all are. `flags`: the settings that the call names; `asked_gemm`: what
+    it asks for beside A and B.
+    """
     team, shared = session.team, session.shared_arrays
-    if type(root) is not int or not 0 <= root < team.size:
-        with team.phase("agree", timed=False):
-            refuse_no_rank(team, root)
     with team.phase("agree", timed=False) as looking:
+        refuse_no_rank(team, root)
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         team.pretend_nodes(settings.ranks_per_node)
         given, described = _looked_at(session, operands, out, settings, gemm, asked_gemm) if team.rank == root else (None, None)
@@ -80,7 +83,7 @@ def _looked_at(
 ) -> tuple[RootOperands | RootStack | None, RootMatrices | StackShape | UsageError]:
     """The root's arrays, and what the other ranks must know of them.
 
-    A UsageError is raised only once it is clear that all ranks mean the same root.
+    A UsageError is returned and not raised: all ranks raise it when it is clear that they mean the same root.
     """
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray) else out
     try:
@@ -99,7 +102,7 @@ def _looked_at(
 def _one_after_the_other(
     session: Session, count: int, stack: RootStack | None, root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Any:
-    """A stack's products, each by all ranks."""
+    """The result of a stack at the root, of which each product is computed by all ranks."""
     result = stack.result() if stack is not None else None
     for number in range(count):
         operands, out = (None, None, None), None
@@ -118,7 +121,7 @@ def _product(
     *,
     all_shared: bool,
 ) -> Any:
-    """C as a matrix at the root, and finished there."""
+    """The result as a matrix at the root, and None elsewhere."""
     team, threads = session.team, decision.placements[session.team.rank].threads.count
     result = given.exact_result() if given is not None and given.exact is not None else None
     for number, prime in enumerate(matrices.primes):
@@ -152,6 +155,7 @@ def _elsewhere(matrices: RootMatrices) -> tuple[RootMatrix, RootMatrix]:
 
 
 def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shared: bool) -> ProductRequest:
+    """What is to be decided on."""
     team, problem, left_out = session.team, matrices.problem, session.left_out
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
     at_root = problem.bytes_of_matrices if matrices.on_gpu else matrices.derived_bytes if len(team.topology.nodes) > 1 else 0
@@ -199,9 +203,7 @@ def _from_gpu(
         device, threads = "cuda" if stay else "cpu", decision.placements[team.rank].threads.count
         first, second = given.a, given.b
         if types.complex_b:
-            gemm = given.gemm
-            conjugate = {"conjugate_a": gemm.conjugate_a, "conjugate_b": gemm.conjugate_b}
-            first, second = real_operands(first, second, types, device=device, threads=threads, **conjugate)
+            first, second = real_operands(first, second, types, given.gemm, device=device, threads=threads)
         first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
         c = empty_like(first, plan.problem.n, plan.problem.m, plan.problem.dtype) if stay else None
         await_callers_work(first, second)

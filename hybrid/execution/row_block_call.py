@@ -9,16 +9,16 @@ from functools import partial
 from typing import Any
 
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import element_of_rows
+from hybrid.arrays.integers import Exact, element_of_rows
 from hybrid.arrays.interop import to_device_of
 from hybrid.arrays.operand_checks import refuse_shapes, refuse_unused_c, refuse_wrong_c
-from hybrid.arrays.product_type import product_type
+from hybrid.arrays.product_type import ProductType, product_type
 from hybrid.arrays.root_operands import arrays_of, matrices_of
 from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.execution.calls import asked_for, exactly, settle, threads_until_decided
+from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.part_of_product import WantedPart, bytes_of_result, exact_product, part_of_product
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.row_block_product import run_row_block_product
@@ -32,7 +32,8 @@ from hybrid.selection.session import Session
 def multiply_row_blocks(
     session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> RowBlock:
-    """This rank's rows of the product. `operands`: A, B and C, or None."""
+    """This rank's rows of the product. `operands`: its rows of A and B, and of C or None. `flags`: the settings that the call
+    names; `asked_gemm`: what it asks for beside A and B. Every rank calls it."""
     team = session.team
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
@@ -57,22 +58,11 @@ def multiply_row_blocks(
     shapes: list[BlockShapes] = [said[2] for said in looking.all]
     types = shapes[0].types
     gemm, exact = gemm.of_type(types), None
-    if types.exact and all(each.types == types for each in shapes):  # others are refused below
+    if types.exact and all(each.types == types for each in shapes):  # `_request` refuses others
         exact = exact_product(shapes[0].a[1], [each.largest for each in shapes], gemm)
         types = replace(types, computed=exact.computed)
-    problem, rows_a, rows_b = problem_of_blocks(shapes)
-    m = shapes[0].b[1]
-    beside = [each.copied_bytes + bytes_of_result(each.a[0] * m, types, exact) for each in shapes]
-    row_blocks = RowBlocks(tuple(rows_a), tuple(rows_b))
-    request = ProductRequest(
-        replace(problem, dtype=types.computed).with_operands(types.short_operands),
-        OperandLocation.ROW_BLOCKS,
-        row_blocks=row_blocks,
-        besides=tuple(beside),
-        besides_on_gpu=_on_gpu(shapes),
-    )
     settings = exactly(settings, types)
-    decision = agree(session, request, settings, [said[1] for said in looking.all])
+    decision = agree(session, _request(shapes, types, exact), settings, [said[1] for said in looking.all])
     first_row = decision.plan.shares[team.rank].rows.lo
 
     def multiply(a: Any, b: Any) -> Any:
@@ -85,8 +75,23 @@ def multiply_row_blocks(
     return RowBlock(part_of_product(session, decision, arrays, wanted, multiply), first_row=first_row)
 
 
+def _request(shapes: Sequence[BlockShapes], types: ProductType, exact: Exact | None) -> ProductRequest:
+    """What is to be decided on, from the shapes of all ranks' blocks. UsageError if these do not fit together."""
+    problem, rows_a, rows_b = problem_of_blocks(shapes)
+    columns = shapes[0].b[1]
+    on_gpus = tuple(each.gpu_bytes for each in shapes)
+    return ProductRequest(
+        replace(problem, dtype=types.computed).with_operands(types.short_operands),
+        OperandLocation.ROW_BLOCKS,
+        row_blocks=RowBlocks(tuple(rows_a), tuple(rows_b)),
+        besides=tuple(each.copied_bytes + bytes_of_result(each.a[0] * columns, types, exact) for each in shapes),
+        besides_on_gpu=on_gpus if any(on_gpus) else (),
+    )
+
+
 def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
-    """Which operands are transposed, as a view or by a flag. UsageError for what is no RowBlock."""
+    """For A, B and C whether the transpose is multiplied: a view `.T` and a flag each ask for it, both together for the matrix.
+    UsageError for what is no RowBlock."""
     for name, block in zip("abc", operands, strict=True):
         if not isinstance(block, (RowBlock, TransposedRowBlock)) and not (name == "c" and block is None):
             others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
@@ -96,13 +101,14 @@ def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
 
 
 def _without_views(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """The RowBlocks themselves, of which some operands are the transposes."""
     a, b, c = (each.rows if isinstance(each, TransposedRowBlock) else each for each in operands)
     return a, b, c
 
 
 def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transposed: tuple[bool, ...]) -> tuple[Any, Any, Any]:
-    """With the rows of the transpose for what is transposed, in equal shares, where its elements lie: on each rank's GPU, or on
-    the host."""
+    """The operands, with RowBlocks of the transpose in place of those that are `transposed`. Their rows are in equal shares, and
+    lie where the elements did: on each rank's GPU, or in host memory."""
 
     def rows_of(block: RowBlock) -> RowBlock:
         if session.team.size == 1:
@@ -115,16 +121,11 @@ def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transpos
     return a, b, c
 
 
-def _on_gpu(shapes: Sequence[BlockShapes]) -> tuple[int, ...]:
-    """Of all ranks' GPUs; nothing where none takes anything, as for most products."""
-    taken = tuple(each.gpu_bytes for each in shapes)
-    return taken if any(taken) else ()
-
-
 def multiply_on_gpu(
     session: Session, operands: tuple[Any, Any, Any], root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
 ) -> Any:
-    """From GPU to GPU: the arrays are the only rank's row blocks."""
+    """The product of two arrays on this process's GPU, which are the row blocks of its only rank: it stays on the GPU."""
+    refuse_no_rank(session.team, root)
     a, b, c = operands
     refuse_unused_c(c, asked_gemm)
     gemm = Gemm.of(asked_gemm)

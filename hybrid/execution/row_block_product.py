@@ -11,6 +11,7 @@ from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
+from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.grid_run import GridRun
 from hybrid.execution.host_matrices import element_types, in_numbers
 from hybrid.execution.rank_run import RankRun
@@ -46,7 +47,7 @@ def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, 
 
 
 class _RowBlockProduct:
-    """One call of `run_row_block_product`: what its steps share."""
+    """The data that the steps of one call of `run_row_block_product` have in common."""
 
     def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
         self._session, self._team = session, session.team
@@ -65,7 +66,7 @@ class _RowBlockProduct:
 
     def run(self) -> tuple[Any, Check | None]:
         run = self._rank_run()
-        wrong = self._wrong_parts() if self._settings.on_fault == "repair" and self._plan.check != "off" else None
+        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" and self._plan.check != "off" else None
         try:
             result = self._multiplied(run, wrong)
             if result is None or result.ok or wrong is None:
@@ -90,7 +91,8 @@ class _RowBlockProduct:
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)
 
     def _multiplied(self, run: RankRun | GridRun, wrong: WrongParts | None) -> Check | None:
-        """What the check says; None where there is none. `wrong`: gets what is, where the product may be repaired."""
+        """Multiply, and check the product. Returns the check; None where there is none. `wrong`: gets the parts of C that are
+        wrong, where these may be repaired."""
         plan = self._plan
         with self._team.phase("scatter", timed=False):
             run.make_ready()
@@ -104,13 +106,8 @@ class _RowBlockProduct:
             verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
         return settled(check, self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None)
 
-    def _wrong_parts(self) -> WrongParts:
-        from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
-
-        return WrongParts(self._plan.problem.n, self._plan.problem.m)
-
     def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
-        wrong = self._wrong_parts()
+        wrong = no_wrong_parts(self._plan)
         check = self._multiplied(run, wrong)
         assert check is not None
         return check, wrong
@@ -136,7 +133,7 @@ class _RowBlockProduct:
             return in_numbers((RowView(on_host(array), rows) for array, rows in placed), self._plan.problem)
 
     def _gathered_b(self) -> RowView:
-        """In memory that the node's ranks share."""
+        """All of B, in memory that the node's ranks share."""
         team, plan = self._team, self._plan
         rows, columns = {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}
         b = make_shared_matrices(team, rows, columns, element_types(plan.problem))["B"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Scatter and gather: the root's rows of A and B to the nodes that multiply them, and the nodes' rows of C to the root."""
+"""Scatter and gather between nodes: the root's rows of A and B go to the nodes that multiply them, and the nodes' rows of C to
+the root."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def scatter(
 def rows_from_root(
     team: Team, plan: Plan, views: dict[str, RowView], a: MatrixSource, b: MatrixSource, settings: Settings
 ) -> RowExchange | None:
-    """From the root's arrays to each other node the rows that lie in its shared matrices; None where there are none."""
+    """The exchange that sends rows of the root's arrays to the nodes in whose shared matrices they lie; None where there are
+    none."""
     if len(plan.topology.nodes) == 1 or plan.at_root:
         return None
     parts: list[Piece] = []
@@ -54,6 +56,7 @@ def rows_from_root(
 def _rows_from_root(
     team: Team, plan: Plan, view: RowView, operand: RootMatrix, rows_on: Callable[[int], Span], settings: Settings
 ) -> Iterator[Piece]:
+    """The pieces in which the rows of one operand are sent. `rows_on`: the rows that a node needs."""
     item, nodes = plan.problem.item_size, range(len(plan.topology.nodes))
     of_nodes = [list(cut(rows_on(node), operand.shape[1], item, settings.message_bytes)) for node in nodes]
 
@@ -69,8 +72,11 @@ def _rows_from_root(
 
 
 def gateways(plan: Plan, number: int = 1) -> list[list[int]]:
-    """The ranks that talk to other nodes, up to so many of a node: those of each communicator, one of each node. The first is a
-    node's leader, and on the root's node the root."""
+    """The ranks that exchange data with other nodes, up to so many on a node.
+
+    Each list has one rank of each node; these make up a communicator. In the first list they are the nodes' leaders, and on the
+    root's node the root.
+    """
 
     def of_node(members: Sequence[int]) -> list[int]:
         return sorted(members, key=lambda rank: (rank != plan.root, members.index(rank)))
@@ -79,9 +85,9 @@ def gateways(plan: Plan, number: int = 1) -> list[list[int]]:
 
 
 def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings: Settings) -> PanelTransfers | None:
-    """How column panels of B reach the shared matrices of all nodes; None where there is one node, or none needs all of them.
+    """How column panels of B reach the shared matrices of all nodes; None where there is one node, or none needs all of B.
 
-    `from_root`: all rows lie on the root's node; else every node has those that its ranks made.
+    `from_root`: all rows lie on the root's node; else every node has those that its ranks have made.
     """
     nodes, depth = range(len(plan.topology.nodes)), plan.problem.l
     if len(nodes) == 1 or plan.b_stays_parted:
@@ -113,7 +119,10 @@ def transfers_of_c(team: Team, plan: Plan, c: RowView, settings: Settings) -> Pa
 def _panel_transfers(
     team: Team, plan: Plan, operand: str, height: int, transfer: Callable[[Span], Start], settings: Settings
 ) -> PanelTransfers:
-    """Each column panel in collectives of bounded size, between the nodes' gateways: of several of a node each its columns."""
+    """The transfers of column panels between the nodes' gateways, in collectives of at most so many bytes as a message may have.
+
+    Where a node has several gateways, each has some columns of every panel.
+    """
     widest = max(1, settings.message_bytes // max(1, plan.problem.bytes(height, 1)))
     communicators = {f"{operand} {number}": ranks for number, ranks in enumerate(gateways(plan, settings.gateways))}
     number = next((number for number, ranks in enumerate(communicators.values()) if team.rank in ranks), 0)
@@ -121,10 +130,7 @@ def _panel_transfers(
     parts = [list(pieces(columns, widest)) if height else [] for columns in columns_of_panels]
     collectives = team.messages.collectives
     for kind, ranks in communicators.items():
-        if not collectives.is_connected(kind, ranks):
-            with team.phase("prepare", timed=False):
-                pass  # a rank that fails before keeps no other one waiting inside MPI
-            collectives.connect(kind, ranks)
+        team.connect(kind, ranks)
 
     def begin() -> Series | None:
         own = None
@@ -138,7 +144,8 @@ def _panel_transfers(
 
 
 def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
-    """All rows of B in the shared matrix of every node, where the node's ranks have put their own. Every rank calls it."""
+    """Bring all rows of B to the shared matrix of every node, in which the node's ranks have put their own. Every rank calls
+    it."""
     nodes, problem = plan.topology.nodes, plan.problem
     if len(nodes) == 1:
         return

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Products of two stacks of the root's: each rank gets whole matrices, multiplies and checks them, and sends its part of C."""
+"""Products of two stacks of the root: each rank gets whole matrices, multiplies them, checks the products, and sends them
+back."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from hybrid.selection.stacks import place_stack
 from hybrid.verification.check import Check
 from hybrid.verification.stacks import verify_stack
 
-_TRIES = 3  # to compute a wrong product again
+_TRIES = 3  # the times that a wrong product is computed again
 
 
 def multiply_stack_by_ranks(
@@ -43,7 +44,8 @@ def multiply_stack_by_ranks(
     gemm: Gemm,
     inventories: Sequence[Inventory],
 ) -> tuple[bool, Any]:
-    """Whether the ranks have computed the products, each some of them; and at the root the result. `stack`: at the root."""
+    """Whether the ranks have computed the products, each some of them; and at the root the result. `stack`: at the root; None
+    elsewhere."""
     team = session.team
     workers = [rank for rank in range(team.size) if rank not in session.left_out] or list(range(team.size))
     shares = [Span(0, 0)] * team.size
@@ -59,7 +61,7 @@ def multiply_stack_by_ranks(
 
 
 class _StackCall:
-    """One call: what its steps share."""
+    """The data that the steps of one call have in common."""
 
     def __init__(
         self,
@@ -72,14 +74,14 @@ class _StackCall:
         placements: Sequence[RankPlacement],
     ) -> None:
         self._session, self._team, self._shape, self._shares = session, session.team, shape, shares
-        self._root, self._settings, self._gemm, self._placements = root, settings, gemm, placements
+        self._root, self._settings, self._gemm = root, settings, gemm
         self._span = shares[session.team.rank]
         self._placement = placements[session.team.rank]
         self._threads = self._placement.threads.count
         self._checks = settings.check != "off"
 
     def result(self, stack: RootStack | None) -> Any:
-        """At the root, None elsewhere."""
+        """The result at the root, None elsewhere."""
         self._team.timeline = Timeline()
         connect(self._team)
         room = stack.room() if stack is not None else None
@@ -88,6 +90,7 @@ class _StackCall:
         return self._gathered(c, stack, room)
 
     def _scattered(self, stack: RootStack | None) -> StackShare:
+        """The matrices of this rank's products, as the root has sent them."""
         team, shape, span = self._team, self._shape, self._span
         types = [(each.shape_of(span), each.dtype) for each in (shape.a, shape.b)]
         if shape.dtype_c is not None:
@@ -113,12 +116,13 @@ class _StackCall:
         return StackShare(shape, span, mine[0], mine[1], mine[2] if len(mine) > 2 else None)
 
     def _parts(self, stored: Sequence[np.ndarray], span: Span) -> list[np.ndarray]:
+        """The matrices of A, B and, if there is one, C for these products."""
         shape = self._shape
         operands = [shape.a.part(stored[0], span), shape.b.part(stored[1], span)]
         return operands if len(stored) < 3 else [*operands, stored[2][span.slice]]
 
     def _products(self, share: StackShare, room: np.ndarray | None) -> np.ndarray:
-        """This rank's products, checked and finished, as a stack."""
+        """This rank's products, checked and finished, as a stack. `room`: at the root, the array for all products."""
         shape, threads, (n, _, m) = self._shape, self._threads, self._shape.core
         count, types, gemm = len(self._span), shape.types, self._gemm
         exact = None
@@ -140,11 +144,11 @@ class _StackCall:
             return (finished(rows, types, gemm, share.rows_of_c, None, threads) if finishes else rows).reshape(count, n, m)
 
     def _element(self, height: int, row: int, column: int) -> str:
-        """Of this rank's products, which have so many rows each."""
+        """The name of an element of this rank's products, which have `height` rows each."""
         return f"element [{row % height}, {column}] of product {self._span.lo + row // height} of the stack"
 
     def _product(self, share: StackShare, prime: int, into: np.ndarray | None) -> np.ndarray:
-        """Of the real stacks, checked."""
+        """The products of the real stacks, checked. `into`: an array for them, where there is one."""
         team, problem, gpu = self._team, self._shape.problem, self._placement.gpu
         with team.phase("scatter"), busy():
             a, b = share.real_operands(self._gemm, prime, self._threads)
@@ -181,7 +185,7 @@ class _StackCall:
         settle(check, warns=team.rank == self._root)
 
     def _computed_again(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> bool:
-        """Whether the product is right then."""
+        """Compute this product again on the CPU. Whether it is right then."""
         one = slice(index, index + 1)
         first, second = (each if len(each) == 1 else each[one] for each in (a, b))
         for _ in range(_TRIES):
@@ -191,6 +195,7 @@ class _StackCall:
         return False
 
     def _gathered(self, c: np.ndarray, stack: RootStack | None, room: np.ndarray | None) -> Any:
+        """The result at the root, from the products of all ranks; None elsewhere."""
         team = self._team
         with team.phase("gather") as telling, busy():
             telling.mine = _checksums([c]) if self._checks and stack is None else None
@@ -213,15 +218,17 @@ class _StackCall:
             return stack.finished(room) if stack is not None and room is not None else None
 
     def _refuse_wrong_copies(self, is_wrong: Sequence[bool], how: str) -> None:
+        """CheckFailed where the matrices of a rank were copied wrong."""
         for rank, wrong in enumerate(is_wrong):
             if wrong:
                 raise CheckFailed(f"matrices {self._shares[rank]} of the stack, of rank {rank}, {how}: check the network and MPI")
 
 
 def _checksums(parts: Sequence[np.ndarray]) -> list[int]:
+    """A checksum of each array."""
     return [zlib.crc32(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data) for each in parts]
 
 
 def _as_rows(parts: dict[int, list[np.ndarray]]) -> dict[int, list[np.ndarray]]:
-    """As MPI sends them: matrices, none of which is empty."""
+    """The arrays as MPI sends them: as matrices, none of which is empty."""
     return {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()}

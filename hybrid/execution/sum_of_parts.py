@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the parts of a product come to together: times, checks and arithmetic."""
+"""The times, checks and arithmetic of a product in parts, from those of its parts."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ class SumOfParts:
 
     @property
     def failed(self) -> bool:
+        """Whether a part has failed its check."""
         return self.check is not None and not self.check.ok
 
     def outcome(self, decision: Decision, rows: int, there: int) -> Outcome:
-        """`decision`: for the whole problem. `rows`: of a part. `there`: rows that were there before."""
+        """The outcome of the whole product. `decision`: for the whole problem. `rows`: of a part. `there`: the rows that were
+        there before."""
         nothing = RowView(np.empty((0, 0)), Span(0, 0))
         phases = {phase: Spread(seconds, seconds, seconds) for phase, seconds in self._phases.items()}
         total, check = Spread(self._total, self._total, self._total), self.check if self._plans else NOTHING_LEFT
@@ -55,7 +57,7 @@ class SumOfParts:
 
 
 def worse_of(before: Check | None, check: Check) -> Check:
-    """The worse of two, with what was repaired of either."""
+    """The worse of two checks, with what was repaired by either."""
     if before is None:
         return check
     worse = min(before, check, key=lambda each: (each.ok, each.kind == "exact", -each.error))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A product of matrices of any type: the real products that it takes, and C of its type, whole on the root's node."""
+"""A product of matrices of any type: the real products from which it is computed, and C in its own type, whole on the root's
+node."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from hybrid.arrays.combine import finished
 from hybrid.arrays.complex_matrices import complex_view
-from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.gemm import PRODUCT
 from hybrid.arrays.integers import ExactResult, element_of_rows
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.core.settings import Settings
@@ -30,9 +31,10 @@ from hybrid.selection.session import Session
 def run_typed_product(
     session: Session, decision: Decision, product: TypedProduct, settings: Settings, options: RunOptions
 ) -> Outcome:
-    """Every rank calls it. `c` of the outcome has C's type, unless the check failed. Overflow where that does not hold C.
+    """Compute the product. Every rank calls it.
 
-    The times of several real products are added up; the conversion of C is none of them.
+    `c` of the outcome has C's type, unless the check has failed. Overflow where that type does not hold C. The times of several
+    real products are added up; the conversion of C is in none of them.
     """
     made = _Conversion(session, decision, product)
     outcome: Outcome | None = None
@@ -53,7 +55,7 @@ _NOTHING = RowView(np.empty((0, 0)), Span(0, 0))
 
 
 class _Conversion:
-    """From the real products' C to C: each rank of the root's node has its rows of it to do."""
+    """Makes C of the real products' C: each rank of the root's node converts its rows of it."""
 
     def __init__(self, session: Session, decision: Decision, product: TypedProduct) -> None:
         self._team, self._plan, self._product = session.team, decision.plan, product
@@ -65,7 +67,7 @@ class _Conversion:
             self._exact = ExactResult(product.exact, product.types.result, shape, named=element_of_rows(self._rows.lo))
 
     def add(self, number: int, c: RowView) -> None:
-        """The real product number `number`."""
+        """Add the real product `number`."""
         if self._exact is not None:
             with self._team.phase("gather", timed=False), busy():
                 self._exact.add(number, c[self._rows], self._threads)
@@ -84,12 +86,12 @@ class _Conversion:
                 self._exact.result(into, self._threads)
             elif len(self._rows):
                 own = c[self._rows]
-                finished(complex_view(own) if types.complex_b else own, types, Gemm(), None, into, self._threads)
+                finished(complex_view(own) if types.complex_b else own, types, PRODUCT, None, into, self._threads)
         return result
 
 
 def _both(before: Outcome, latest: Outcome) -> Outcome:
-    """Of two products, one after the other."""
+    """The outcome of two products, one after the other."""
     phases = {phase: _sum(spread, latest.phases.get(phase)) for phase, spread in before.phases.items()}
     check = worse_of(before.check, latest.check) if latest.check is not None else before.check
     return replace(
@@ -104,7 +106,7 @@ def _both(before: Outcome, latest: Outcome) -> Outcome:
 
 
 def _one_after_the_other(before: list[list[Interval]], latest: list[list[Interval]]) -> list[list[Interval]]:
-    """Of every rank; each product's clock begins at 0."""
+    """The intervals of every rank. Each product's clock begins at 0, so those of the latest follow the end of those before."""
     end = max((each.end for of_rank in before for each in of_rank), default=0.0)
     later = ([replace(each, begin=end + each.begin, end=end + each.end) for each in of_rank] for of_rank in latest)
     return [[*one, *other] for one, other in zip(before, later, strict=True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A thread that multiplies, while the caller moves data: MPI goes on only while it is called."""
+"""A thread that multiplies while the caller moves data: MPI goes on only while it is called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PAUSE = 1e-3  # seconds, at most, between two looks of the thread that moves da
 
 
 class Worker:
-    """Does work in its order: at once, or `beside` the caller, in another thread."""
+    """Does work in the order in which it is given: at once, or `beside` the caller, in another thread."""
 
     def __init__(self, *, beside: bool) -> None:
         self._thread = ThreadPoolExecutor(1) if beside else None
@@ -24,17 +24,18 @@ class Worker:
             self._thread.shutdown(cancel_futures=True)
 
     def do(self, work: Callable[[], None]) -> None:
+        """Do the work now, or in its turn."""
         if self._thread is None:
             work()
         else:
             self._asked.append(self._thread.submit(work))
 
     def computes(self) -> bool:
-        """Whether something is still to be done in the other thread."""
+        """Whether the other thread still has something to do."""
         return bool(self._asked) and not self._asked[-1].done()
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Until all is done; raises what any of it has raised."""
+        """Wait until all work is done, and call `meanwhile` again and again. Raises what any of the work has raised."""
         for each in self._asked:
             while not wait([each], _PAUSE).done:
                 meanwhile()

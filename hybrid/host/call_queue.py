@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Threads that wait for calls, from product to product: handing one over takes microseconds, which a future does not."""
+"""Threads that wait for calls and are kept from product to product: handing a call over takes microseconds, and a future takes
+longer."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ _MOST_THREADS = 12  # more take longer: they want the GIL between their calls, a
 
 
 class _Threads:
-    """They end with the process. Its queue is unbounded, and they take the calls in the order in which these came."""
+    """The threads of the process, which end with it. They take calls from an unbounded queue in the order in which these
+    came."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Call, Calls]] = SimpleQueue()
         self._count = 0
 
     def have(self, count: int) -> None:
+        """Have at least so many threads, up to the most there are."""
         while self._count < min(count, _MOST_THREADS):
             self._count += 1
             threading.Thread(target=self._work, name=f"hybrid-call-{self._count}", daemon=True).start()
@@ -55,7 +58,8 @@ os.register_at_fork(after_in_child=_new_threads)  # the threads exist in the par
 
 
 class Calls:
-    """Calls that belong together, each made by one of at least `threads` threads, or at most 12. Any thread may add one."""
+    """Calls that belong together. Each is made by one of at least `threads` threads, or of 12 at most. Any thread may add
+    one."""
 
     def __init__(self, threads: int) -> None:
         self._threads, self._begun, self.abandoned = _threads, 0, False
@@ -64,20 +68,23 @@ class Calls:
         self._threads.have(max(1, threads))
 
     def soon(self, call: Call) -> None:
+        """Have the call made as soon as a thread is free."""
         with self._counting:
             self._begun += 1
         self._threads.call_soon(call, self)
 
     def wait(self) -> None:
-        """Until all have ended. Raises what the first that failed has raised."""
+        """Wait until all calls have ended. Raises what the first one that failed has raised."""
         for error in filter(None, self._ended()):
             raise error
 
     def abandon(self) -> None:
-        """Make no more of them; returns when those under way have ended."""
+        """Make no further call of these, and wait until those under way have ended."""
         self.abandoned = True
         self._ended()
 
     def _ended(self) -> list[BaseException | None]:
-        begun, self._begun = self._begun, 0
+        """What each call raised, or None, when all have ended."""
+        with self._counting:
+            begun, self._begun = self._begun, 0
         return [self.outcomes.get() for _ in range(begun)]

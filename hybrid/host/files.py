@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Files and folders that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
+"""Files and folders that appear whole or not at all: they are written under a temporary name in the same folder, then
+renamed."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from pathlib import Path
 
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
-from hybrid.host.memory import shared_bytes
+from hybrid.host.memory import free_bytes_in
 from hybrid.host.process_space import process_space
 
 _LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
 
 
 def _led_to(path: str) -> str:
-    """The file's name without links, from the root folder on."""
+    """The absolute path of the file to which `path` leads through symbolic links."""
     try:
         return os.path.realpath(path)
     except FileNotFoundError:
@@ -30,7 +31,8 @@ def _led_to(path: str) -> str:
 
 @contextmanager
 def atomic_write(path: str) -> Iterator[Path]:
-    """A temporary path to write to: renamed to `path` at the end of the body, removed if the body raises."""
+    """A context that gives a temporary path to write to: at the end of its body that is renamed to `path`, or removed if the
+    body raises."""
     temporary = temporary_name(path)
     with written_to(path, temporary):
         try:
@@ -43,9 +45,10 @@ def atomic_write(path: str) -> Iterator[Path]:
 
 @contextmanager
 def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Iterator[None]:
-    """What the system refuses in this context is a HybridError that names the file that was meant.
+    """A context in which an error of the system becomes a HybridError that names the file that was meant to be written.
 
-    On a full disk it tells the file's `size`, if that is known, and what is free, with what is in `temporary` by then.
+    On a full disk it tells the file's `size`, where that is known, and how much is free, including what is in `temporary` by
+    then.
     """
     try:
         yield
@@ -59,12 +62,12 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
             why = os.strerror(error.errno) if error.errno else one_line(error)  # libraries have more to say than one line
             if error.errno == errno.ENOSPC:
                 takes = f"it takes {readable(size)}, " if size else ""
-                why += f": {takes}{readable(shared_bytes(parent) + allocated(temporary))} are free in {parent}"
+                why += f": {takes}{readable(free_bytes_in(parent) + allocated(temporary))} are free in {parent}"
         raise HybridError(f"{path} cannot be written: {why}") from error
 
 
 def allocated(path: Path | None) -> int:
-    """Bytes of the disk that the file has, or the folder with all in it; 0 where there is none."""
+    """The bytes of the disk that a file takes, or a folder with all that is in it; 0 where there is none."""
     try:
         return sum(512 * each.lstat().st_blocks for each in (path, *path.rglob("*"))) if path else 0
     except (FileNotFoundError, NotADirectoryError):
@@ -72,13 +75,16 @@ def allocated(path: Path | None) -> int:
 
 
 def largest_file() -> int | None:
-    """Bytes that a file of this process may have; None without a limit."""
+    """The largest size, in bytes, that a file written by this process may have; None without a limit."""
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return None if size == resource.RLIM_INFINITY else size
 
 
 def temporary_name(path: str) -> Path:
-    """A new name in the folder of the file that `path` leads to, through symbolic links."""
+    """A new name in the folder of the file to which `path` leads through symbolic links.
+
+    What killed jobs of this machine have left under such names is removed.
+    """
     target = Path(_led_to(path))
     here = f".{target.name}.{process_space()}-"
     for stale in target.parent.glob(f"{glob.escape(here)}*.part"):
@@ -91,6 +97,7 @@ def temporary_name(path: str) -> Path:
 
 
 def _is_alive(process: int) -> bool:
+    """Whether there is a process of this number."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -101,19 +108,19 @@ def _is_alive(process: int) -> bool:
 
 
 def journal_of(path: str) -> str:
-    """The name of the journal of parts of the file that `path` leads to, through symbolic links."""
+    """The name of the journal of parts, of the file to which `path` leads through symbolic links."""
     return f"{_led_to(path)}.journal"
 
 
 def publish(temporary: Path, path: str) -> None:
-    """Rename a finished file, or folder, once it is on the disk. A symbolic link at `path` stays and leads to it."""
+    """Rename a finished file, or folder, when it is on the disk. A symbolic link at `path` stays, and leads to it."""
     for each in (*temporary.rglob("*"), temporary):
         flush_to_disk(each)
     os.replace(temporary, _led_to(path))
 
 
 def flush_to_disk(path: Path | str) -> None:
-    """When this returns, what was written to the file, or the names in the folder, are on the disk."""
+    """Wait until what was written to the file, or the names in the folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -122,6 +129,7 @@ def flush_to_disk(path: Path | str) -> None:
 
 
 def discard(temporary: Path) -> None:
+    """Remove the file, or the folder with all that is in it, if it is there."""
     with suppress(FileNotFoundError, NotADirectoryError):
         if temporary.is_dir() and not temporary.is_symlink():
             shutil.rmtree(temporary)
@@ -130,9 +138,10 @@ def discard(temporary: Path) -> None:
 
 
 def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = False) -> None:
-    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: found before the work, not after.
+    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: it is found before the work, not
+    after it.
 
-    None: of a few bytes, how many is not known. `folder`: what is written is one, of many files.
+    `size`: None for a few bytes of which the number is not known. `folder`: a folder of many files is to be written.
     """
     target = Path(_led_to(path))
     try:
@@ -149,7 +158,7 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
         )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}")
-    free, limit = shared_bytes(target.parent), largest_file()
+    free, limit = free_bytes_in(target.parent), largest_file()
     if size is None:
         if not free:
             raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}")
@@ -163,7 +172,8 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
 
 
 def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:
-    """UsageError if two options name the same file, unless `may_replace[one]` lists the other."""
+    """UsageError if two options name the same file, unless `may_replace[one]` lists the other. The operands --a and --b may be
+    the same."""
     seen: dict[str, str] = {}
     for option, path in paths.items():
         if path is None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What tells a file, or a folder of files, from what it is later: its size, when it was changed, and how it begins."""
+"""What tells whether a file, or a folder of files, has been changed: its size, the time of its last change, and its
+beginning."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _BEGINNING = 4096  # bytes: the header of most formats
 
 
 def fingerprint(path: str) -> str:
-    """In words for messages: the same as long as nothing there has changed. UsageError where it cannot be read."""
+    """A text for messages that is the same as long as nothing has changed there. UsageError where it cannot be read."""
     target = Path(os.path.realpath(path))
     size, changed, digest = 0, 0, blake2b(digest_size=4)
     try:
@@ -35,4 +36,5 @@ def fingerprint(path: str) -> str:
 
 
 def _files(target: Path) -> Iterator[Path]:
+    """The file itself, or all files in the folder, in order."""
     return iter(sorted(each for each in target.rglob("*") if each.is_file())) if target.is_dir() else iter((target,))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Matrices in HDF5 files, by h5py: a dataset is read by rectangles; a new file is made with space for a matrix' rows.
+"""Matrices in HDF5 files, by h5py: datasets are read by rectangles; a new file is made with room for the rows of a matrix.
 
-HDF5 without MPI lets one process write a file. Here one process makes it, with a dataset that is stored as a whole, and finds its
-place in the file; then every rank writes its rows there, as it does in a .npy file.
+HDF5 without MPI lets one process write a file. Here one process makes it, with a dataset that is stored as a whole, and finds
+the place of that in the file; then every rank writes its rows there, as it does in a .npy file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_A_GROUP = 1024
 
 
 def open_dataset(path: str, inside: str) -> ChunkedMatrix:
-    """The dataset `inside` the file; where that is empty, its only matrix. UsageError, without the file's name."""
+    """The dataset `inside` the file; the file's only matrix where that is empty. UsageError, without the file's name."""
     h5py = _h5py("cannot be read")
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError("is not a regular file")
@@ -41,6 +41,7 @@ def open_dataset(path: str, inside: str) -> ChunkedMatrix:
 
 
 def _h5py(cannot: str) -> Any:
+    """The module h5py. UsageError, beginning with `cannot`, where it is missing."""
     try:
         import h5py
     except ImportError as error:
@@ -50,6 +51,7 @@ def _h5py(cannot: str) -> Any:
 
 
 def _opened(h5py: Any, path: str) -> Any:
+    """The file, opened for reading. UsageError, without the file's name, where that fails."""
     try:
         return h5py.File(path, "r", locking="best-effort")
     except BlockingIOError:
@@ -66,6 +68,7 @@ def _opened(h5py: Any, path: str) -> Any:
 
 
 def _named(h5py: Any, file: Any, name: str) -> Any:
+    """The dataset of this name. UsageError, without the file's name, where there is none."""
     link = _link(file, name)
     try:
         found = file[name]
@@ -84,7 +87,7 @@ def _named(h5py: Any, file: Any, name: str) -> Any:
 
 
 def _link(file: Any, name: str) -> Any:
-    """None where there is nothing of that name."""
+    """The link of this name; None where there is none."""
     try:
         return file.get(name, getlink=True)
     except (KeyError, OSError, RuntimeError, ValueError):
@@ -92,6 +95,7 @@ def _link(file: Any, name: str) -> Any:
 
 
 def _only(h5py: Any, file: Any) -> Any:
+    """The only matrix in the file. UsageError, without the file's name, where there is none, or a choice."""
     return file[only_one(_matrices(h5py, file))]
 
 
@@ -111,6 +115,7 @@ def _matrices(h5py: Any, file: Any) -> list[str]:
 
 
 def _is_numeric(dataset: Any) -> bool:
+    """Whether the elements of the dataset are numbers."""
     try:
         return _dtype_of(dataset).kind in NUMBERS
     except UsageError:
@@ -118,6 +123,7 @@ def _is_numeric(dataset: Any) -> bool:
 
 
 def _dtype_of(dataset: Any) -> np.dtype:
+    """The type of the elements. UsageError for one that NumPy lacks."""
     try:
         return dataset.dtype
     except (TypeError, ValueError) as error:
@@ -125,7 +131,7 @@ def _dtype_of(dataset: Any) -> np.dtype:
 
 
 def _refuse_lacking(h5py: Any, dataset: Any, path: str) -> None:
-    """UsageError where elements could not be had: HDF5 would find that late, or read fill values in their place."""
+    """UsageError where elements could not be read: HDF5 would find that late, or read fill values in their place."""
     created = dataset.id.get_create_plist()
     for number in range(created.get_nfilters()):
         code, _, _, name = created.get_filter(number)
@@ -156,7 +162,7 @@ class Hdf5Output(RawRows):
             self._refuse_losing(h5py)
 
     def _refuse_losing(self, h5py: Any) -> None:
-        """A file that is replaced would lose what else is in it."""
+        """UsageError where the file that would be replaced holds anything else, which would be lost."""
         try:
             with _opened(h5py, self.path) as file:
                 held: list[str] = []

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A journal beside a file that is written in parts: lines of JSON, of which each is on the disk before the next part begins.
+"""The journal of a file that is written in parts: lines of JSON, each of which is on the disk before the next part is begun.
 
-Who writes it holds its lock, which the system gives back when the process ends, however it does. What is killed while it appends
-leaves a torn line. That is ignored, and so is all behind a line that cannot be read, as a machine may leave it whose power fails.
+Who writes a journal holds its lock, which the system gives back when the process ends, however it does. A process that is killed
+while it appends leaves a torn line. That is ignored, and so is everything behind a line that cannot be read, as a machine may
+leave it whose power fails.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class Locked(UsageError):
 
 
 class Journal:
-    """Open for writing, and locked. `lines`: what it says; the first line is the one that says `mark`."""
+    """A journal that is open for writing, and locked. `lines`: what it says; the first line is the one with the `mark`."""
 
     def __init__(self, path: str, mark: Mapping[str, Any]) -> None:
-        """Made where there is none. Locked where another process has it; UsageError where the file is something else."""
+        """Open the journal, or make it where there is none. Locked where another process has it; UsageError where the file is
+        something else."""
         self.path, self._mark = path, dict(mark)
         self._file = _locked(path)
         try:
@@ -47,12 +49,13 @@ class Journal:
         self.append({**self._mark, **first})
 
     def forget(self) -> None:
+        """Remove all lines."""
         os.ftruncate(self._file, 0)
         os.fsync(self._file)
         self.lines, self._end = [], 0
 
     def append(self, line: Line) -> None:
-        """When this returns, the line is on the disk."""
+        """Append a line, and wait until it is on the disk."""
         # Names of files need not be UTF-8: "surrogatepass" is how the json module reads them again.
         data = (json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
         write_whole(self._file, data, self._end)
@@ -61,7 +64,7 @@ class Journal:
         self._end += len(data)
 
     def remove(self) -> None:
-        """While it is locked: who opens it meanwhile finds that it is gone."""
+        """Remove the journal while it is locked: who opens it meanwhile finds that it is gone."""
         os.unlink(self.path)
         flush_to_disk(os.path.dirname(self.path))
         self.close()
@@ -71,7 +74,8 @@ class Journal:
 
 
 def read_journal(path: str, mark: Mapping[str, Any]) -> list[Line]:
-    """What it says, without its lock; nothing where there is none. UsageError where the file is something else."""
+    """The lines of a journal, read without its lock; none where there is no such file. UsageError where the file is something
+    else."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -83,6 +87,7 @@ def read_journal(path: str, mark: Mapping[str, Any]) -> list[Line]:
 
 
 def _locked(path: str) -> int:
+    """The journal's file, open and locked."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -94,7 +99,7 @@ def _locked(path: str) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # of a job that ended meanwhile, and removed it
+        os.close(descriptor)  # it was the journal of a job that has ended meanwhile, and removed it
 
 
 def _lock(descriptor: int, path: str) -> None:
@@ -112,7 +117,8 @@ def _all_of(descriptor: int) -> bytes:
 
 
 def _lines(data: bytes, path: str, mark: Mapping[str, Any]) -> list[Line]:
-    """Up to the first one that cannot be read. UsageError where the first is not the one that a journal begins with."""
+    """The lines up to the first one that cannot be read. UsageError where the first is not the one with which a journal
+    begins."""
     lines: list[Line] = []
     *whole, torn = data.split(b"\n")
     for text in whole:
@@ -131,5 +137,5 @@ def _lines(data: bytes, path: str, mark: Mapping[str, Any]) -> list[Line]:
 
 
 def _length(data: bytes, lines: int) -> int:
-    """Of so many lines."""
+    """The bytes of the first so many lines."""
     return sum(len(line) + 1 for line in data.split(b"\n")[:lines])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrices in files: the ending of a file's name says which format it has, and that decides who reads and who writes it."""
+"""Matrices in files. The ending of a file's name says which format it has, and so which module reads and writes it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class MatrixFile(Protocol):
     at_once: bool  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
 
     def load(self) -> None:
-        """Read now what can only be read as a whole. UsageError or DoesNotFit, without the name."""
+        """Read now what can only be read as a whole. UsageError or DoesNotFit, without the file's name."""
 
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = ...) -> None:
         """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far."""
 
 
 class MatrixName(NamedTuple):
-    """What a user calls a matrix: A.npy, A.h5:/group/name."""
+    """The name that a user gives a matrix, such as A.npy or A.h5:/group/name."""
 
     form: str  # npy, hdf5, zarr or mtx
     file: str
@@ -45,7 +45,10 @@ class MatrixName(NamedTuple):
 
 
 def matrix_name(text: str) -> MatrixName:
-    """Any file but those of the other formats' endings is a .npy file. What is there under the whole name is that."""
+    """The parts of such a name.
+
+    A file with the ending of no other format is a .npy file. Where a file of the whole name exists, that is meant.
+    """
     ending = os.path.splitext(text.rstrip("/"))[1].lower()
     named = _NAMED.fullmatch(text)
     if named and not os.path.lexists(text):
@@ -55,9 +58,9 @@ def matrix_name(text: str) -> MatrixName:
 
 
 def open_matrix(text: str, readers: int = 1) -> MatrixFile:
-    """The matrix of that name, for this and so many processes of this machine that read it at the same time.
+    """The matrix of that name. UsageError or DoesNotFit, without the name.
 
-    UsageError or DoesNotFit, without the name.
+    `readers`: the processes of this machine that read it at the same time, with this one.
     """
     form, file, inside = matrix_name(text)
     if form == "hdf5":
@@ -78,7 +81,7 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
 
 
 def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutput:
-    """What writes a matrix under that name."""
+    """What writes a new matrix under that name. UsageError where its format cannot hold such elements."""
     form, file, inside = matrix_name(text)
     if form == "npy" and (ending := os.path.splitext(file)[1].lower()) in _OF_OTHERS:
         raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What all formats have in common that a matrix is written in: one process begins the file, then several write rows of it."""
+"""What all formats have in common in which a matrix is written: one process begins the file, then several write rows of it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from hybrid.core.spans import Span, pieces
 from hybrid.errors import UsageError
 from hybrid.host.files import write_whole
 
-BYTES_AT_ONCE = 32 << 20
+BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
 
 
 class MatrixOutput(Protocol):
-    """A file, or a folder, that a matrix becomes."""
+    """A file, or a folder, that is to hold a matrix."""
 
     path: str
-    size: int  # bytes it takes, at most a few KiB too many
+    size: int  # the bytes that it takes, or a few KiB more
 
     def refuse(self, size: int) -> None:
-        """UsageError where it could not be written, DoesNotFit where not with so many bytes: found before the work, not after."""
+        """UsageError where it could not be written, DoesNotFit where it could not with so many bytes: it is found before the
+        work, not after it."""
 
     def begin(self, beside: Path) -> int:
-        """All but the elements, under a temporary name: by one process. What it returns, the others need to `write`."""
+        """Write all but the elements, under a temporary name, in one process. What it returns, the others pass to `write`."""
 
     def write(self, beside: Path, begun: int, matrix: np.ndarray, rows: Span, told: Callable[[], None]) -> None:
-        """These rows of the whole `matrix`; other processes may write other rows meanwhile. `told` is called now and then."""
+        """Write these rows of the whole `matrix`; other processes may write other rows meanwhile. `told` is called now and
+        then."""
 
 
 class Place(NamedTuple):
-    """Some rows of a matrix, which lie one after the other in a file, from a byte on."""
+    """Some rows of a matrix, which lie in a file one after the other, from byte `at` on."""
 
     path: Path
     at: int
@@ -42,18 +44,18 @@ class Place(NamedTuple):
 
 
 class RawRows:
-    """Where the matrix lies in a file as in memory, row after row, from byte `begun` on; or in several files."""
+    """A format in which the matrix lies in a file as in memory, row after row, from byte `begun` on; or in several files so."""
 
     def places(self, beside: Path, begun: int, rows: Span, row_bytes: int) -> Iterator[Place]:
-        """Of these rows."""
+        """The places of these rows in the files."""
         yield Place(beside, begun + rows.lo * row_bytes, rows)
 
     def make_room(self, beside: Path, begun: int, rows_bytes: int) -> None:
-        """For so many bytes of rows, none of which is written yet."""
+        """Make room for so many bytes of rows, before any of them is written."""
         os.truncate(beside, max(os.path.getsize(beside), begun + rows_bytes))
 
     def around(self, beside: Path, begun: int, rows_bytes: int) -> Iterator[bytes]:
-        """All that there is beside the rows."""
+        """All bytes beside those of the rows."""
         with open(beside, "rb") as file:
             yield file.read(begun)
             file.seek(begun + rows_bytes)
@@ -65,7 +67,10 @@ class RawRows:
 
 
 def write_rows(place: Place, rows: np.ndarray, told: Callable[[], None]) -> None:
-    """Not through a memory map: a full disk is then an error and not a SIGBUS."""
+    """Write these rows at their place.
+
+    They are not written through a memory map: so a full disk is an error and not a SIGBUS.
+    """
     descriptor = os.open(place.path, os.O_WRONLY)
     try:
         data = memoryview(rows.reshape(-1).view(np.uint8).data)

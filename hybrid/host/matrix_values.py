@@ -12,11 +12,11 @@ from hybrid.core.settings import nearest
 from hybrid.errors import UsageError
 
 NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
-_MOST_NAMES = 8  # that an error lists
+_MOST_NAMES = 8  # the most that an error lists
 
 
 def refuse_no_matrix(shape: tuple[int, ...] | None, dtype: np.dtype) -> None:
-    """UsageError, without the file's name."""
+    """UsageError, without the file's name, unless this is the shape and the type of a matrix of numbers."""
     if shape is None or len(shape) != 2:
         raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}")
     if dtype.kind not in NUMBERS:
@@ -25,7 +25,7 @@ def refuse_no_matrix(shape: tuple[int, ...] | None, dtype: np.dtype) -> None:
 
 @contextmanager
 def refusing_overflow(path: str, dtype: np.dtype) -> Iterator[None]:
-    """UsageError for values that `dtype` cannot hold, where they are converted within this context."""
+    """A context in which values are converted to `dtype`. UsageError for values that it cannot hold."""
     try:
         with np.errstate(over="raise"):
             yield
@@ -34,7 +34,7 @@ def refusing_overflow(path: str, dtype: np.dtype) -> Iterator[None]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The matrices that a file holds, for an error."""
+    """The names of the matrices in a file, for an error."""
     if not names:
         return "no matrix of numbers"
     more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
@@ -42,7 +42,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def meant(name: str, names: Sequence[str]) -> str:
-    """What could be read instead of what is not there."""
+    """The end of an error for a name that is not there: the one that was probably meant, or those that there are."""
     near = nearest(name, names, likeness=0.5)  # g/A of A, too
     return f"did you mean /{near}?" if near else f"it holds {listed(names)}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How much host and shared memory this process may still allocate."""
+"""How much host memory and space in a folder this process may still take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybrid.core.ttl_cache import ttl_cached
 
 
 def available_host_bytes(*, now: bool = False) -> int:
-    """`host_bytes_in` of this machine, from a short-lived cache; `now`: looked up again."""
+    """What `host_bytes_in` gives for this machine, from a short-lived cache; with `now`, looked up again."""
     return _host_bytes() if now else _host_bytes_lately()
 
 
@@ -22,7 +22,8 @@ _host_bytes_lately = ttl_cached(_host_bytes)
 
 
 def host_bytes_in(root: Path) -> int:
-    """The least of what the system has available and what this process's control groups still allow. `root`: of the files."""
+    """The bytes that the system has available, or that this process's control groups still allow, whichever is less. `root`: the
+    folder in which /proc and /sys are."""
     limits = []
     try:
         for line in (root / "proc/meminfo").read_text().splitlines():
@@ -35,6 +36,7 @@ def host_bytes_in(root: Path) -> int:
 
 
 def _allowed_by_control_groups(root: Path) -> list[int]:
+    """The bytes that each control group above this process still allows."""
     try:
         own = [line.split(":", 2)[2] for line in (root / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
     except OSError:
@@ -56,7 +58,7 @@ def _allowed_by_control_groups(root: Path) -> list[int]:
     return allowed
 
 
-def shared_bytes(folder: Path) -> int:
-    """Free bytes of the file system of `folder`, for shared matrices or files."""
+def free_bytes_in(folder: Path) -> int:
+    """Bytes that this user may still write to the file system of `folder`; of /dev/shm these are memory."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Matrices in Matrix Market files, which are text: read whole, by SciPy; written in lines of one length, by several ranks."""
+"""Matrices in Matrix Market files, which are text: they are read whole, by SciPy, and written in lines of one length, by several
+ranks."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from hybrid.host.matrix_values import refusing_overflow
 from hybrid.host.memory import available_host_bytes
 
 _NUMBERS = ("integer", "real", "double", "pattern", "unsigned-integer", "complex")
-_BYTES_OF_AN_ENTRY = 96  # of the coordinate format, with the copies that are made to find what is named twice
-_DIGITS_OF_AN_INTEGER = 20  # with its sign, of 64 bits
+_BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies that are made to find elements that are named twice
+_DIGITS_OF_AN_INTEGER = 20  # the most that one of 64 bits has, with its sign
 _NUMBERS_AT_ONCE = 1 << 17
 
 
@@ -37,7 +38,8 @@ class Header(NamedTuple):
 
 
 def header(path: str) -> Header:
-    """UsageError, without the file's name, for what holds no numbers, or promises more of them than it has room for."""
+    """The header of the file. UsageError, without the file's name, for one that holds no numbers, or promises more of them than
+    the matrix has elements."""
     try:
         from scipy.io import mminfo
     except ImportError:
@@ -55,7 +57,7 @@ def header(path: str) -> Header:
 
 
 def _in_plain_words(error: Exception) -> str:
-    """What SciPy says of a file that it cannot read, where it is known."""
+    """SciPy's reason why a file cannot be read, in other words where it is a known one."""
     text = " ".join(str(error).split()).rstrip(".")
     if "banner" in text:
         return "it is no Matrix Market file: it does not begin with %%MatrixMarket"
@@ -67,7 +69,7 @@ def _in_plain_words(error: Exception) -> str:
 
 
 def _as_scipy_takes_it(path: str) -> AbstractContextManager[Any]:
-    """The file's name; where that is no text, the open file, which takes longer to read."""
+    """A context that gives the file's name; where that is no valid text, the open file, from which SciPy reads more slowly."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -76,7 +78,8 @@ def _as_scipy_takes_it(path: str) -> AbstractContextManager[Any]:
 
 
 def elements(path: str, found: Header) -> Any:
-    """A NumPy matrix, or SciPy's sparse one of coordinates. UsageError, without the file's name."""
+    """The matrix as one of NumPy, or where it is stored by coordinates as a sparse one of SciPy. UsageError, without the file's
+    name."""
     from scipy.io import mmread
 
     if not all(found.shape):
@@ -99,8 +102,11 @@ def elements(path: str, found: Header) -> Any:
 
 
 class MtxFile:
-    """A matrix in a Matrix Market file. Whoever reads rows of it reads all of it: in `load`, so that what is malformed is known
-    before anything is computed, and else in `read`."""
+    """A matrix in a Matrix Market file.
+
+    Who reads some rows of it reads all of it: in `load`, so that what is malformed is known before anything is computed, or else
+    in `read`.
+    """
 
     at_once = True
 
@@ -132,7 +138,8 @@ class MtxFile:
             )
 
     def load(self) -> None:
-        """Read it, for the next `read`. UsageError for what is malformed, DoesNotFit, without the name."""
+        """Read the file now, for the next `read`. UsageError for what is malformed, DoesNotFit for what is too large; without
+        the file's name."""
         self._refuse_beyond_memory()  # again: others may have been read since
         try:
             self._loaded = elements(self.path, self._header)
@@ -194,7 +201,7 @@ class MtxOutput:
 
 
 def _written(dtype: np.dtype) -> tuple[str, str]:
-    """What the header calls such numbers, and how one is formatted: in the same length as any other."""
+    """The header's word for such numbers, and the format of one of them, which gives every number the same length."""
     if dtype.kind in "biu":
         return "unsigned-integer" if dtype == np.uint64 else "integer", f"%{_DIGITS_OF_AN_INTEGER}d"
     parts = 2 if dtype.kind == "c" else 1

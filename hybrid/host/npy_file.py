@@ -16,17 +16,16 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError
 from hybrid.host.files import refuse_unwritable
-from hybrid.host.matrix_output import RawRows
+from hybrid.host.matrix_output import BYTES_AT_ONCE, RawRows
 from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
 from hybrid.host.thread_map import rows_of_about
 
-_BYTES_AT_ONCE = 32 << 20
 _WITHOUT_A_NAME = np.dtype("V2")
 _MAGIC = b"\x93NUMPY"
 
 
 class NpyFile:
-    """A matrix of numbers in a file; or of 16 bits without a name, as `numpy.save` writes bfloat16."""
+    """A matrix of numbers in a file; or of two-byte elements without a named type, as which `numpy.save` writes bfloat16."""
 
     at_once = False
 
@@ -43,7 +42,7 @@ class NpyFile:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (open as long as this object lives)
 
     def load(self) -> None:
-        """Nothing: rows are read when they are needed."""
+        """Do nothing: rows are read when they are needed."""
 
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
         """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
@@ -54,7 +53,7 @@ class NpyFile:
             (self._read_columns if self._by_columns else self._read_rows)(rows, into, progress)
 
     def _read_rows(self, rows: Span, into: np.ndarray, progress: Callable[[int], None]) -> None:
-        for group in rows_of_about(_BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
+        for group in rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.dtype.itemsize):
             target = into[group.within(rows).slice]
             as_it_is = into.dtype == self.dtype and target.flags.c_contiguous
             part = target if as_it_is else np.empty(target.shape, self.dtype)
@@ -65,7 +64,7 @@ class NpyFile:
 
     def _read_columns(self, rows: Span, into: np.ndarray, progress: Callable[[int], None]) -> None:
         width = self.shape[1]
-        for group in rows_of_about(_BYTES_AT_ONCE, Span(0, width), len(rows) * self.dtype.itemsize):
+        for group in rows_of_about(BYTES_AT_ONCE, Span(0, width), len(rows) * self.dtype.itemsize):
             part = np.empty((len(group), len(rows)), self.dtype)
             for column, values in zip(range(group.lo, group.hi), part, strict=True):
                 self._fill(values, column * self.shape[0] + rows.lo)
@@ -73,7 +72,7 @@ class NpyFile:
             progress(len(rows) * group.hi // width)
 
     def _fill(self, array: np.ndarray, first: int) -> None:
-        """All of a contiguous array, by the file's elements from number `first` on."""
+        """Fill a contiguous array with the file's elements from number `first` on."""
         at, left = self._offset + first * self.dtype.itemsize, array.reshape(-1).view(np.uint8).data.cast("B")
         while left:
             self._file.seek(at)
@@ -84,7 +83,7 @@ class NpyFile:
 
 
 def _mapped(path: str) -> np.memmap:
-    """What NumPy makes of the file. UsageError, without the file's name, where that is nothing."""
+    """The file as an array of NumPy. UsageError, without the file's name, where it is none."""
     try:
         with open(path, "rb") as file:
             begins = file.read(len(_MAGIC))

@@ -13,8 +13,10 @@ from hybrid.kernels.elements import numbers_of
 
 
 class NumbersView(RowView):
-    """Of a matrix of 16 bits in host memory, as float32: rows are converted when they are asked for, and kept, since a check
-    asks for the same ones again."""
+    """A matrix of 16 bits in host memory, seen as float32.
+
+    Rows are converted when they are asked for, and the last ones are kept, since a check asks for the same ones again.
+    """
 
     def __init__(self, view: RowView) -> None:
         super().__init__(view.array, view.rows)

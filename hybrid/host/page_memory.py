@@ -34,7 +34,8 @@ def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
 
 
 class Block:
-    """Memory behind a result, as NumPy's array interface; when the last array on it has gone, it goes back to the pool."""
+    """The memory of a result, with NumPy's array interface. When the last array on it has gone, the memory goes back to the
+    pool."""
 
     def __init__(self, memory: np.ndarray, pool: ResultPool, interface: dict[str, Any]) -> None:
         self.memory = memory
@@ -46,7 +47,7 @@ class Block:
 
 
 class ResultPool:
-    """Arrays for results. One block of memory is kept for the next: the last that became free."""
+    """Arrays for results. Of their memory one block is kept for the next result: the last one that became free."""
 
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []
@@ -68,7 +69,7 @@ class ResultPool:
         return np.asarray(Block(memory, self, interface))
 
     def make_room(self, size: int) -> int:
-        """Free the kept memory unless it suits a result of `size` bytes. Returns the bytes still kept."""
+        """Free the kept memory, unless a result of `size` bytes can use it. Returns the bytes that are still kept."""
         memory = self._take(size)
         if memory is None:
             return 0
@@ -76,9 +77,9 @@ class ResultPool:
         return memory.nbytes
 
     def _take(self, size: int) -> np.ndarray | None:
-        """Free memory of `size` to 2 * `size` bytes, if there is; memory of other sizes is given up.
+        """The kept memory, if it has `size` to 2 * `size` bytes; memory of other sizes is given up.
 
-        Each step is atomic: between any two another thread or the garbage collector may bring back memory of any size.
+        Each step is atomic: between any two of them another thread, or the garbage collector, may bring back memory of any size.
         """
         while True:
             try:
@@ -89,7 +90,8 @@ class ResultPool:
                 return memory
 
     def take_back(self, memory: np.ndarray) -> None:
+        """Keep this memory, in place of any other."""
         self._free[:] = [memory]
 
 
-result_pool = ResultPool()  # of this process
+result_pool = ResultPool()  # the one of this process

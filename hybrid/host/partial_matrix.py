@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A matrix' file that is written part by part, under a name that a later job finds: <file>.part, and <file>.journal beside it.
+"""The file of a matrix that is written part by part, under a name that a later job finds: <file>.part, with <file>.journal
+beside it.
 
-Each of its rows has its place, so that any rows can be written, and read again to see whether they are what the journal says.
+Each row has its place in the file, so that any rows can be written, and read again to see whether they are what the journal
+says.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from hybrid.host.files import allocated, discard, flush_to_disk, journal_of, pub
 from hybrid.host.matrix_output import MatrixOutput, Place, RawRows, write_rows
 from hybrid.host.thread_map import rows_of_about
 
-_GROUP_BYTES = 4 << 20  # of rows that have a digest of their own: several processes share the rows of a part by these
+_GROUP_BYTES = 4 << 20  # of the rows that have a digest together: by such groups several processes share the rows of a part
 _DIGEST_BYTES = 16
 
 
 @record
 class Frame:
-    """What the file has beside the rows. `begun`: the byte at which they begin; `digest`: of all bytes before and behind them."""
+    """What the file has beside the rows. `begun`: the byte at which they begin. `digest`: of all bytes before and behind
+    them."""
 
     size: int
     begun: int
@@ -35,7 +38,7 @@ class Frame:
 
 
 class PartialMatrix:
-    """The file of `output` while it is written: rows of `row_bytes` bytes each, `height` of them."""
+    """The file of `output` while it is written: `height` rows of `row_bytes` bytes each."""
 
     def __init__(self, output: MatrixOutput, height: int, row_bytes: int) -> None:
         """UsageError for a format in which rows have no place before they are written."""
@@ -51,19 +54,20 @@ class PartialMatrix:
 
     @property
     def name(self) -> str:
-        """As in messages: beside the name that the user gave."""
+        """The file's name for messages, with the name that the user gave."""
         return f"{self._output.path}.part"
 
     @property
     def size(self) -> int:
+        """The bytes that the file takes."""
         return self._output.size
 
     def refuse(self) -> None:
-        """As its output does, but of the room what is written already has its own."""
+        """Refuse what the output refuses. What is written already needs no further room."""
         self._output.refuse(max(0, self.size - allocated(self.part)))
 
     def begin(self) -> Frame:
-        """A new file without the rows, instead of one that is there."""
+        """Make a new file without the rows, in place of one that is there."""
         discard(self.part)
         begun = self._output.begin(self.part)
         self._output.make_room(self.part, begun, self._height * self._row_bytes)
@@ -72,13 +76,13 @@ class PartialMatrix:
         return Frame(_size_of(self.part), begun, self._frame_digest(self.part, begun))
 
     def is_framed(self, path: Path, frame: Frame) -> bool:
-        """Whether there is a file that has all but the rows as they were written."""
+        """Whether the file is there, and has all but the rows as it was written."""
         with suppress(OSError):
             return _size_of(path) == frame.size and self._frame_digest(path, frame.begun) == frame.digest
         return False
 
     def write(self, frame: Frame, part: Span, c: np.ndarray, groups: Sequence[Span], told: Callable[[], None]) -> None:
-        """These groups of neighbouring rows of a part of C. `c`: the part, whose row 0 is row `part.lo` of C."""
+        """Write these groups of neighbouring rows of a part of C. `c`: the part, whose row 0 is row `part.lo` of C."""
         if groups:
             for place in self._places(self.part, frame, Span(groups[0].lo, groups[-1].hi)):
                 write_rows(place, c[place.rows.within(part).slice], told)
@@ -87,15 +91,17 @@ class PartialMatrix:
         return self._output.places(path, frame.begun, rows, self._row_bytes)
 
     def groups(self, part: Span) -> list[Span]:
-        """The rows of a part that have a digest each: the same whoever writes them, and however many."""
+        """The groups of rows of a part, each of which has a digest. They are the same whoever writes them, and however many
+        do."""
         return list(rows_of_about(_GROUP_BYTES, part, self._row_bytes))
 
     def flush(self) -> None:
+        """Wait until the file is on the disk."""
         for each in (*self.part.rglob("*"), self.part):
             flush_to_disk(each)
 
     def digests_on_disk(self, path: Path, frame: Frame, groups: Iterable[Span], told: Callable[[], None]) -> list[bytes]:
-        """Of these groups as the file has them; of what it lacks, another one."""
+        """The digests of these groups as the file has them; of a group that it lacks, another one."""
         digests = []
         for group in groups:
             data = np.empty(len(group) * self._row_bytes, np.uint8)
@@ -105,6 +111,7 @@ class PartialMatrix:
         return digests
 
     def publish(self) -> None:
+        """Give the finished file its name."""
         publish(self.part, str(self.target))
         flush_to_disk(self.target.parent)
 
@@ -114,12 +121,12 @@ class PartialMatrix:
 
 
 def _size_of(path: Path) -> int:
-    """Of the file, or of all files in the folder."""
+    """The bytes of a file, or of all files in a folder."""
     return sum(each.stat().st_size for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file())
 
 
 def _read_into(data: np.ndarray, place: Place, group: Span, row_bytes: int) -> bool:
-    """The place's rows into their part of a group's; whether all are there."""
+    """Read the rows at this place into their part of a group's data. Whether all of them are there."""
     rows = place.rows.within(group)
     left = data.data[rows.lo * row_bytes : rows.hi * row_bytes]
     with open(place.path, "rb", buffering=0) as file:
@@ -130,7 +137,7 @@ def _read_into(data: np.ndarray, place: Place, group: Span, row_bytes: int) -> b
 
 
 def digests_in_memory(part: Span, c: np.ndarray, groups: Iterable[Span], told: Callable[[], None]) -> list[bytes]:
-    """Of groups of rows of C. `c`: the part of C, contiguous, whose row 0 is row `part.lo`."""
+    """The digests of groups of rows of C. `c`: the part of C to which they belong, contiguous, whose row 0 is row `part.lo`."""
     digests = []
     for group in groups:
         digests.append(_digest(c[group.within(part).slice].reshape(-1).view(np.uint8)))
@@ -139,7 +146,7 @@ def digests_in_memory(part: Span, c: np.ndarray, groups: Iterable[Span], told: C
 
 
 def joined_digest(digests: Iterable[bytes]) -> str:
-    """Of all groups of a part, in their order."""
+    """One digest from those of all groups of a part, in their order."""
     return blake2b(b"".join(digests), digest_size=_DIGEST_BYTES).hexdigest()
 
 

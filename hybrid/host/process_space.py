@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Within what a process number names one process: this run of the machine's kernel, and this PID namespace.
+"""The space in which a process number names one process: this run of the machine's kernel, and this PID namespace.
 
-Names of hosts do not tell: containers may share one, and a folder.
+The name of the host does not tell it: containers may have one in common, and a folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @cache
 def kernel() -> str:
-    """Eight digits: the running kernel, of which another machine, and this one after its next start, has another."""
+    """Eight digits that tell this run of the machine's kernel from that of another machine, and from the next one here."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     except OSError:
@@ -22,7 +22,7 @@ def kernel() -> str:
 
 @cache
 def process_space() -> str:
-    """Sixteen digits: those of `kernel`, and this process's PID namespace, such as a container's."""
+    """Sixteen digits: those of `kernel`, and those of this process's PID namespace, such as a container's."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which processor this machine has."""
+"""The model of this machine's processors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """Its model's name, as far as the system knows it."""
+    """The model's name, as far as the system knows it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RAPL: the energy that this machine's processors and their memory have taken, as Linux tells it in files."""
+"""RAPL: the energy that this machine's processors and their memory have taken, which Linux tells in files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _ZONES = "intel-rapl:*"  # AMD's processors have them by the same name
 
 @record
 class _Zone:
+    """A counter of energy."""
+
     kind: str
     counter: Path
     range: int  # its greatest value, after which it begins at 0 again; in microjoules, as the counter
@@ -28,7 +30,7 @@ class Rapl:
     """The counters of all processors of this machine. They may be read from several threads."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """OSError, with the file or folder, where there are none or this user may not read them."""
+        """OSError, with the file or folder, where there are no counters or this user may not read them."""
         self._zones = list(_zones(folder or POWERCAP))
         if not self._zones:
             raise FileNotFoundError(2, "it has no RAPL zones of processors", str(folder or POWERCAP))
@@ -38,10 +40,11 @@ class Rapl:
 
     @property
     def tells_memory(self) -> bool:
+        """Whether there are counters for the memory, too."""
         return MEMORY in self._microjoules
 
     def joules(self) -> dict[str, float]:
-        """Of each kind since this object was made. OSError where a counter cannot be read any more."""
+        """The joules of each kind since this object was made. OSError where a counter cannot be read any more."""
         with self._lock:
             now = [_number(zone.counter) for zone in self._zones]
             for zone, before, after in zip(self._zones, self._last, now, strict=True):
@@ -51,7 +54,8 @@ class Rapl:
 
 
 def _zones(folder: Path) -> Iterator[_Zone]:
-    """Of whole processors, and of their memory, which is not in these. Others are parts of processors, or the whole machine."""
+    """The counters of whole processors, and of their memory, which these do not count. Others are for parts of processors, or
+    for the whole machine."""
     for zone in sorted(folder.glob(_ZONES)):
         name = (zone / "name").read_text().strip()
         kind = CPU if name.startswith("package-") else MEMORY if name == "dram" else None

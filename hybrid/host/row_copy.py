@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Copies of matrices into rows, by threads, and transposed in tiles that stay in a core's cache."""
+"""Copies of matrices by several threads; of transposed ones in tiles that stay in a core's cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TILE = 256
 
 
 def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
-    """`into[...] = source`, converted, by several threads.
+    """Do `into[...] = source`, with conversion, by several threads.
 
     One thread does not use all of the memory's bandwidth, least of all where fresh memory is written for the first time.
     """
@@ -35,8 +35,8 @@ def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> Non
 
 
 def tiles_of(source: Any, rows: Span) -> Iterable[tuple[slice, slice]]:
-    """Of these rows of a matrix that is to be read, parts to be read one after the other: all of them unless its columns lie in
-    memory as rows usually do."""
+    """The parts in which these rows of a matrix are best read, one after the other: all of them at once, unless the matrix is
+    the transpose of one in row-major order."""
     width = source.shape[1]
     if abs(source.strides[0]) >= abs(source.strides[1]):
         return [(rows.slice, slice(0, width))]

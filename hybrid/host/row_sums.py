@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sums and checksums over the rows of matrices in host memory, as kernels/check.cu has them for a GPU."""
+"""Sums and checksums over the rows of matrices in host memory, as kernels/check.cu computes them on a GPU."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hybrid.core.spans import Span, pieces
 from hybrid.kernels.elements import numbers_of
 
 _AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
-NOT_INTEGRAL = 1e300  # as the largest magnitude of a row that holds other numbers than integers
-WEIGHTED_ROWS = 32
+NOT_INTEGRAL = 1e300  # stands for the largest magnitude of a row that holds other numbers than integers
+WEIGHTED_ROWS = 32  # of so many rows the checksum of the first is weighted
 _WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @lru_cache(maxsize=8)
 def checksum_weights(columns: int, item_size: int) -> np.ndarray:
-    """For each column an odd pseudo-random number modulo 2^64; the same everywhere.
+    """For each column an odd pseudo-random number modulo 2^64, the same everywhere.
 
-    Elements of 32 bits share one by twos, the second shifted by 32 bits, those of 16 bits by fours: so they can be read as words
-    of 64 bits, as fast as float64.
+    Two neighbouring elements of 32 bits have one in common, shifted by 32 bits for the second, and four of 16 bits likewise: so
+    elements can be read as words of 64 bits, as fast as float64.
     """
     per_word = 8 // item_size
     words = mixed(np.arange(-(-columns // per_word), dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
@@ -40,16 +40,16 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def numbered(of_rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Rows' checksums, each mixed with the row's number: what they add up to tells exchanged rows, too.
+    """The checksums of rows, each mixed with the row's number, so that their sum reveals exchanged rows, too.
 
-    A checksum times a weight would not do: those of small integers have zeros in their lower 50 bits, so exchanged rows would
-    often have the same sum.
+    To multiply a checksum by a weight would not do: those of small integers have zeros in their lower 50 bits, so exchanged rows
+    would often have the same sum.
     """
     return mixed(of_rows + numbers * np.uint64(0x9E3779B97F4A7C15))
 
 
 def mixed_total(of_rows: np.ndarray, number: int) -> np.uint64:
-    """One checksum of neighbouring rows, the first of which has this number, modulo 2^64."""
+    """One checksum for neighbouring rows, modulo 2^64, from theirs. `number`: of the first row."""
     return np.add.reduce(numbered(of_rows, np.arange(number, number + len(of_rows), dtype=np.uint64)), dtype=np.uint64)
 
 
@@ -57,13 +57,15 @@ _EVERY = slice(None, None, WEIGHTED_ROWS)
 
 
 def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice = _EVERY) -> None:
-    """For each row the sum of its elements' bits, modulo 2^64, shifted as their columns' weights are.
+    """For each row the sum of its elements' bits modulo 2^64, shifted as the weights of their columns are.
 
-    In the `weighted` rows each element is multiplied by its column's weight: NumPy adds faster than it does that."""
+    In the `weighted` rows each element is multiplied by the weight of its column. In the others it is not, because NumPy adds
+    faster than it does that.
+    """
     rows, columns = matrix.shape
     words, per_word = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
     starts_a_word = columns and int(weights[0]) & 1
-    in_rows = matrix.strides[1] == matrix.itemsize  # else it is transposed
+    in_rows = matrix.strides[1] == matrix.itemsize  # else it is the transpose of such a matrix
     if per_word > 1 and in_rows and starts_a_word and not (columns % per_word or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
         words, weights = words.view(np.uint64), weights[::per_word]
     if words.dtype == np.uint64:
@@ -97,7 +99,7 @@ def add_squares(matrix: np.ndarray, squares: np.ndarray, largest: np.ndarray) ->
 
 
 def _in_cache(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some rows at a time, as float64."""
+    """A few rows at a time, as float64."""
     rows, columns = matrix.shape
     for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, columns * 8))):
         yield part.slice, numbers_of(matrix[part.slice]).astype(np.float64, copy=False)

@@ -34,7 +34,7 @@ def open_streams() -> None:
 
 
 class _Pipe(io.FileIO):
-    """A standard stream of which the reader may leave."""
+    """A standard stream whose reader may leave."""
 
     def write(self, data: Any) -> int:
         try:
@@ -47,19 +47,20 @@ class _Pipe(io.FileIO):
             raise HybridError(f"standard output cannot be written: {error.strerror}") from None
 
     def _end_in_nowhere(self) -> None:
+        """Have all that is written from now on go to /dev/null."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
 
 
 def _writes_to(stream: io.TextIOWrapper, descriptor: int) -> bool:
-    """Whether it is what Python has opened for the process's own stream, and not another's, such as a test's."""
-    raw = getattr(stream.buffer, "raw", stream.buffer)  # with python -u nothing lies between
+    """Whether the stream is the one that Python has opened for the process, and not another one, such as a test's."""
+    raw = getattr(stream.buffer, "raw", stream.buffer)  # with python -u there is no buffer between
     return type(raw) is io.FileIO and raw.fileno() == descriptor
 
 
 def _outliving_its_reader(stream: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
-    """The same stream, with what it has still to write written."""
+    """The same stream, whose reader may leave. What it had still to write is written."""
     stream.flush()
     raw = _Pipe(descriptor, "w", closefd=False)
     # Unbuffered (python -u) is a writer without one, as Python's own is.

@@ -17,7 +17,7 @@ from hybrid.core.spans import Span, pieces
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-CALL_BYTES = 4 << 20  # of the operands of one NumPy call: with smaller calls, the threads would mostly wait for the GIL
+CALL_BYTES = 4 << 20  # of the operands of one NumPy call: in smaller calls the threads would mostly wait for the GIL
 _MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
 
 
@@ -32,7 +32,8 @@ take_turn_before_forks()  # a pool takes a lock of its module when it gets work,
 
 
 def _new_pool() -> None:
-    """Its threads start when they are first needed, wait for work without using a core, and end with the interpreter."""
+    """Make the pool of threads. They start when they are first needed, wait for work without using a core, and end with the
+    interpreter."""
     global _pool
     _pool = ThreadPoolExecutor(_MOST_THREADS, "hybrid")
 
@@ -77,11 +78,12 @@ class _Parts(Generic[Part, Result]):
         self._done: SimpleQueue[int] = SimpleQueue()  # the parts' numbers, each after its result or error
 
     def take_all(self) -> None:
+        """Do parts until none is left."""
         while self._take():
             pass
 
     def result(self, index: int) -> Result:
-        """Part `index`'s, once. Until it is there, this thread takes parts, and waits when none are left."""
+        """The result of part `index`, once. Until it is there, this thread does other parts, and waits when none is left."""
         while index not in self._results:
             if self._errors:
                 raise self._errors[0]
@@ -109,5 +111,5 @@ class _Parts(Generic[Part, Result]):
 
 
 def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:
-    """`rows` in pieces of at most `at_once` bytes, but of one row at least."""
+    """The rows in pieces of at most `at_once` bytes, but of at least one row."""
     return pieces(rows, max(1, at_once // max(1, row_bytes)))

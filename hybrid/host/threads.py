@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How many CPU threads a rank uses, and limiting the BLAS library to that number."""
+"""The number of CPU threads that a rank uses, and the limit of the BLAS library to that number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that 
 
 @record
 class Threads:
-    """A rank's number of threads and where it comes from."""
+    """A rank's number of threads, and the reason for it."""
 
     count: int
     reason: str
@@ -43,10 +43,11 @@ def choose_threads(
     environment: Mapping[str, str],
     quota: float | None = None,
 ) -> Threads:
-    """Threads of one rank: `asked`, else SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else its part of the usable cores.
+    """The threads of one rank: `asked`, else SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else its part of the usable cores.
 
-    `cores_of_node_ranks`: for each rank of the node the cores it may use; those that several ranks may use are divided.
-    `quota`: the number of cores to which the control group limits the processor time of all ranks of the node together.
+    `cores_of_node_ranks`: for each rank of the node the cores that it may use; those that several ranks may use are divided
+    among them. `quota`: the number of cores to which the control group limits the processor time of all ranks of the node
+    together.
     """
     if asked:
         return Threads(asked, "--threads")
@@ -77,16 +78,16 @@ def core_quota(root: Path = Path("/")) -> float | None:
 
 
 def announce_threads(count: int) -> None:
-    """Set BLAS's number of threads before NumPy loads it, so that it never starts more. Without effect afterwards."""
+    """Set BLAS's number of threads before NumPy loads it, so that it never starts more. It has no effect afterwards."""
     if "numpy" not in sys.modules:
         for variable in _POOL_VARIABLES:
             os.environ[variable] = str(count)
 
 
 def limited_threads(count: int) -> AbstractContextManager[object]:
-    """Within this context every BLAS library of this process uses `count` threads."""
+    """A context in which every BLAS library of this process uses `count` threads."""
     if all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES):
-        return nullcontext()  # as announced; threadpoolctl need not be imported
+        return nullcontext()  # `announce_threads` has set it; threadpoolctl need not be imported
     libraries = _blas_libraries(len(sys.modules))
     if all(library.num_threads == count for library in libraries.lib_controllers):
         return nullcontext()
@@ -95,7 +96,10 @@ def limited_threads(count: int) -> AbstractContextManager[object]:
 
 @lru_cache(maxsize=1)
 def _blas_libraries(modules_loaded: int) -> ThreadpoolController:
-    """The BLAS libraries of this process. The search takes a millisecond: repeated only when more modules have been loaded."""
+    """The BLAS libraries of this process.
+
+    The search takes a millisecond: it is repeated only when more modules have been loaded.
+    """
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Matrices in Zarr stores that are folders, by zarr-python 3: read by rectangles, written by several ranks in whole chunks."""
+"""Matrices in Zarr stores that are folders, by zarr-python 3: they are read by rectangles, and written by several ranks in whole
+chunks."""
 
 from __future__ import annotations
 
@@ -20,18 +21,19 @@ from hybrid.host.files import refuse_unwritable
 from hybrid.host.matrix_output import BYTES_AT_ONCE, Place, RawRows, refuse_name
 from hybrid.host.matrix_values import NUMBERS, meant, only_one
 
-# What a chunk may be encoded by. Others are refused: the codec that pickles would run any code that a store brings along.
+# The codecs by which a chunk may be encoded. Others are refused: the one that pickles would run any code that a store has in it.
 _CODECS = {
     *("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2", "lzma", "lz4"),
     *("delta", "shuffle", "fixedscaleoffset", "bitround", "quantize", "astype", "packbits"),
     *("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"),
 }
-_OLDEST_PYTHON = (3, 11)  # that zarr-python 3 runs on
+_OLDEST_PYTHON = (3, 11)  # on which zarr-python 3 runs
 _AROUND = 4096  # bytes for each folder and each file of metadata
 
 
 def open_array(path: str, inside: str) -> ChunkedMatrix:
-    """The array `inside` the store; where that is empty, the store's own or only one. UsageError, without the store's name."""
+    """The array `inside` the store; where that is empty, the store itself or its only array. UsageError, without the store's
+    name."""
     zarr = _zarr("cannot be read")
     if os.path.isfile(path):
         raise UsageError("is a file, and Zarr stores are read that are folders")
@@ -50,6 +52,7 @@ def open_array(path: str, inside: str) -> ChunkedMatrix:
 
 
 def _zarr(cannot: str) -> Any:
+    """The module zarr. UsageError, beginning with `cannot`, where version 3 is missing."""
     try:
         import zarr
         from zarr.errors import BaseZarrError  # noqa: F401 (which version 2 has not)
@@ -63,7 +66,7 @@ def _zarr(cannot: str) -> Any:
 
 
 def _node(zarr: Any, path: str, inside: str) -> Any:
-    """A group or an array; None where there is nothing of that name in the store."""
+    """The group or array of this name; None where there is nothing of that name in the store."""
     try:
         return zarr.open(zarr.storage.LocalStore(path, read_only=True), path=inside, mode="r")
     except FileNotFoundError:
@@ -75,11 +78,12 @@ def _node(zarr: Any, path: str, inside: str) -> Any:
 
 
 def _matrices(zarr: Any, group: Any) -> list[str]:
+    """The names of all arrays in the group that are matrices of numbers."""
     if not isinstance(group, zarr.Group):
         return []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what else lies in the folder
+            warnings.simplefilter("ignore")  # zarr warns of other files in the folder
             members = sorted(group.members(max_depth=None))
     except Exception as error:  # likewise
         raise UsageError(f"has malformed metadata: {one_line(error)}") from None
@@ -87,13 +91,15 @@ def _matrices(zarr: Any, group: Any) -> list[str]:
 
 
 def _codecs(array: Any) -> list[str]:
-    """The names of all, also within shards, without the prefix of those that zarr-python takes from numcodecs."""
+    """The names of all codecs of the array, also within shards, without the prefix of those that zarr-python takes from
+    numcodecs."""
     metadata = array.metadata.to_dict()
     used = [*metadata.get("codecs", ()), *(metadata.get("filters") or ()), metadata.get("compressor")]
     return [name.removeprefix("numcodecs.") for each in used if each for name in _names(each)]
 
 
 def _names(codec: Any) -> Iterator[str]:
+    """The name of a codec, and those of the codecs within it."""
     yield str(codec.get("name") or codec.get("id"))
     settings = codec.get("configuration") or {}
     for inner in (*settings.get("codecs", ()), *settings.get("index_codecs", ())):
@@ -101,8 +107,10 @@ def _names(codec: Any) -> Iterator[str]:
 
 
 class ZarrOutput(RawRows):
-    """A new Zarr store, version 3, with one array in chunks of whole rows, which are not compressed: each chunk's file has its
-    rows as they lie in memory, and the last one's is filled up with zeros."""
+    """A new Zarr store, version 3, with one array in chunks of whole rows that are not compressed.
+
+    The file of each chunk has its rows as they lie in memory; that of the last one is filled up with zeros.
+    """
 
     def __init__(self, path: str, inside: str, shape: tuple[int, int], dtype: np.dtype) -> None:
         self.path, self._name, self._shape, self._dtype = path, inside, shape, dtype

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""In which arithmetic a product is computed: natively, or from remainders modulo several numbers (Ozaki scheme II).
+"""The arithmetic in which a product is computed: native, or from remainders modulo several numbers (Ozaki scheme II).
 
-A's rows and B's columns are multiplied by powers of two and rounded to integers. Products of their remainders modulo N pairwise
-coprime numbers, which are bytes, determine the integers' product (Chinese remainder theorem), as long as it lies within ±P/2, P
-the product of the moduli. So N products of bytes take the place of one in float64 or float32.
+A's rows and B's columns are multiplied by powers of two and rounded to integers. The products of their remainders, which are
+bytes, modulo N pairwise coprime numbers determine the product of the integers (Chinese remainder theorem), as long as that lies
+within ±P/2, where P is the product of the moduli. So N products of bytes take the place of one in float64 or float32.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from hybrid.core.record import record
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)  # as in kernels/moduli.cuh
 UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
-# Where there are so many units along k, the guard looks at one of so many: as few as prove enough of usual numbers.
+# From how many units along k on the guard looks at one of how many: as few as prove enough of usual numbers.
 _SAMPLED = {"float64": ((17, 8),), "float32": ((17, 3),)}
 
-_INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers that scaled elements become
+_INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers to which scaled elements are rounded
 _EXACT_BITS = {"float64": 53, "float32": 24}  # every integer of so many bits is a number of the type
-_FOR_INTEGERS = (3, 5, 7)  # moduli; 7 are enough for 53 bits
-# So many moduli are as accurate as native arithmetic, if the least ratio Σ|a·b| / (|row|·|column|) is proved to be at least so
-# much. With these bounds none of thousands of random matrices had a larger error (tests/experiments/test_accuracy.py).
+_FOR_INTEGERS = (3, 5, 7)  # numbers of moduli; 7 are enough for 53 bits
+# Numbers of moduli, each with the least ratio Σ|a·b| / (|row|·|column|) that must be proved for so many to be as accurate as
+# native arithmetic. With these bounds none of thousands of random matrices had a larger error
+# (tests/experiments/test_accuracy.py).
 _PROVED = {"float64": ((15, 2.0**-6),), "float32": ((7, 2.0**-3), (8, 2.0**-6))}
-_FAST = {"float64": (14, 2.0**-2)}  # about as accurate, if it is estimated to be so much
-_ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24}  # of an element of C, as a part of it
+_FAST = {"float64": (14, 2.0**-2)}  # so many are about as accurate, if the ratio is estimated to be at least this
+_ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24}  # the relative error of an element of C that is rounded once
 _NO_OVERFLOW = {"float64": 2.0**1023, "float32": 2.0**127}
 _UNDERFLOW = {"float64": 2.0**-1074, "float32": 2.0**-150}  # a subnormal element is rounded by no more
-RECONSTRUCTION = 2.0**-68  # parts of P that kernels/reconstruct.cu errs by at most before it rounds
+RECONSTRUCTION = 2.0**-68  # the largest error of kernels/reconstruct.cu before it rounds, relative to P
 
 
 @record
 class Arithmetic:
-    """`moduli`: 0 for native arithmetic. Where not `scaled`, the elements are integers, and so is the exact result; one modulus
-    then stands for signed bytes."""
+    """How the elements of C are computed.
+
+    `moduli`: their number; 0 for native arithmetic. `scaled`: rows and columns are scaled and rounded; else the elements are
+    integers, and the result is exact. Where not `scaled`, one modulus stands for products of signed bytes themselves.
+    """
 
     moduli: int
     scaled: bool = True
@@ -48,23 +52,30 @@ class Arithmetic:
         return f"{self.moduli} moduli, exact" if self.moduli > 1 else "bytes, exact"
 
     def limit(self, inner: int) -> float:
-        """The largest norm that a scaled line of so many elements may have, before it is rounded; 0 where none is scaled.
+        """The largest norm that a scaled row or column of so many elements may have before it is rounded; 0 where none is
+        scaled.
 
-        Norms of R = √((P-1)/2) each keep a sum of products within ±P/2 (Cauchy-Schwarz). Rounding adds √inner / 2 at most. And
-        near ±P/2 the last step may be wrong: it takes off a multiple of P that the high parts of the weights choose alone, which
-        errs by less than 5e-8·P.
+        With norms of at most R = √((P-1)/2) each, a sum of products stays within ±P/2 (Cauchy-Schwarz). Rounding adds √inner / 2
+        at most to a norm. And near ±P/2 the last step may be wrong: it takes off a multiple of P that it chooses by the high
+        parts of the weights alone, which errs by less than 5e-8·P.
         """
         if not self.scaled:
             return 0.0
         return (math.sqrt((math.prod(MODULI[: self.moduli]) - 1) // 2) - math.sqrt(inner) / 2) * (1 - 1e-7)
 
     def error_bound(self, inner: int, dtype: str, ratio: float, least: float = math.inf) -> float:
-        """What an element of C errs by at most, as a part of (|A||B|)ᵢⱼ, if that is at least `ratio` times its row's norm times
-        its column's, and this product of norms at least `least`. Proved, for scaled lines, unless the element overflows.
+        """The proved bound of the error of an element of C, relative to (|A
 
-        Rounding moves each element of a scaled line by half at most, so a sum of products by √inner/2 times the sum of both
-        norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, or the line's elements have as many
-        bits as they may. The last step errs by a part of P, and rounds once to float64 and, in float32, once to that.
+        B|)ᵢⱼ, for scaled rows and columns; it does not hold for an element that overflows.
+
+        `ratio`: (|A
+
+        B|)ᵢⱼ is at least so many times the norm of the row times the norm of the column. `least`: that product of the norms is
+        at least this.
+
+        Rounding moves each element of a scaled row or column by a half at most, so a sum of products by √inner/2 times the sum
+        of both norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, unless the elements already
+        have as many bits as they may. The last step errs by a part of P, and rounds once to float64, and for float32 once more.
         """
         norm = min(self.limit(inner) / 2, 2.0 ** (_INTEGER_BITS[dtype] - 2))
         moved = math.sqrt(inner) * norm + inner / 4 + math.prod(MODULI[: self.moduli]) * RECONSTRUCTION
@@ -75,12 +86,13 @@ class Arithmetic:
 
 NATIVE, BYTES = Arithmetic(0, scaled=False), Arithmetic(1, scaled=False)
 
-# Elements of C by arithmetic, and what they err by at most, as a part of (|A||B|)ᵢⱼ; None: nothing is proved.
+# For each arithmetic the number of elements of C, and the bound of their error relative to (|A||B|)ᵢⱼ; None: nothing is proved.
 Computed = dict[Arithmetic, tuple[int, float | None]]
 
 
 def joined(parts: Iterable[Computed]) -> Computed:
-    """Of several parts of C the elements together, and the worst that is proved."""
+    """The elements of several parts of C together: of each arithmetic their number, and the largest of the bounds; None where
+    for one part nothing is proved."""
     whole: Computed = {}
     for part in parts:
         for arithmetic, (elements, error) in part.items():
@@ -91,8 +103,11 @@ def joined(parts: Iterable[Computed]) -> Computed:
 
 @record
 class Summary:
-    """What is known of some rows of A or columns of B. `largest`: magnitude. `in_range`: no NaN, no infinity, and squares that
-    float64 can hold. `least`: norm of a line that is not 0; infinite where all are."""
+    """What is known of some rows of A, or columns of B.
+
+    `largest`: the largest magnitude. `integral`: all elements are integers. `in_range`: there is no NaN and no infinity, and
+    float64 can hold the squares. `least`: the smallest norm of a row or column that is not 0; infinite where all are 0.
+    """
 
     largest: float
     integral: bool
@@ -100,36 +115,41 @@ class Summary:
     least: float = math.inf
 
     def joined(self, other: Summary) -> Summary:
+        """What is known of the rows, or columns, of both together."""
         integral, in_range = self.integral and other.integral, self.in_range and other.in_range
         return Summary(max(self.largest, other.largest), integral, in_range, min(self.least, other.least))
 
 
 def sampling(inner: int, dtype: str) -> int:
-    """Of so many units along k the guard looks at one."""
+    """The guard looks at one of so many units along k."""
     return next((every for units, every in _SAMPLED[dtype] if inner >= units * UNIT), 1)
 
 
 def most_moduli(dtype: str) -> int:
-    """So many planes of remainders a product may need."""
+    """The largest number of moduli, and so of planes of remainders, that a product may need."""
     return _PROVED[dtype][-1][0]
 
 
 def integer_bits(dtype: str) -> int:
+    """The bits of the integers to which scaled elements are rounded."""
     return _INTEGER_BITS[dtype]
 
 
 def expected(dtype: str, *, fast: bool) -> Arithmetic:
-    """That of most matrices of numbers that are no integers."""
+    """The arithmetic that is chosen for most matrices whose elements are not integers."""
     return Arithmetic(_FAST[dtype][0] if fast and dtype in _FAST else _PROVED[dtype][0][0])
 
 
 def choose(
     a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable[[], float], *, fast: bool
 ) -> tuple[Arithmetic, float | None]:
-    """The arithmetic that is exact, or as accurate as native arithmetic, and takes the least work; else native. And what an
-    element of C errs by at most, as a part of (|A||B|)ᵢⱼ; None where nothing is proved: natively, or if it may overflow.
+    """The arithmetic with the least work among those that are exact, or as accurate as native arithmetic; native where there is
+    none. And the bound of an element's error relative to (|A
 
-    `least_ratio` is asked only where needed: a bound of the least ratio, from the units along k that the guard looks at.
+    B|)ᵢⱼ; None where nothing is proved, as for native arithmetic and products that may overflow.
+
+    `least_ratio` gives a lower bound of the least ratio Σ|a·b| / (|row|·|column|), from the units along k that the guard looks
+    at. It is called only where the choice depends on it.
     """
     if not (a.in_range and b.in_range):
         return NATIVE, None
@@ -148,12 +168,12 @@ def choose(
 
 
 def largest_error_bound(inner: int, dtype: str, *, fast: bool) -> float:
-    """What is proved of all elements of C but those of native arithmetic, whatever A and B are: as `Arithmetic.error_bound`."""
+    """The largest error bound of any arithmetic but native that `choose` may take, whatever A and B are."""
     return max(Arithmetic(moduli).error_bound(inner, dtype, least) for moduli, least in _taken_from(inner, dtype, fast=fast))
 
 
 def _taken_from(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, float]]:
-    """Numbers of moduli, each with the least proved ratio from which on it is taken; the fewest first."""
+    """Numbers of moduli, the fewest first, each with the least ratio from which on it is taken."""
     if fast and dtype in _FAST:
         moduli, estimated = _FAST[dtype]
         yield moduli, estimated / sampling(inner, dtype)
@@ -161,5 +181,5 @@ def _taken_from(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, fl
 
 
 def _moduli_for(bound: int) -> int:
-    """The fewest for which kernels are compiled, and whose product has room for integers up to ±bound, and a bit more."""
+    """The fewest moduli for which kernels are compiled and whose product has room for integers up to ±bound, and a bit more."""
     return next(count for count in _FOR_INTEGERS if math.prod(MODULI[:count]) > 2 * bound + (bound >> 20))

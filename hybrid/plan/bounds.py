@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How little data the nodes can exchange: proven bounds, to judge a plan by."""
+"""The least data that nodes must exchange for a product: proven bounds, to judge a plan by."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ import math
 from hybrid.core.problem import Problem
 
 
-def least_received(problem: Problem, nodes: int, memory: int = 0) -> float:
-    """Elements that some node must receive or send, wherever each element of A, B and C lies before and after.
+def least_received(problem: Problem, nodes: int) -> float:
+    """A lower bound of the elements that some node, of any memory, must receive or send, however the elements of A, B and C are
+    distributed before and after: that of Al Daas, Ballard, Grigori, Kumar and Rouse (2022).
 
-    `memory`: elements that a node can hold; 0: as many as it wants.
+    A node that computes its part of the multiplications, seen as a box, needs as many elements as the faces of the box have, and
+    has a P-th of the matrices before.
     """
-    bound = _with_any_memory(problem, nodes)
-    return max(bound, least_received_with(problem, nodes, memory)) if memory else bound
-
-
-def _with_any_memory(problem: Problem, nodes: int) -> float:
-    """Of Al Daas, Ballard, Grigori, Kumar and Rouse (2022): a node that does its part of the multiplications needs faces of a box
-    of so many, and has a P-th of the matrices."""
     if not (problem.n and problem.l and problem.m):
         return 0.0
     small, middle, large = sorted((problem.n, problem.l, problem.m))
@@ -33,5 +28,6 @@ def _with_any_memory(problem: Problem, nodes: int) -> float:
 
 
 def least_received_with(problem: Problem, nodes: int, memory: int) -> float:
-    """Of Smith, Lowery, Langou and van de Geijn (2019) for one processor with a fast memory, of which all may be there before."""
+    """The same for nodes that can hold `memory` elements: the bound of Smith, Lowery, Langou and van de Geijn (2019) for one
+    processor with a fast memory, all of which may be full of operands before. It may be negative."""
     return 2 * problem.n * problem.l * problem.m / nodes / math.sqrt(memory) - 3 * memory

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""How a rank's product is tiled, and where its row panels, column panels and part of C lie in a block of device memory."""
+"""How a rank's product is tiled, and where its row panels, its column panels and its part of C lie in one block of device
+memory."""
 
 from __future__ import annotations
 
 from hybrid.core.problem import Problem, padded
 from hybrid.core.record import record
 from hybrid.core.spans import Span, even_pieces, pieces
-from hybrid.plan.remainder_layout import RemainderLayout, remainder_layout
+from hybrid.plan.remainder_layout import RemainderLayout, aligned, remainder_layout
 
 KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
-ALIGNMENT = 256  # bytes; as CUDA's own allocations
 
 
 @record
 class Tiling:
-    """The same on every rank. `row_panels` and `column_panels` are resident at a time; a rank may have fewer or more of them."""
+    """The sizes of the panels, and how many of them are on a device at a time: the same on every rank, though a rank may have
+    fewer or more panels than that."""
 
     panel_rows: int
     panel_columns: int
@@ -33,9 +34,11 @@ class Tiling:
         return _panels(Span(0, rows), self.panel_rows, even=even)
 
     def column_panels_in(self, columns: int) -> int:
+        """The number of column panels in so many columns."""
         return -(-columns // self.panel_columns)
 
     def column_panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
+        """The column panels of a B of so many columns."""
         even = device == "cpu" and self.column_panels * self.panel_columns >= columns
         return _panels(Span(0, columns), self.panel_columns, even=even)
 
@@ -49,12 +52,13 @@ class Tiling:
 
 @record
 class Region:
-    """Matrices of equal size that follow each other in a block of memory, one in each slot."""
+    """Slots of equal size that follow each other in a block of memory, each with a matrix."""
 
     offset: int  # bytes, as all here
     slot_bytes: int
 
     def offset_of(self, slot: int) -> int:
+        """The byte at which a slot begins."""
         return self.offset + slot * self.slot_bytes
 
 
@@ -62,7 +66,7 @@ class Region:
 class Layout:
     """How a rank's buffers lie in one block of memory: A (rows × l), then B (l × width), then C (rows × width).
 
-    With separate panels, each column panel has its slot in B and, for the part of C below it, in C.
+    With separate panels each column panel has a slot in B, and its part of C has a slot in C.
     """
 
     rows: int
@@ -75,7 +79,7 @@ class Layout:
 
 
 def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layout:
-    """For a row block of `rows` rows; nothing where there are none."""
+    """The layout for a row block of so many rows; an empty one where there are none."""
     if not rows:
         return Layout(0, 0, 0, Region(0, 0), Region(0, 0), 0)
     height = min(rows, tiling.panel_rows * tiling.row_panels)
@@ -83,7 +87,7 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
     width = min(problem.m, tiling.panel_columns * side_by_side)
 
     def size(height: int, columns: int, item: int) -> int:
-        return _aligned(height * item * (columns if device == "cpu" else padded(columns, item)))
+        return aligned(height * item * (columns if device == "cpu" else padded(columns, item)))
 
     of_operand = problem.operand_item_size
     b = Region(size(height, problem.l, of_operand), size(problem.l, width, of_operand))
@@ -96,10 +100,9 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
 
 
 def _panels(span: Span, size: int, *, even: bool) -> tuple[Span, ...]:
-    """As equal as can be. Or all of one size but the last: then a GPU's kernels get few incomplete thread-block tiles, and a
-    panel fits where another one was."""
+    """The span in panels of this size at most.
+
+    With `even`, they are as equal as can be. Else all but the last have this size: a GPU's kernels then get few incomplete
+    thread-block tiles, and any panel fits where another one was.
+    """
     return even_pieces(span, size) if even else tuple(pieces(span, size))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Does a plan fit the memory of its nodes and GPUs? If not, how much is missing."""
+"""Does a plan fit the memory of its nodes and GPUs? If it does not, how much is missing?"""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hybrid.plan.plan import Plan
 
 @record
 class FreeMemory:
-    """Memory a rank may use. `gpu_id` tells which ranks share a GPU.
+    """The memory that a rank may use. `gpu_id` tells which ranks share a GPU.
 
-    Where not `gpu_queried`, the driver has not been asked: `gpu_bytes` is only an upper limit, and what is certain is
-    `gpu_reserved`, which this project holds from earlier products.
+    Where not `gpu_queried`, the driver has not been asked yet: `gpu_bytes` is an upper limit only, and what is certain is
+    `gpu_reserved`, which this project still holds from earlier products.
     """
 
     host: str
     host_bytes: int
-    shared_bytes: int  # in the folder where node-shared matrices are made
+    shared_bytes: int  # free in the folder where node-shared matrices are made
     gpu_bytes: int = 0
     gpu_id: str = ""
-    gpu_reserved: int = 0  # of gpu_bytes: buffers of earlier products, which the next one uses
-    gpu_pooled: int = 0  # of gpu_bytes: in CuPy's memory pool of this process, for arrays such as a rank's rows of C
+    gpu_reserved: int = 0  # the part of gpu_bytes in buffers of earlier products, which the next one uses
+    gpu_pooled: int = 0  # the part of gpu_bytes in CuPy's memory pool of this process, for arrays such as a rank's rows of C
     gpu_queried: bool = True
 
 
@@ -36,17 +36,20 @@ def shortage(
     besides: Sequence[int] = (),
     besides_on_gpu: Sequence[int] = (),
 ) -> str:
-    """Which node or GPU cannot hold its part, and how much is missing, in a line; empty if all fits.
+    """Which node or GPU has no room for its part, and how much is missing, in a line; empty if everything fits.
 
-    Parameters: `free[rank]`, for all ranks. `already_there`: bytes of the forecast on the root's node that exist already.
-    `besides[rank]`: host memory that a rank needs and the plan does not know of; `besides_on_gpu[rank]`: likewise of its GPU.
+    `free[rank]`: for all ranks. `already_there`: bytes on the root's node that the plan counts and that are allocated already.
+    `besides[rank]`: host memory that a rank needs and the plan does not count; `besides_on_gpu[rank]`: the same for its GPU.
     """
     of_hosts = _shortage_of_hosts(plan, free, already_there, besides)
     return of_hosts or _shortage_of_staging(plan) or _shortage_of_gpus(plan, free, besides_on_gpu)
 
 
 def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> str:
-    """As `shortage`, for a matrix of so many bytes alone, on the node of which `free` are the ranks'."""
+    """Where a matrix of so many bytes has no room on a node, in a line; empty if it fits.
+
+    `free`: for the ranks of the node. `shared`: the matrix lies in node-shared memory.
+    """
     places = [("memory", min(each.host_bytes for each in free), "")]
     if shared:
         enlarge = "; enlarge /dev/shm (in a container: --shm-size)"
@@ -88,7 +91,7 @@ def _shortage_of_hosts(plan: Plan, free: Sequence[FreeMemory], already_there: in
 
 
 def _shortage_of_staging(plan: Plan) -> str:
-    """Of a CPU that copies panels into buffers, limited by --gpu-memory."""
+    """A shortage on a device that is no GPU, whose buffers --gpu-memory limits."""
     if not (plan.staged and plan.device_memory) or plan.device == "cuda":
         return ""
     for rank in range(plan.topology.size):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The check of a rank's product on its device: what is summed and compared, piece by piece, and the memory that takes."""
+"""The check of a rank's product on its device: the pieces that are summed and compared, and the memory that this takes."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ from hybrid.plan.schedule import Arrival, Tile
 if TYPE_CHECKING:
     from hybrid.plan.plan import Plan
 
-# Columns of C whose sum is compared: fewer reveal smaller errors, more take less time and, where memory is short, less of it.
+# Columns of C in a group, whose sum is compared: with fewer, smaller errors are found; with more, the check takes less time, and
+# less memory where that is short.
 GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE = 64, 512
-NUMBERS_A_ROW = 5  # of what `compare_sums` finds
-ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4  # rows, at least a thread-block tile's, of which it tells so many numbers
-NUMBERS_A_PIECE = 5  # the table of `total_pieces` has three, and it tells two
-_LINKS = 64  # that bring parts of B, at most
-_MATRICES, _ALLOCATION = 14, 512  # that the check allocates, and bytes of which each is a multiple
+NUMBERS_A_ROW = 5  # that the kernel `compare_sums` (kernels/check.cu) finds for each row of C
+# It sums these up for so many rows at a time, not less than a thread-block tile has, to so many numbers.
+ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4
+NUMBERS_A_PIECE = 5  # the kernel `total_pieces` reads three of each piece and writes two
+_LINKS = 64  # the most that bring parts of B
+_MATRICES, _ALLOCATION = 14, 512  # matrices that the check allocates; the bytes of each are a multiple of the second
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows and columns of A, B or C that one copy brings; its rows have their checksums from `offset` on."""
+    """Some rows and columns of A, B or C that one copy brings. Each of the rows has a checksum; these begin at `offset`."""
 
     operand: str  # "A", "B" or "C"
-    rows: Span  # of A and C within the rank's row block, of B in the whole matrix
+    rows: Span  # those of A and C are counted within the rank's row block, those of B in the whole matrix
     columns: Span
-    groups: Span  # of columns; of A a single one
+    groups: Span  # the groups of columns in it; in A there is one
     number: int
     offset: int
 
 
 @dataclass(frozen=True)
 class CheckLayout:
-    """Of one rank. `parts_of_b`: rows of a column panel that are copied apart, by different ranks."""
+    """The pieces of one rank. `parts_of_b`: the rows of a column panel that each link brings, where several do."""
 
     share: RankShare
-    inner: int  # columns of A
-    columns: int  # of B and C
+    inner: int  # the columns of A
+    columns: int  # the columns of B and C
     parts_of_b: tuple[Span, ...]
     group: int = GROUP_COLUMNS
 
     @cached_property
     def panel_groups(self) -> tuple[Span, ...]:
-        """For each column panel its groups of columns; a group does not reach into the next panel."""
+        """For each column panel its groups of columns; no group reaches into the next panel."""
         spans, first = [], 0
         for panel in self.share.column_panels:
             spans.append(Span(first, first + -(-len(panel) // self.group)))
@@ -64,7 +66,7 @@ class CheckLayout:
 
     @cached_property
     def by_arrival(self) -> tuple[tuple[tuple[Piece, ...], tuple[tuple[Piece, ...], ...]], ...]:
-        """For each arrival its pieces, and for each tile that it releases those of C, where the tile completes them."""
+        """For each arrival its pieces of A or B, and for each tile that it releases the pieces of C that the tile completes."""
         counter = _Counter()
         return tuple(
             (
@@ -75,12 +77,12 @@ class CheckLayout:
         )
 
     def pieces_of_arrival(self, arrival: Arrival) -> tuple[Piece, ...]:
-        """Of an arrival of the share's order: where it comes several times, those of the first."""
+        """The pieces of an arrival of the share's order. A panel that comes several times has the pieces of the first time."""
         return self._by_identity[id(arrival)]
 
     @cached_property
     def _by_identity(self) -> dict[int, tuple[Piece, ...]]:
-        """Which is found sooner than an arrival of many numbers."""
+        """The pieces of each arrival by its id, by which they are found sooner than by a hash of its many numbers."""
         return {id(each): self._by_place[each.operand, each.span, each.slab] for each in self.share.order}
 
     @cached_property
@@ -89,7 +91,7 @@ class CheckLayout:
         return {(arrival.operand, arrival.span, arrival.slab): own for arrival, (own, _) in arrivals}
 
     def pieces_of_tile(self, tile: Tile) -> tuple[Piece, ...]:
-        """Of a tile of the share's order that completes a part of C."""
+        """The pieces of a tile of the share's order that completes a part of C."""
         return self._of_tiles[id(tile)]
 
     @cached_property
@@ -103,22 +105,23 @@ class CheckLayout:
 
     @cached_property
     def numbers_of_b(self) -> dict[tuple[Span, Span], int]:
-        """The different pieces of B, by rows and columns, numbered alike on all ranks that get the same ones in any order."""
+        """A number for each piece of B, by its rows and columns. Ranks that get the same pieces number them alike, in whichever
+        order they arrive."""
         of_b = {(piece.columns, piece.rows) for own, _ in self.by_arrival for piece in own if piece.operand == "B"}
         return {(rows, columns): number for number, (columns, rows) in enumerate(sorted(of_b))}
 
     def first_row(self, piece: Piece) -> int:
-        """In the whole matrix."""
+        """The number of the piece's first row in the whole matrix."""
         return piece.rows.lo + (0 if piece.operand == "B" else self.share.rows.lo)
 
     @property
     def checksums(self) -> int:
-        """How many rows of pieces there are."""
+        """The number of checksums: one for each row of each piece."""
         return self.pieces[-1].offset + len(self.pieces[-1].rows) if self.pieces else 0
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """All of them, by offset."""
+        """All pieces, by their offsets."""
         return tuple(piece for own, tiles in self.by_arrival for piece in (*own, *(one for tile in tiles for one in tile)))
 
     def _of_arrival(self, arrival: Arrival, counter: _Counter) -> Iterator[Piece]:
@@ -135,7 +138,8 @@ class CheckLayout:
             yield Piece("C", tile.rows, columns, groups, *counter.next(tile.rows))
 
     def _in_groups(self, columns: Span) -> Iterator[tuple[Span, Span]]:
-        """The column panels in `columns` with their groups; neighbours as one where groups fill the panels between them."""
+        """The column panels in `columns`, each with its groups. Neighbours are joined into one where the groups between them are
+        full."""
         run: tuple[Span, Span] | None = None
         for panel, groups in zip(self.share.column_panels, self.panel_groups, strict=True):
             if not panel.lies_in(columns):
@@ -151,7 +155,7 @@ class CheckLayout:
 
 
 def check_layout(plan: Plan, rank: int) -> CheckLayout:
-    """Of a rank whose device the plan has checked."""
+    """The layout for a rank whose product its device checks."""
     share = plan.shares[rank]
     if plan.transport == "nccl":
         parts = [plan.b_rows_over_link(each) for each in range(plan.topology.size)]
@@ -163,12 +167,12 @@ def check_layout(plan: Plan, rank: int) -> CheckLayout:
 
 
 def group_columns(device_memory: int) -> int:
-    """`device_memory`: to which the plan is cut; 0 where it is not short."""
+    """The columns in a group. `device_memory`: the bytes to which the plan is cut; 0 where memory is not short."""
     return GROUP_COLUMNS_OUT_OF_CORE if device_memory else GROUP_COLUMNS
 
 
 def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memory: int) -> int:
-    """At most so many bytes does the check take on a device that multiplies so many rows."""
+    """The most bytes that the check takes on a device that multiplies so many rows."""
     group, panels = group_columns(device_memory), tiling.column_panels_in(problem.m)
     groups = -(-problem.m // group) + panels
     sums = groups * (2 * problem.l + 3 * rows + 1)
@@ -184,7 +188,7 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
 
 
 def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:
-    """What the panels leave to the check on a device of so much memory; 0 where the host checks."""
+    """The bytes that the panels leave to the check on a device of so much memory; 0 where the host checks instead."""
     groups = -(-problem.m // GROUP_COLUMNS_OUT_OF_CORE) + 1
     least = 8 * 2 * groups * (2 * problem.l + 3 * rows)
     return min(2 * least, device_memory // _MOST_OF_MEMORY) if least <= device_memory // _MOST_OF_MEMORY else 0
@@ -192,11 +196,13 @@ def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:
 
 @dataclass
 class _Counter:
+    """Numbers the pieces and counts their rows."""
+
     pieces: int = 0
     rows: int = 0
 
     def next(self, span: Span) -> tuple[int, int]:
-        """The number of a piece of so many rows, and its offset."""
+        """The number and the offset of the next piece, which has these rows."""
         number, offset = self.pieces, self.rows
         self.pieces, self.rows = number + 1, offset + len(span)
         return number, offset

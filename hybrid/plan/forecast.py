@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""How long a rank's product takes on a GPU that copies panels in, multiplies and copies C out at the same time: a simulation."""
+"""A simulation of how long a rank's product takes on a GPU that copies panels in, multiplies, and copies C out at the same
+time."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ from hybrid.core.record import record
 from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.schedule import Arrival
 
-# What the link copies while a tile's kernels are launched, and from remainders its panels measured: 0.02 ms, estimated, and 0.2,
-# so that in float32 at 4000 panels of 1024 rows are better than those of 640, as measured on an H200.
+# Bytes that the link copies while a tile's kernels are launched. A native product's take 0.02 ms, which is estimated. From
+# remainders, where panels are measured, too, they take 0.2 ms: then in float32 at 4000 panels of 1024 rows are better than those
+# of 640, as measured on an H200.
 _NATIVE_LAUNCH_BYTES, _MODULAR_LAUNCH_BYTES = 1 << 20, 10 << 20
 
 
 @record
 class Forecast:
-    """When the last of each is done, in bytes that the link could have copied by then."""
+    """When the last panel is copied in, the last tile multiplied, and the last one copied out. The unit of time is that in which
+    the link copies a byte."""
 
     copied_in: float
     multiplied: float
@@ -31,11 +34,13 @@ def forecast(
     speed: float,
     links: int = 1,
     *,
-    link: int = 0,
     moduli: int = 0,
 ) -> Forecast:
-    """`speed`: of the kernels, beside what the model says of native ones. `links`: how many bring B together; `link`: this one's
-    number, where slabs say which rows it brings. Each of the three works on one thing at a time."""
+    """Simulate the arrivals one after the other; copies in, kernels and copies out each work on one thing at a time.
+
+    `speed`: of the kernels, relative to the model's native ones. `links`: the number of links that bring B together. Where slabs
+    say which rows each of them brings, the first link counts.
+    """
     rate = model.multiply_adds_per_byte(problem.operand_dtype) * speed
     launching = _MODULAR_LAUNCH_BYTES if moduli else _NATIVE_LAUNCH_BYTES
     copied_in = multiplied = copied_out = 0.0
@@ -44,7 +49,7 @@ def forecast(
         if arrival.operand == "A":
             copied_in += problem.operand_bytes(lines, problem.l)
         else:
-            rows = len(arrival.slab[link]) if arrival.slab else problem.l / links
+            rows = len(arrival.slab[0]) if arrival.slab else problem.l / links
             gaps = 0 if lines == problem.m else 2 * model.panel_row_overhead_bytes  # twice, while kernels and copies out run
             copied_in += rows * (problem.operand_bytes(1, lines) + gaps)
         for tile in arrival.releases:

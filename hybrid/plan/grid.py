@@ -19,15 +19,18 @@ from hybrid.errors import UsageError
 from hybrid.plan.rectangles import Part, Rectangle
 
 AUTO, ROWS = "auto", "rows"
-_LOOKED_AT = 64  # nodes, where there are more: those of a grid need nearly the same
-_WORTH_IT = 0.9  # of the bytes that row blocks take, which neither move A nor add anything up
+_LOOKED_AT = 64  # nodes of which the costs are computed, where there are more: those of a grid need nearly the same
+_WORTH_IT = 0.9  # a grid must receive less than this part of what row blocks do, which neither move A nor add anything up
 
 
 @record
 class Grid:
-    """`rows`×`columns` nodes in each of `layers`, numbered row by row. `layers_inside`: the nodes of all layers that have the
-    same place in the grid follow each other; else one layer follows the other. `rows_at`, `columns_at`: the rows of A of each
-    row of the grid, and the columns of B of each of its columns, where they are not of equal number."""
+    """`rows`×`columns` nodes in each of `layers` layers, numbered row by row.
+
+    `layers_inside`: the nodes with the same place in all layers have neighbouring numbers; else the layers follow each other.
+    `rows_at`, `columns_at`: the rows of A of each row of the grid, and the columns of B of each of its columns; empty where
+    these are equal blocks.
+    """
 
     rows: int
     columns: int
@@ -41,7 +44,7 @@ class Grid:
 
     @property
     def is_rows(self) -> bool:
-        """Every node computes whole rows of C: those of which it has A's, however many these are."""
+        """Whether every node computes whole rows of C: those of which it has A's rows, however many these are."""
         return self.columns == self.layers == 1
 
     @property
@@ -57,29 +60,29 @@ class Grid:
         return *divmod(of_layers, self.columns), layer
 
     def of_a(self, node: int, problem: Problem) -> Rectangle:
-        """What a node needs of A."""
+        """The part of A that a node needs."""
         row, _, layer = self.place(node)
         rows = self.rows_at[row] if self.rows_at else block(problem.n, self.rows, row)
         return Rectangle(rows, block(problem.l, self.layers, layer))
 
     def of_b(self, node: int, problem: Problem) -> Rectangle:
-        """What a node needs of B."""
+        """The part of B that a node needs."""
         _, column, layer = self.place(node)
         columns = self.columns_at[column] if self.columns_at else block(problem.m, self.columns, column)
         return Rectangle(block(problem.l, self.layers, layer), columns)
 
     def of_c(self, node: int, problem: Problem) -> Rectangle:
-        """What a node computes of C; one layer's part of the sums."""
+        """The part of C that a node computes; with several layers, the terms of its sums that the node's layer has."""
         return Rectangle(self.of_a(node, problem).rows, self.of_b(node, problem).columns)
 
     def elements_on(self, node: int, problem: Problem) -> int:
-        """That a node keeps beside the operands and C as they are distributed."""
+        """The elements of A, B and C that a node keeps for the grid, beside those that it has by their distribution."""
         return sum(each.elements for each in (self.of_a(node, problem), self.of_b(node, problem), self.of_c(node, problem)))
 
 
 @record
 class Placement:
-    """Which parts of A and B the ranks have before the product, and of C after it."""
+    """The parts of A and B that each rank has before the product, and the part of C that it keeps after it."""
 
     a: tuple[Part, ...]
     b: tuple[Part, ...]
@@ -87,13 +90,13 @@ class Placement:
 
     @classmethod
     def of_rows(cls, problem: Problem, a: Sequence[Span], b: Sequence[Span], c: Sequence[Span]) -> Placement:
-        """All ranks have whole rows."""
+        """The placement in which all ranks have whole rows, these."""
         l, m = Span(0, problem.l), Span(0, problem.m)
         return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
 
     @classmethod
     def of_blocks(cls, problem: Problem, rows: int, columns: int) -> Placement:
-        """Blocks of a grid of rows×columns ranks, numbered row by row."""
+        """The placement in the blocks of a grid of rows×columns ranks, numbered row by row."""
 
         def parts(height: int, width: int) -> tuple[Part, ...]:
             down = [Span(0, height).part(rows, number) for number in range(rows)]
@@ -104,15 +107,16 @@ class Placement:
         return cls(parts(p.n, p.l), parts(p.l, p.m), parts(p.n, p.m))
 
     def of_node(self, ranks: tuple[int, ...], operand: str) -> tuple[Part, ...]:
+        """The parts of `operand` ("a", "b" or "c") that these ranks have."""
         return tuple(getattr(self, operand)[rank] for rank in ranks)
 
     def has_rows(self, problem: Problem) -> bool:
-        """Whether every rank has whole rows of A, and neighbouring ones."""
+        """Whether every rank has whole rows of A, which are neighbours."""
         return all(len(part.rows) == 1 and part.columns == (Span(0, problem.l),) for part in self.a)
 
 
 def parse(text: str, nodes: int) -> Grid | None:
-    """Of so many nodes: `rows`, `2x3`, `2x3x2`; None for `auto`. UsageError for anything else."""
+    """The grid that `rows`, `2x3` or `2x3x2` means for so many nodes; None for `auto`. UsageError for any other text."""
     if text == AUTO:
         return None
     if text == ROWS:
@@ -128,12 +132,12 @@ def parse(text: str, nodes: int) -> Grid | None:
 
 
 def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> int:
-    """Elements of A, B and C that a node receives from others."""
+    """The elements of A, B and C together that a node receives from others."""
     return sum(received_of_each(grid, node, problem, topology, placement))
 
 
 def received_of_each(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> tuple[int, int, int]:
-    """Those of A, of B and of C."""
+    """The elements of A, of B and of C that a node receives from others."""
     ranks = topology.nodes[node]
     of_a, of_b, of_c = (placement.of_node(ranks, operand) for operand in "abc")
     if grid.is_rows and placement.has_rows(problem):
@@ -148,15 +152,15 @@ def received_of_each(grid: Grid, node: int, problem: Problem, topology: Topology
 
 
 def received_where_it_suits(grid: Grid, problem: Problem) -> float:
-    """Elements that a node receives if A, B and C are distributed as the grid would have them: each element that several nodes
-    need lies on one of these."""
+    """The elements that a node receives if A, B and C are distributed as suits the grid best: each element on one of the nodes
+    that need it."""
     of_a, of_b, of_c = (of(0, problem).elements for of in (grid.of_a, grid.of_b, grid.of_c))
     shared = ((of_a, grid.columns), (of_b, grid.rows), (of_c, grid.layers))
     return sum(elements * (nodes - 1) / nodes for elements, nodes in shared)
 
 
 def candidates(nodes: int) -> Iterator[Grid]:
-    """All grids of so many nodes; of those with layers both ways of numbering."""
+    """All grids of so many nodes; those with several layers in both ways of numbering."""
     for layers in _divisors(nodes):
         for rows in _divisors(nodes // layers):
             columns = nodes // layers // rows
@@ -166,8 +170,8 @@ def candidates(nodes: int) -> Iterator[Grid]:
 
 
 def as_it_lies(topology: Topology, placement: Placement) -> Iterator[Grid]:
-    """The grid of ranks over which A and B are distributed already, where its rows and columns are neighbours, and each rank is a
-    node: then no element of C has to move."""
+    """The grid over which A and B are distributed already, if there is one with neighbouring rows and columns and a rank on each
+    node: with it no element of C has to move."""
     ranks = range(topology.size)
     of_a, of_b = placement.a, placement.b
     if (
@@ -192,15 +196,15 @@ def as_it_lies(topology: Topology, placement: Placement) -> Iterator[Grid]:
 
 @record
 class Cost:
-    """Of a grid, in elements."""
+    """What a grid costs, in elements."""
 
     grid: Grid
-    received: int  # by the node that receives most
-    kept: int  # by the node that needs most memory for it
+    received: int  # elements that the node receives that receives most
+    kept: int  # elements that the node keeps that needs most memory for the grid
 
 
 def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Cost]:
-    """Of row blocks first, then of all other grids, those that receive least first."""
+    """The costs of row blocks, and then those of all other grids; those that receive least first."""
     count = len(topology.nodes)
     nodes = sorted({count * number // _LOOKED_AT for number in range(_LOOKED_AT)} | {count - 1})
     found = [
@@ -215,8 +219,10 @@ def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Co
 
 
 def choose(problem: Problem, topology: Topology, placement: Placement, memory: int) -> Grid:
-    """The grid whose busiest node receives least and that fits, where that is clearly less than with row blocks; else these.
-    `memory`: bytes of the smallest node's."""
+    """The grid whose busiest node receives least and that fits; row blocks, unless that is clearly less than with them.
+
+    `memory`: the bytes of the node that has the least.
+    """
     by_rows, *others = costs(problem, topology, placement)
     best = next((cost for cost in others if problem.bytes(1, cost.kept) <= memory), by_rows)
     return best.grid if best.received < _WORTH_IT * by_rows.received else by_rows.grid

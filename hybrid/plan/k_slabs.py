@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""B in k-slabs, some of its rows each: their order on a device that holds all of A and B, and what each arrival releases.
+"""B in k-slabs, ranges of its rows, on a device that holds all of A and B: the order in which they arrive, and the tiles that
+each arrival releases.
 
-Whole rows cross a link faster than parts of them, and a slab can be multiplied as soon as it is there. But it only adds to C,
-whose rows are complete, and can be copied back, after the last slab. So the first row panels, the interleaved ones, arrive in
+Whole rows cross a link faster than parts of rows, and a slab can be multiplied as soon as it is there. But it only adds to C:
+the rows of C are complete, and can be copied back, after the last slab. So the first row panels, the interleaved ones, arrive in
 turn with the slabs, and their tiles are added up slab by slab. The other row panels follow when all of B is there, and each
 releases its rows of C at once.
 """
@@ -17,11 +18,11 @@ from hybrid.plan.schedule import Arrival, Tile
 
 Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
 
-ALIGNED = 16  # rows of B: from such a multiple on, the kernels can copy A's columns at full width
+ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kernels can copy A's columns at full width
 
 
 def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
-    """All `rows` of B in slabs of about `slab_rows`. Each link brings consecutive rows, in all its slabs together."""
+    """All rows of B in slabs of about `slab_rows`. The rows that one link brings, in all slabs together, are neighbours."""
     unit = 1 if slab_rows % ALIGNED else ALIGNED
     in_units = [block(-(-rows // unit), links, link) for link in range(links)]
     of_links = [Span(min(units.lo * unit, rows), min(units.hi * unit, rows)) for units in in_units]
@@ -36,10 +37,11 @@ def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
 def slab_arrivals(
     row_panels: Sequence[Span], slabs: Sequence[Slab], columns: Span, interleaved: int, own: int
 ) -> Iterator[Arrival]:
-    """Every row panel and every slab once. `interleaved`: row panels that arrive in turn with the slabs, at least one, as many
-    bytes of A as of B: so what can be multiplied grows the fastest.
+    """The arrival of every row panel and every slab, each once.
 
-    `own`: the link whose rows of a slab are multiplied first, since they are there first.
+    `interleaved`: the row panels that arrive in turn with the slabs, at least one. They come so that as many bytes of A as of B
+    are there, with which the part that can be multiplied grows fastest. `own`: the link whose rows of a slab are multiplied
+    first, since they arrive first.
     """
     if not (row_panels and len(columns)):
         return
@@ -73,17 +75,19 @@ def _row_panel(rows: Span, index: int, releases: Iterator[Tile]) -> Arrival:
 
 
 def _own_first(own: int, parts: Sequence[Span]) -> list[Span]:
-    """Those that have rows, the own one first."""
+    """The parts that have rows, that of link `own` first."""
     return [part for part in (*parts[own:], *parts[:own]) if len(part)]
 
 
 def _tiles(
     rows: Span, parts: Sequence[Span], columns: Span, *, adds: bool = False, completed: Sequence[Span] = ()
 ) -> Iterator[Tile]:
-    """One part of B after the other adds to these rows of C, the first one only if it `adds`. `completed`: the same rows, as
-    the tiles that the last part completes."""
-    # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the thread blocks
-    # with which one ends run beside those of the other.
+    """The tiles in which one part of B after the other is multiplied and added to these rows of C.
+
+    `adds`: the first part is added, too. `completed`: the same rows, as the tiles that the last part completes.
+    """
+    # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the last thread
+    # blocks of the one run at the same time as those of the other.
     sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
     for number, part in enumerate(parts):
         adds = adds or number > 0

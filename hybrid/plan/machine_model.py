@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the plan assumes of a machine, as numbers: one frozen record that all ranks share.
+"""The numbers that the plan assumes of a machine, in one frozen record that all ranks share.
 
 The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).
-`python -m hybrid.doctor --json FILE` measures the first five on another machine and asks NVML for the limit of the power;
-HYBRID_MACHINE=FILE uses what it wrote.
-The product is right whatever is assumed here; only its speed depends on it.
+On another machine `python -m hybrid.doctor --json FILE` measures the first five and asks NVML for the power limit, and
+HYBRID_MACHINE=FILE uses what it wrote. Only the speed of a product depends on these numbers; it is right whatever they are.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hybrid.core.record import record
 from hybrid.errors import UsageError, one_line
 
 KiB, MiB = 1 << 10, 1 << 20
-RECORD_KEY = "machine_model"  # of the doctor's JSON lines
+RECORD_KEY = "machine_model"  # under which the doctor's JSON lines have a model
 SMALLEST_NUMBER, LARGEST_NUMBER = 1e-6, 1 << 60
 LARGEST_FILE = 64 * MiB
 _LONGEST = 200  # characters of a message
@@ -31,7 +30,8 @@ def _of_h200(value: Any, text: str, *, most: int = LARGEST_NUMBER) -> Any:
 
 @record
 class MachineModel:
-    """Every number is positive. What no recorded line shows is called estimated: it was chosen by reasoning or by single runs."""
+    """Numbers, all positive. A number is called estimated where no recorded measurement shows it: it was chosen by reasoning, or
+    by single runs."""
 
     link_bytes_per_second: float = _of_h200(
         54.8e9, "bytes that a GPU's link copies to it in a second; measured (docs/measured/doctor-h200.jsonl)"
@@ -121,34 +121,35 @@ class MachineModel:
             _refuse_wrong(known, getattr(self, known.name))
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """The default travels between ranks by its name: each product sends the ranks' models, and most are this one."""
+        """Pickle the default by its name. Before each product the ranks send each other their models, and most are this one."""
         return "H200" if self is H200 else (MachineModel, tuple(vars(self).values()))
 
     def multiply_adds_per_byte(self, dtype: str) -> float:
-        """What a GPU computes of operands of this type while its link copies a byte: the machine balance of a roofline, with the
-        link for the memory."""
+        """The multiply-adds that a GPU computes of operands of this type while its link copies a byte: the machine balance of a
+        roofline, with the link in place of the memory."""
         known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
         return known.get(dtype, self.half_multiply_adds_per_byte)
 
     @property
     def panel_row_bytes(self) -> int:
-        """Least bytes of a column panel's row where all of B is resident: it is copied once, at 4/5 of the link's rate."""
+        """The least bytes in a row of a column panel where all of B is resident, and so is copied once: with these it is copied
+        at 4/5 of the link's rate."""
         return 4 * self.panel_row_overhead_bytes
 
     @property
     def streamed_panel_row_bytes(self) -> int:
-        """The same out of core, where panels are copied again and again: 6/7 of the link's rate."""
+        """The same out of core, where panels are copied again and again: with these at 6/7 of the link's rate."""
         return 6 * self.panel_row_overhead_bytes
 
     @classmethod
     def of(cls, path: str) -> MachineModel:
-        """That of the setting `machine`: read from the file, or the default for ""."""
+        """The model that the setting `machine` names: read from this file, or the default for ""."""
         return cls.read(path) if path else H200
 
     @classmethod
     def read(cls, path: str) -> MachineModel:
-        """From a JSON object of this class's fields, those left out as for an H200; or from the doctor's JSON lines, the last
-        one that has a model. UsageError, in one line, for anything else."""
+        """The model in a file: a JSON object of this class's fields, of which those left out are an H200's; or the doctor's JSON
+        lines, of which the last one with a model counts. UsageError, in one line, for any other file."""
         said = _said_in(path)
         unknown = sorted(set(said) - {known.name for known in fields(cls)})
         if unknown:
@@ -159,13 +160,14 @@ class MachineModel:
             raise UsageError(f"{path}: {wrong}") from None
 
     def write(self, path: str) -> None:
-        """So that `read` gives it back."""
+        """Write the model to a file that `read` reads."""
         import json
 
         Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
 def _refuse_wrong(known: Field[Any], value: Any) -> None:
+    """UsageError unless this field of the model can have the value."""
     kind, most = type(known.default), known.metadata["most"]
     if type(value) not in ((float, int) if kind is float else (int,)):
         raise UsageError(f"{known.name} must be a {'number' if kind is float else 'whole number'}, not {value!r}"[:_LONGEST])
@@ -175,10 +177,10 @@ def _refuse_wrong(known: Field[Any], value: Any) -> None:
 
 
 def _said_in(path: str) -> Mapping[str, Any]:
-    """The fields that a file of one model, or the doctor's file, gives."""
+    """The fields that a file gives, which holds one model or the doctor's JSON lines."""
     import json  # only who has such a file needs it
 
-    if os.path.exists(path) and not os.path.isfile(path):  # of a pipe nobody may ever write the end
+    if os.path.exists(path) and not os.path.isfile(path):  # nobody may ever close the other end of a pipe
         raise UsageError(f"the machine model {path} cannot be read: it is no regular file")
     try:
         with open(path, "rb") as file:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""When a product on many nodes of GPUs has come how far: a simulation, panel after panel, of the busiest node and of the root's.
+"""A simulation of a product on many nodes of GPUs, panel by panel, for the busiest node and the root's.
 
-A column panel of B comes over the network, goes to the GPUs, is multiplied, and its part of C goes back to the host and on to the
-root's node. Each of these works on one thing at a time, both directions of a link at once. A node's link brings what the node
-needs of A and B before it brings C.
+A column panel of B comes over the network, goes to the GPUs and is multiplied; its part of C goes back to the host and on to the
+root's node. Each of these works on one thing at a time, and both directions of a link at once. A node's link brings the parts of
+A and B that the node needs before it brings C.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybrid.plan.request import PlanRequest
 
 @record
 class NodeForecast:
-    """Seconds after the begin, on the node that is last."""
+    """Seconds after the start, on the node that is last."""
 
     a_there: float  # all of A that a node needs
     b_there: float
@@ -26,8 +26,11 @@ class NodeForecast:
 
 
 def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float, gpus: int) -> NodeForecast:
-    """Where each rank makes its rows of A and B, and the root gathers C. `network`: bytes a second of a node's link. `speed`: of
-    the kernels, beside the model's. `gpus`: of a node, on which its ranks multiply."""
+    """The forecast where each rank makes its own rows of A and B, and the root gathers C.
+
+    `network`: bytes that a node's link carries in a second. `speed`: of the kernels, relative to the model's. `gpus`: the number
+    of GPUs on which the ranks of a node multiply.
+    """
     problem, topology, layout = plan.problem, plan.topology, plan.grid_layout
     nodes = range(len(topology.nodes))
     grid = layout.grid if layout is not None else Grid(len(nodes), 1)
@@ -39,9 +42,10 @@ def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float,
     tallest = max(nodes, key=lambda node: grid.of_a(node, problem).elements * len(grid.of_b(node, problem).columns))
     (height, depth), width = grid.of_a(tallest, problem).shape, len(grid.of_b(tallest, problem).columns)
 
-    # Of a node's B: each rank's link brings all of it, or a part of it that the other GPUs fetch, or it is on the GPUs already.
-    a_rank = -(-max(map(len, topology.nodes)) // gpus)
-    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(a_rank))
+    # How often a GPU's link brings all of a node's B: once for each of its ranks, or a part of it where the GPUs fetch the rest
+    # from each other, or not at all where NCCL brings it to the GPUs.
+    ranks_a_gpu = -(-max(map(len, topology.nodes)) // gpus)
+    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(ranks_a_gpu))
     rate = model.multiply_adds_per_byte(problem.operand_dtype) * model.link_bytes_per_second * speed * gpus
 
     def seconds(elements: float, bytes_per_second: float) -> float:

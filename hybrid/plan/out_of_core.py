@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The tiling where a device cannot hold both operands: one is stationary, as many of its panels at a time as fit, and the
-other one is streamed past them in small panels, in alternating direction.
+"""The tiling where a device cannot hold both operands. One is stationary: as many of its panels as fit are on the device at a
+time. The other is streamed past them in small panels, in alternating direction.
 
-Of all such tilings that fit, the one that should take the least time, which is mostly the one with the least to copy.
+Of all such tilings that fit, the search takes the one that should take the least time, which is mostly the one with the least to
+copy.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ _STEPS = 8  # the search tries parts of the stationary operand that differ by ab
 
 @record
 class OutOfCoreTiling:
-    """The search, for row blocks of up to `request.rows` rows in `request.memory` bytes."""
+    """The search, for row blocks of up to `request.rows` rows on devices of `request.memory` bytes."""
 
     request: TilingRequest
 
     def choose(self) -> Tiling:
-        """What does not fit even in the smallest panels is divided into these; sizes asked for are halved where they must be."""
+        """The best tiling. Panel sizes that the request asks for are halved where they do not fit; where even the smallest
+        panels do not, these are taken."""
         r, model = self.request, self.request.model
         for least_streamed in range(model.least_streamed_panels, 0, -1):
             best, least = None, inf
@@ -45,7 +47,8 @@ class OutOfCoreTiling:
         return Tiling(1, 1, 1, 1)
 
     def candidates(self, halvings: int) -> Iterator[tuple[Tiling, int]]:
-        """Tilings that may fit, each with how many streamed panels do; `halvings` times smaller ones than would be best."""
+        """Tilings that may fit, each with the number of streamed panels that do. With `halvings` the tiles are halved so many
+        times from the best size."""
         for part in _parts(self.request.problem.m):
             yield self._b_stationary(part, halvings)
         for part in _parts(self.request.rows):
@@ -82,17 +85,17 @@ class OutOfCoreTiling:
         return max(1, self.request.model.streamed_panel_row_bytes // self.request.problem.operand_item_size)
 
     def _stationary_panels(self, part: int, asked: int, at_least: int) -> tuple[int, int]:
-        """Size and number of the stationary panels. Together they are as large as the part of the operand, or a bit larger."""
+        """The size and the number of the stationary panels, which together are as large as `part`, or a bit larger."""
         size = asked or _in_tiles(-(-part // max(1, min(self.request.model.most_stationary_panels, part // at_least))))
         return size, -(-part // size)
 
     def _with_most_streamed(
         self, stationary: int, size: int, length: int, tiling_with: Callable[[int], Tiling]
     ) -> tuple[Tiling, int]:
-        """The tiling that holds, beside `stationary` rows or columns, as many streamed panels as fit, each `size` of `length`
-        rows or columns; and how many these are.
+        """The tiling that holds beside `stationary` rows or columns as many streamed panels as fit, and their number.
 
-        Not all of them: an operand that is resident as a whole had better be the stationary one.
+        Each streamed panel has `size` of the `length` rows or columns of its operand. Not all of them are taken: an operand that
+        can be resident as a whole had better be the stationary one.
         """
         r, p = self.request, self.request.problem
         of_streamed = p.operand_bytes(size, p.l) + p.bytes(size, stationary)
@@ -103,10 +106,11 @@ class OutOfCoreTiling:
         return tiling_with(fitting), fitting
 
     def _time(self, tiling: Tiling) -> float:
-        """The larger of the link's time and the kernels', in units of one row of A or one column of B copied at full rate.
+        """The time of a tiling: the larger of the link's and the kernels', where the unit is a row of A or a column of B copied
+        at full rate.
 
-        Narrow column panels are copied more slowly, and at each reversal the first stationary panel is waited for. Kernels
-        compute whole thread-block tiles, so those that are not full take as long as full ones.
+        Narrow column panels are copied more slowly, and at each reversal the kernels wait for the first stationary panel.
+        Kernels compute whole thread-block tiles, so one that is not full takes as long as a full one.
         """
         p, model = self.request.problem, self.request.model
         rows, columns = self.request.rows, p.m
@@ -125,7 +129,7 @@ class OutOfCoreTiling:
 
 
 def _parts(length: int) -> Iterator[int]:
-    """Parts of an operand that may be stationary at a time: all of it, a half, a third, …"""
+    """The sizes of the part of an operand that may be stationary at a time: all of it, a half, a third, …"""
     parts = 1
     while parts < length:
         yield min(length, _in_tiles(-(-length // parts)))
@@ -134,14 +138,15 @@ def _parts(length: int) -> Iterator[int]:
 
 
 def _tile_excess(length: int, panel: int) -> float:
-    """How many times as much a kernel computes as is wanted, where its tiles get panels of less than a tile."""
+    """How many times as much a kernel computes as is wanted, where panels are smaller than a thread-block tile."""
     return max(1.0, min(KERNEL_TILE, length) / panel)
 
 
 def _in_tiles(size: int) -> int:
-    """Rounded up to whole thread-block tiles, where it is no less than one."""
+    """The size, rounded up to whole thread-block tiles; unchanged where it is less than one."""
     return -(-size // KERNEL_TILE) * KERNEL_TILE if size > KERNEL_TILE else size
 
 
 def _smaller(size: int, halvings: int) -> int:
+    """The size halved so many times, in whole thread-block tiles where it has any."""
     return max(1, _in_tiles(size >> halvings))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A plan made from what it is asked for: a product cut into row blocks, row panels, and column panels or k-slabs."""
+"""The plan that fulfils a request: the product cut into row blocks, row panels, and column panels or k-slabs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from hybrid.plan.tiling import choose_tiling
 
 @lru_cache(maxsize=16)
 def make_plan(request: PlanRequest) -> Plan:
-    """Cut a product into row blocks, row panels, and column panels or k-slabs. Cached: one product is often followed by
-    others like it."""
+    """The plan for this request. It is cached: a product is often followed by others like it."""
     problem, topology = request.problem, request.topology
     staged, tallest = request.copies_to_buffers, max(map(len, request.rows_of_a))
     tiling = choose_tiling(_tiling_request(request, tallest))
@@ -48,7 +47,7 @@ def make_plan(request: PlanRequest) -> Plan:
 
 
 def _tiling_request(request: PlanRequest, tallest: int) -> TilingRequest:
-    """`tallest`: rows of the largest row block."""
+    """What the tiling depends on. `tallest`: the rows of the largest row block."""
     problem, nodes, staged = request.problem, request.topology.nodes, request.copies_to_buffers
     on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
     alone = on_devices and request.topology.size == 1 and not request.device_memory  # nothing arrives piece by piece
@@ -72,7 +71,7 @@ def _tiling_request(request: PlanRequest, tallest: int) -> TilingRequest:
 
 
 def _shares(request: PlanRequest, tiling: Tiling) -> tuple[RankShare, ...]:
-    """Of all ranks."""
+    """The shares of all ranks."""
     problem, topology, device = request.problem, request.topology, request.device
     column_panels = tiling.column_panels_of(problem.m, device)
     links = topology.size if tiling.interleaved else 1
@@ -100,8 +99,10 @@ def _operand_location(request: PlanRequest) -> OperandLocation:
 
 
 def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
-    """Of each rank of a grid the product that its device computes, as if the rank were alone. Their column panels of B arrive
-    from other nodes, so B does not come in k-slabs."""
+    """For each rank of a grid the plan of the product that its device computes, as if the rank were alone.
+
+    The column panels of B of such a product arrive from other nodes, so B does not come in k-slabs.
+    """
     alone = replace(
         request,
         topology=Topology(((0,),)),
@@ -125,7 +126,7 @@ def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
 
 
 def _checks_on_device(request: PlanRequest, tiling: Tiling, rows: int) -> bool:
-    """Whether the check's sums find room beside the buffers, where the plan is cut to the memory of the devices."""
+    """Whether the check's sums have room beside the buffers, where the plan is cut to the memory of the devices."""
     if not request.device_memory:
         return True
     buffers = layout_of(request.problem, rows, tiling, request.device).bytes

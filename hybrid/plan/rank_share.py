@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One rank's share of a product: its rows, the panels and slabs it gets them and B in, and the order in which they arrive."""
+"""One rank's share of a product: its rows, the panels and slabs in which A and B come, and the order in which these arrive."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class RankShare:
 
     rank: int
     node: int
-    rows: Span  # of A and C: the row block it multiplies
-    b_rows: Span  # of B: the rows it provides
-    row_panels: tuple[Span, ...]  # of its row block, counted within it
-    column_panels: tuple[Span, ...]  # of B
+    rows: Span  # the rows of A and C in its row block
+    b_rows: Span  # the rows of B that it provides
+    row_panels: tuple[Span, ...]  # counted within its row block
+    column_panels: tuple[Span, ...]
     tiling: Tiling
-    layout: Layout  # of its buffers, where the device has some
-    slabs: tuple[Slab, ...] = ()  # of B's rows: all of B comes in these, or each panel of a stationary B does
+    layout: Layout  # of its buffers, where the device has any
+    slabs: tuple[Slab, ...] = ()  # the k-slabs in which all of B comes, or each panel of a stationary B
 
     @property
     def holds_all(self) -> bool:
-        """All row panels and column panels are on the device at the end: nothing is overwritten, nothing comes twice."""
+        """Whether in the end all row panels and column panels are on the device: none is overwritten, and none comes twice."""
         return len(self.row_panels) <= self.tiling.row_panels and len(self.column_panels) <= self.tiling.column_panels
 
     @property
     def pieces_of_b(self) -> int:
-        """How many column panels there are, or k-slabs, where all of B comes in these."""
+        """The number of pieces in which B comes: column panels, or k-slabs where all of B comes in these."""
         return len(self.slabs if self.in_slabs else self.column_panels)
 
     @property
     def in_slabs(self) -> bool:
-        """All of B comes in k-slabs, not in column panels."""
+        """Whether all of B comes in k-slabs, and none in column panels."""
         return bool(self.slabs) and self.tiling.interleaved > 0
 
     def arrivals(self) -> Iterator[Arrival]:
@@ -63,10 +63,10 @@ class RankShare:
 
     @cached_property
     def order(self) -> tuple[Arrival, ...]:
-        """All arrivals, kept: working them out again would take time in every product."""
+        """All arrivals. They are kept: to work them out again would take time in every product."""
         return tuple(self.arrivals())
 
     @cached_property
     def last_uses(self) -> list[int]:
-        """For each arrival the last one before it whose tiles read what it overwrites; -1 where it overwrites nothing. Kept."""
+        """What the function `last_uses` gives for `order`; -1 for all where nothing is overwritten. Kept likewise."""
         return [-1] * len(self.order) if self.holds_all else last_uses(self.order)

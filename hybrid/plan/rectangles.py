@@ -27,17 +27,18 @@ class Rectangle:
         return len(self.rows), len(self.columns)
 
     def common(self, other: Rectangle) -> Rectangle:
-        """What is in both."""
+        """The rectangle that is in both."""
         return Rectangle(self.rows.common(other.rows), self.columns.common(other.columns))
 
     def within(self, other: Rectangle) -> tuple[slice, slice]:
-        """Where it lies in an array that holds `other`."""
+        """The slices that this rectangle has in an array that holds `other`."""
         return self.rows.within(other.rows).slice, self.columns.within(other.columns).slice
 
 
 @record
 class Part:
-    """Some rows of some columns, which need not be neighbours, but do not overlap: in an array one after the other."""
+    """Some rows of some columns of a matrix. They need not be neighbours, but do not overlap. An array holds them one after the
+    other."""
 
     rows: tuple[Span, ...]
     columns: tuple[Span, ...]
@@ -56,20 +57,21 @@ class Part:
         return rows * columns
 
     def stretched(self, down: int, across: int) -> Part:
-        """Where each row is so many rows, and each column so many columns."""
+        """The part of a matrix in which each row has become `down` rows, and each column `across` columns."""
         rows, columns = (
             tuple(Span(span.lo * by, span.hi * by) for span in spans) for spans, by in ((self.rows, down), (self.columns, across))
         )
         return Part(rows, columns)
 
     def common(self, rectangle: Rectangle) -> Iterator[tuple[Rectangle, tuple[slice, slice]]]:
-        """The rectangles of it that lie in `rectangle`, and where they lie in its array."""
+        """The rectangles of this part that lie in `rectangle`, each with the slices that it has in the part's array."""
         columns = [*_common(self.columns, rectangle.columns)]
         for rows, down in _common(self.rows, rectangle.rows):
             for across, place in columns:
                 yield Rectangle(rows, across), (down, place)
 
     def elements_in(self, rectangle: Rectangle) -> int:
+        """The number of elements of this part that lie in `rectangle`."""
         down, across = (
             sum(len(span.common(whole)) for span in spans)
             for spans, whole in ((self.rows, rectangle.rows), (self.columns, rectangle.columns))
@@ -78,7 +80,8 @@ class Part:
 
 
 def _common(spans: tuple[Span, ...], with_: Span) -> Iterator[tuple[Span, slice]]:
-    """Of spans that lie one after the other what is in `with_`, and where that lies."""
+    """For spans that an array holds one after the other: the spans in which they overlap with `with_`, each with its slice in
+    the array."""
     before = 0
     for span in spans:
         common = span.common(with_)

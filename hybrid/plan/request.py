@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a plan is asked for: the product, the ranks, the device, and where the operands lie; and what its tiling needs of that."""
+"""What a plan is asked for: the product, the ranks, the device, and where the operands lie; and the part of this on which a
+tiling depends."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hybrid.plan.machine_model import H200, MachineModel
 
 
 class OperandLocation(Enum):
-    """Where A, B and C lie in host or device memory while they are multiplied."""
+    """Where A, B and C lie, in host or device memory, while they are multiplied."""
 
     NODE_SHARED = "node-shared matrices"  # every rank reads and writes its rows in memory that its node's ranks share
     ROOT_ARRAYS = "the root's arrays"  # private memory of the root, which copies them to and from all devices itself
@@ -23,7 +24,7 @@ class OperandLocation(Enum):
 
 @record
 class RowBlocks:
-    """Which rows each rank has already, in rank order."""
+    """The rows of A and of B that each rank has before the product, in the order of the ranks."""
 
     a: tuple[Span, ...]
     b: tuple[Span, ...]
@@ -31,16 +32,16 @@ class RowBlocks:
 
 @record
 class PlanRequest:
-    """All that a plan depends on. Zero for a size lets the plan choose it."""
+    """All that a plan depends on. A size of 0 lets the plan choose it."""
 
     problem: Problem
     topology: Topology
     root: int = 0
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
-    staged: bool = False  # also a CPU copies panels into buffers, as a GPU does
+    staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
     moduli: int = 0  # the most that a product from remainders may need; 0: native arithmetic
-    speed: float = 1.0  # that is expected of such a product, beside a native one
+    speed: float = 1.0  # of a product from remainders, as is expected, relative to a native one
     panel_rows: int = 0
     panel_columns: int = 0
     slab_rows: int = 0
@@ -49,19 +50,21 @@ class PlanRequest:
     row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
     model: MachineModel = H200
     left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
-    grid: Grid | None = None  # of the nodes; None: every node multiplies its rows of A by all of B
-    blocks_2d: Placement | None = None  # of the operands and C, where they are distributed so
-    message_bytes: int = 1 << 28  # that a rank of a grid receives at a time, at most
-    c_leaves: bool = False  # of a part of a grid: column panels of C go elsewhere as soon as they are complete
+    grid: Grid | None = None  # the grid that the nodes form; None: every node multiplies its rows of A by all of B
+    blocks_2d: Placement | None = None  # where the operands and C are distributed in two dimensions
+    message_bytes: int = 1 << 28  # the most that a rank of a grid receives at a time
+    c_leaves: bool = False  # column panels of C go elsewhere as soon as they are complete, as those of a grid's part
 
     @property
     def copies_to_buffers(self) -> bool:
-        """A GPU always multiplies copies of the panels; a CPU multiplies the matrices in place unless told otherwise."""
+        """Whether panels are copied into buffers. A GPU always multiplies such copies; a CPU multiplies the matrices in place,
+        unless it is told otherwise."""
         return self.staged or self.device != "cpu"
 
     @property
     def placement(self) -> Placement:
-        """What the ranks have before the product, and after it of C: of row blocks A's rows, else the root has all."""
+        """What each rank has of A and B before the product, and keeps of C after it: with row blocks its rows of A, else the
+        root has all of C."""
         if self.blocks_2d is not None:
             return self.blocks_2d
         n, ranks = self.problem.n, range(self.topology.size)
@@ -70,7 +73,7 @@ class PlanRequest:
 
     @property
     def rows_of_a(self) -> tuple[Span, ...]:
-        """For each rank its rows of A and C."""
+        """For each rank the rows of A and C that it multiplies."""
         if self.row_blocks:
             return self.row_blocks.a
         idle = self.topology.left_out(self.left_out)
@@ -82,7 +85,8 @@ class PlanRequest:
         return self.row_blocks.b if self.row_blocks else self._equal_blocks(self.problem.l)
 
     def _blocks_without(self, idle: frozenset[int]) -> tuple[Span, ...]:
-        """The node's rows are those that it has with all of its ranks."""
+        """For each rank its rows of A, where the `idle` ones have none. Those of a node are the same as with all of its
+        ranks."""
         blocks = {}
         for node, members in enumerate(self.topology.nodes):
             rows, at_work = self.topology.rows_of_node(node, self.problem.n), [rank for rank in members if rank not in idle]
@@ -96,10 +100,10 @@ class PlanRequest:
 
 @record
 class TilingRequest:
-    """All that a tiling depends on. Zero for a size lets the plan choose it."""
+    """All that a tiling depends on. A size of 0 lets the plan choose it."""
 
     problem: Problem
-    rows: int  # of the largest row block
+    rows: int  # in the largest row block
     device: str
     nodes: int = 1
     links: int = 1  # ranks of a node, which copy A and B over links of their own; 0: the operands are on the devices already

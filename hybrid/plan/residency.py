@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What lies where in a device's buffers as a rank's panels arrive, and what they overwrite."""
+"""Which panels and slabs lie in a device's buffers as a rank's panels arrive, and what each overwrites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Known = TypeVar("Known")
 
 @record
 class _Location:
-    """In the buffer of an operand."""
+    """The place of a panel or slab in the buffer of its operand."""
 
     lines: Span  # rows of A's buffer, columns of B's
     rows_of_b: Span | None = None  # None: all, as always of A
@@ -27,25 +27,25 @@ class _Location:
 
 
 class Residency(Generic[Known]):
-    """What is known of each panel or slab in a device's buffers, found by its location.
+    """What the caller knows of each panel or slab in a device's buffers, found by where that lies.
 
-    A look-up takes as long as there are panels in the buffer; they are few, except where all panels are resident.
+    A look-up takes the longer the more panels are in the buffer. They are few, except where all panels are resident.
     """
 
     def __init__(self) -> None:
         self._by_buffer: dict[tuple[str, int], list[tuple[_Location, Known]]] = {}
 
     def under(self, arrival: Arrival) -> list[Known]:
-        """Of what lies where the panel or slab goes; or of itself, when it has been put there."""
+        """What is known of the panels or slabs that lie where this one goes; or of this one, when it has been put there."""
         return [known for location in _locations(arrival) for known in self._at(arrival.operand, arrival.slot, location)]
 
     def read_by(self, tile: Tile) -> list[Known]:
-        """Of the panels and slabs that the tile is computed from."""
+        """What is known of the panels and slabs from which the tile is computed."""
         of_a = self._at("A", 0, _Location(tile.buffer_rows))
         return of_a + self._at("B", tile.slot, _Location(tile.buffer_columns, tile.inner))
 
     def put(self, arrival: Arrival, known: Known) -> None:
-        """In place of what was known there."""
+        """Note what is known of the panel or slab, in place of what was known of those that it overwrites."""
         buffer = self._by_buffer.setdefault((arrival.operand, arrival.slot), [])
         for location in _locations(arrival):
             buffer[:] = [entry for entry in buffer if not entry[0].meets(location)]
@@ -56,7 +56,8 @@ class Residency(Generic[Known]):
 
 
 def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
-    """For each arrival the last one before it whose tiles read what it overwrites; -1 where it overwrites nothing."""
+    """For each arrival the number of the last arrival before it whose tiles read what it overwrites; -1 where it overwrites
+    nothing."""
     uses: list[int] = []
     readers: Residency[list[int]] = Residency()
     for index, arrival in enumerate(arrivals):

@@ -24,9 +24,9 @@ class Tile:
     columns: Span
     buffer_rows: Span  # the same rows within the device's buffer of A
     buffer_columns: Span  # the same columns within its buffer of B
-    slot: int = 0  # of the column panel, with separate panels
+    slot: int = 0  # the column panel's slot, with separate panels
     inner: Span | None = None  # columns of A and rows of B that are multiplied; None: all
-    adds: bool = False  # to what is in C
+    adds: bool = False  # the product is added to what is in C
     completes: bool = True  # nothing is added afterwards
 
 
@@ -35,10 +35,10 @@ class Arrival:
     """A row panel of A, or a column panel or k-slab of B, that comes to the device, and the tiles of C it releases."""
 
     operand: str  # "A" or "B"
-    index: int  # of the panel or slab
+    index: int  # the number of the panel or slab
     span: Span  # rows within the rank's row block, or columns
     buffer_span: Span  # the same within the device's buffer of the operand
-    slot: int  # of a column panel, with separate panels
+    slot: int  # the column panel's slot, with separate panels
     releases: tuple[Tile, ...]
     slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; (): all, by one link
 
@@ -54,18 +54,18 @@ def arrivals(
     slabs: Sequence[Span] = (),
     rows_first: bool = False,
 ) -> Iterator[Arrival]:
-    """Every stationary panel once, and every streamed one as often as it is needed; nothing where C is empty.
+    """The arrival of every stationary panel once, and of every streamed one as often as it is needed; none where C is empty.
 
     A panel that arrives is multiplied with all panels of the other operand that are there and that it has not met. What it
-    overwrites has been multiplied with everything. Panels are of one size, the last one smaller; or of any, where all are
-    resident, as they must be with `separate_panels`. `stationary`: "A" or "B".
+    overwrites has been multiplied with everything. Panels are of one size, the last one smaller; they may be of any size where
+    all are resident, as they must be with `separate_panels`. `stationary`: "A" or "B".
 
-    `slabs`: rows of B, in which stationary column panels arrive. The streamed panels that are still there are multiplied with
-    each slab while the next one is copied; and the last tiles before come slab by slab, so that one slab after the other can be
-    overwritten.
+    `slabs`: the rows of B in which stationary column panels arrive. The streamed panels that are still there are multiplied with
+    each slab while the next one is copied. The last tiles before that are computed slab by slab as well, so that one slab after
+    the other can be overwritten.
 
-    `rows_first`: where all panels are resident, all row panels come before the second column panel, so that column panels of C
-    are complete one after the other.
+    `rows_first`: where all panels are resident, all row panels come before the second column panel, so that the column panels of
+    C are completed one after the other.
     """
     if row_panels and column_panels:
         a = _Operand("A", row_panels, row_panels_resident)
@@ -74,7 +74,7 @@ def arrivals(
 
 
 class _Stream:
-    """One operand streamed past the other."""
+    """The order of arrivals where one operand is streamed past the other."""
 
     def __init__(self, a: _Operand, b: _Operand, stationary: str, slabs: Sequence[Span], rows_first: bool) -> None:
         self._a, self._b, self._slabs, self._rows_first = a, b, slabs, rows_first
@@ -93,7 +93,7 @@ class _Stream:
                 yield from self._arrivals_of(self._next())
 
     def _next(self) -> _Operand:
-        """The operand whose next panel is loaded."""
+        """The operand of which the next panel is loaded."""
         if not self._stationary.to_come:
             return self._streamed
         if self._streamed.is_full or not self._streamed.to_come:
@@ -143,7 +143,7 @@ class _Run:
 
 
 def _tiles_by_inner(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Tile]:
-    """The same tile once for each part of A's columns and B's rows; each one adds to those before."""
+    """The same tile once for each part of A's columns and B's rows; each adds to those before."""
     for number, part in enumerate(inner):
         yield replace(_tile(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
 
@@ -157,28 +157,31 @@ class _Operand:
 
     def __init__(self, name: str, panels: Sequence[Span], capacity: int, *, separate_panels: bool = False) -> None:
         self.name, self.panels, self.capacity = name, panels, capacity
-        self.resident = range(0)  # in the order of their arrival: the first one is overwritten first
+        self.resident = range(0)  # the panels on the device in the order of their arrival: the first is overwritten first
         self.to_come = range(len(panels))
-        self.panels_per_tile = 1 if separate_panels else capacity  # at most
+        self.panels_per_tile = 1 if separate_panels else capacity  # the most that a tile covers
         self._separate_panels = separate_panels
         self._lines_that_fit = sum(map(len, panels[:capacity]))
 
     @property
     def is_full(self) -> bool:
+        """Whether the buffer has no room for a further panel."""
         return len(self.resident) == min(self.capacity, len(self.panels))
 
     @property
     def loaded_part(self) -> float:
+        """The lines of the panels on the device, as a part of those that fit."""
         return len(self._run(self.resident).span) / self._lines_that_fit if self.resident else 0.0
 
     def reverse(self) -> None:
-        """Stream backwards: the last panel multiplied with the stationary ones before is the first for the next ones."""
+        """Turn the stream around: the last panel that was multiplied with the stationary ones is the first for the next ones."""
         if self.resident:
             step = -self.resident.step
             self.resident = self.resident[::-1]
             self.to_come = range(self.resident[-1] + step, len(self.panels) if step > 0 else -1, step)
 
     def load_next(self) -> _Run:
+        """Put the next panel in the buffer, in place of the oldest one where that is full."""
         panel, step = self.to_come[0], self.to_come.step
         self.to_come = self.to_come[1:]
         first = self.resident[0] if self.resident else panel

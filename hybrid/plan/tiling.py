@@ -19,9 +19,10 @@ from hybrid.plan.schedule import arrivals
 
 
 def choose_tiling(request: TilingRequest) -> Tiling:
-    """The tiling for all ranks. What does not fit even in the smallest panels is divided into these.
+    """The tiling for all ranks. Where not even the smallest panels fit, it has these.
 
-    Products from remainders need panels of whole units, and norms of whole columns, so no k-slabs. Else they are native.
+    Products from remainders need panels of whole units, and norms of whole columns and so no k-slabs. Where a tiling has none of
+    that, the product is native.
     """
     if request.moduli and not request.slab_rows:
         tiling = _choose_tiling(replace(request, may_use_slabs=False))
@@ -31,6 +32,7 @@ def choose_tiling(request: TilingRequest) -> Tiling:
 
 
 def _has_whole_units(r: TilingRequest, tiling: Tiling) -> bool:
+    """Whether all panels but the last consist of whole units of rows, or columns."""
     sizes = ((r.rows, tiling.panel_rows), (r.problem.m, tiling.panel_columns))
     return all(panel % UNIT == 0 or length <= panel for length, panel in sizes)
 
@@ -52,7 +54,7 @@ def _choose_tiling(r: TilingRequest) -> Tiling:
 
 
 def _with_slabs(r: TilingRequest, tiling: Tiling) -> Tiling:
-    """The tiling with B in k-slabs instead of column panels, where there would be several of them."""
+    """The tiling with B in k-slabs instead of column panels, where there would be several slabs."""
     model, depth = r.model, r.problem.l
     if not r.slab_rows and (r.device == "cpu" or not r.links or r.panel_columns):
         return tiling
@@ -62,10 +64,10 @@ def _with_slabs(r: TilingRequest, tiling: Tiling) -> Tiling:
         return tiling
     # The interleaved row panels must be high enough to keep the GPU busy while B is copied. But their rows of C are complete,
     # and can be copied back, only after the last slab, and that must not take longer than computing the other rows.
-    # Of C, while a row of B is copied.
-    elements_per_row = model.multiply_adds_per_byte(r.problem.operand_dtype) * r.problem.operand_item_size
-    busy = model.adding_speed * elements_per_row / max(1, r.links)
-    in_time = r.rows * (1 - elements_per_row / depth)
+    # `rows_at_once`: the rows of C to which a kernel can add its products with one row of B while the link copies the next one.
+    rows_at_once = model.multiply_adds_per_byte(r.problem.operand_dtype) * r.problem.operand_item_size
+    busy = model.adding_speed * rows_at_once / max(1, r.links)
+    in_time = r.rows * (1 - rows_at_once / depth)
     interleaved = max(1, round(min(busy, in_time) / tiling.panel_rows))
     return replace(tiling, slab_rows=slab_rows, interleaved=interleaved)
 
@@ -93,11 +95,11 @@ def _panel_columns(r: TilingRequest) -> int:
 
 @lru_cache(maxsize=64)
 def soonest(r: TilingRequest) -> tuple[float, tuple[int, int]]:
-    """When a product whose operands come without k-slabs is complete, in bytes that a link could have copied by then, with the
-    best panels; and their rows and columns.
+    """When a product without k-slabs is complete with the best panels, in the time in which a link copies a byte; and the rows
+    and columns of these panels.
 
-    In one panel B's rows are copied whole, but nothing can be multiplied before all of it is there. High row panels need fewer
-    launches, but the last one is copied back after all else.
+    In one panel the rows of B are copied whole, but nothing can be multiplied before all of it is there. High row panels need
+    fewer launches, but the last one is copied back after all else.
     """
     p, model, least = r.problem, r.model, _panel_rows(r)
 
@@ -114,9 +116,11 @@ def soonest(r: TilingRequest) -> tuple[float, tuple[int, int]]:
 
 
 def _least_lines(r: TilingRequest, at_least: int, bytes_of_line: int) -> int:
-    """Rows or columns of a panel, each of which brings so many bytes over the link."""
+    """The rows or columns of a panel that has at least so many, and whose copy is long enough for the link: each brings so many
+    bytes."""
     return -(-max(at_least, r.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
 
 
 def _count(length: int, size: int) -> int:
+    """The number of panels of this size, at least one."""
     return max(1, -(-length // size))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Waiting for ranks that have not called yet: the missing are named, and nobody waits for ever.
+"""Waiting for ranks that have not called yet: the missing ones are named, and nobody waits for ever.
 
-In a user's program a rank may compute for long before it calls, or it never calls because it has failed. So the first phase of
-each call waits with `Arrivals`, which learns from messages who else is there. At the first call on a communicator there are
-no such messages yet: `await_all` learns it from collectives on the user's own.
+In a user's program a rank may compute for long before it calls, or it never calls because it has failed. So in the first phase
+of each call a rank waits with `Arrivals`, which learns by messages who else is there. Before the first call on a communicator
+there is no way for such messages: `await_all` learns it by collectives on the user's own communicator.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ _ANSWERED = 0.5  # seconds within which the others that wait have said so
 _MOST_NAMED = 64  # ranks of a communicator whose first call names the missing: each sends a byte to each for that
 _PAUSE = 1e-3  # seconds between two looks at the first call
 
-_abandoned: list[MPI.Request] = []  # nobody waits for them any more, but they may still use their buffers, which they keep
+_abandoned: list[MPI.Request] = []  # nobody waits for these any more; kept here, they keep the buffers that they may still use
 
 
 @record
 class Limits:
-    """Seconds of waiting after which the missing are named, and after which the call fails."""
+    """The seconds of waiting after which the missing ranks are named (`warn`), and after which the call fails (`fail`)."""
 
     warn: float
     fail: float
 
     @classmethod
     def of(cls, asked: Any = None, environment: Mapping[str, str] = os.environ, default: float = 60.0) -> Limits:
-        """By the call's `stall`, else by HYBRID_STALL: as many, and twice as many. Where neither is given a call never fails,
-        since ranks of a user's program may come as late as they like."""
+        """The limits by the call's `stall`, else by HYBRID_STALL: the missing are named after so many seconds, and the call
+        fails after twice as many.
+
+        Where neither is given, a call never fails, since ranks of a user's program may come as late as they like.
+        """
         try:
             stall = float(asked if asked is not None else environment.get("HYBRID_STALL") or math.nan)
         except (TypeError, ValueError):  # refused when all ranks have come and can be told
@@ -57,7 +60,7 @@ def unusable(why: str) -> RankMissing:
 
 
 class _Wait:
-    """One rank's, for others."""
+    """The wait of one rank for others."""
 
     def __init__(self, rank: int, limits: Limits) -> None:
         self._rank, self._limits, self._began, self._warned = rank, limits, time.monotonic(), False
@@ -71,7 +74,8 @@ class _Wait:
         return self.seconds > self._limits.warn
 
     def complain(self, missing: Collection[int] | None, here: Collection[int]) -> None:
-        """Name the missing (None: not known), once and by the first of those that wait. RankMissing when it took too long."""
+        """Warn of the missing ranks (None: it is not known which), once, by the first of the ranks that wait. RankMissing when
+        the wait has taken too long. `here`: the ranks that wait."""
         failed = self.seconds > self._limits.fail
         within = f"within {self._limits.fail if failed else self._limits.warn:g} s"
         if missing is None:
@@ -87,7 +91,7 @@ class _Wait:
 
 
 class Arrivals(_Wait):
-    """Those that have come to a phase. `serial`: the phase's."""
+    """The wait of a rank for those that have not come to a phase. `serial`: the phase's number."""
 
     def __init__(self, control: MPI.Comm, serial: int, limits: Limits) -> None:
         super().__init__(control.Get_rank(), limits)
@@ -97,7 +101,7 @@ class Arrivals(_Wait):
         self._told = False
 
     def look(self) -> None:
-        """Called now and then by a rank that waits. RankMissing when it has waited for too long."""
+        """To be called now and then while this rank waits. RankMissing when it has waited for too long."""
         self._listen()
         if self.is_long:
             self._tell()
@@ -105,16 +109,18 @@ class Arrivals(_Wait):
             self.complain(self._others - self._here, self._here)
 
     def _listen(self) -> None:
+        """Note which other ranks have said that they wait."""
         from mpi4py import MPI
 
         status, serial = MPI.Status(), bytearray(8)
         while self._control.Iprobe(tag=_HERE, status=status):
             self._control.Recv([serial, MPI.BYTE], status.source, _HERE)
-            if int.from_bytes(serial, "little") == self._serial:  # else of a phase to which all have come since
+            if int.from_bytes(serial, "little") == self._serial:  # else it is about a phase to which all have come by now
                 self._here.add(status.source)
                 self._tell()
 
     def _tell(self) -> None:
+        """Say to all others that this rank waits, once."""
         from mpi4py import MPI
 
         for other in self._others if not self._told else ():
@@ -123,13 +129,13 @@ class Arrivals(_Wait):
 
 
 def await_all(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
-    """A duplicate of a user's communicator, when every rank has called. RankMissing when that takes too long."""
+    """A duplicate of a user's communicator, made when every rank has called. RankMissing when that takes too long."""
     from mpi4py import MPI
 
     size, rank = comm.Get_size(), comm.Get_rank()
     wait, named = _Wait(rank, limits), size <= _MOST_NAMED
     if named:
-        # From each rank a scatter, which MPI does not send by way of others: it is complete here when that rank has called.
+        # A scatter from each rank. MPI does not send that by way of other ranks: it is complete here when that rank has called.
         token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
         calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
     else:
@@ -141,7 +147,8 @@ def await_all(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
 
 
 def _complete(requests: list[MPI.Request], wait: _Wait, rank: int, *, named: bool) -> None:
-    """`named`: request number r is complete when rank r has called."""
+    """Wait for the requests. RankMissing when that takes too long. `named`: request number r is complete when rank r has
+    called."""
     pending = set(range(len(requests)))
     while pending := {number for number in pending if not requests[number].Test()}:
         if wait.is_long:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""MPI's non-blocking collectives between some ranks of a team, in series: each rank starts them in the same order, some ahead.
+"""MPI's non-blocking collectives between some ranks of a team, in series: all ranks start those of a series in the same order,
+some ahead of need.
 
-Nobody waits inside MPI: whoever needs a result polls for it, and hears of other ranks' failures meanwhile. After a failure the
-ranks that have started fewer start the others as well, so that all can end and the communicator can be used again.
+Nobody waits inside MPI: who needs a result polls for it, and hears of other ranks' failures meanwhile. After a failure, ranks
+that have started fewer collectives than others start the missing ones, so that all can end and the communicator can be used
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ Start = Callable[["MPI.Comm"], "MPI.Request"]
 
 
 class Collectives:
-    """Those of a team: of each kind the latest series, in the ranks that take part."""
+    """The collectives of a team: for each kind the latest series, on the ranks that take part."""
 
     def __init__(self, messages: Messages, comm: MPI.Comm) -> None:
         self._messages, self._comm = messages, comm
@@ -36,12 +38,13 @@ class Collectives:
         self._series: dict[str, Series] = {}
 
     def is_connected(self, kind: str, ranks: Sequence[int]) -> bool:
-        """The same on all ranks."""
+        """Whether there is a communicator for series of this kind between these ranks. All ranks of the team give the same
+        answer, also those that do not belong to it."""
         return (kind, tuple(ranks)) in self._comms
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
-        """Before the first series between these ranks. Every rank of the team calls it, at once after a phase, in which all have
-        learnt that all are there: it waits inside MPI."""
+        """Make the communicator for series of this kind between these ranks. It waits inside MPI: `Team.connect` calls it when
+        all ranks are known to be there."""
         from mpi4py import MPI
 
         rank, order = self._comm.Get_rank(), tuple(ranks)
@@ -50,10 +53,11 @@ class Collectives:
         self._comms[kind, order] = None if made == MPI.COMM_NULL else made
 
     def series(self, kind: str, ranks: Sequence[int], collectives: Sequence[Start]) -> Series | None:
-        """A new one between these ranks, in this order; None on the others. Every rank of the team calls it, in a phase.
+        """A new series of these collectives between these ranks, in this order; None on other ranks. Every rank of the team
+        calls it, in a phase.
 
-        Nothing is started before that phase has ended, and all of this kind that was started before is complete. In which order
-        collectives of different kinds are started is up to each rank.
+        None of them is started before that phase has ended, and all of this kind that were started before are complete by then.
+        Each rank may start collectives of different kinds in any order.
         """
         comm = self._comms[kind, tuple(ranks)]
         self._series.pop(kind, None)
@@ -63,11 +67,12 @@ class Collectives:
 
     @property
     def started(self) -> dict[str, tuple[int, int]]:
-        """Of each kind's latest series: its phase's number, and how many collectives this rank has started."""
+        """For each kind the phase's number of the latest series, and how many of its collectives this rank has started."""
         return {kind: (series.serial, series.started) for kind, series in self._series.items()}
 
     def end(self, started: Sequence[dict[str, tuple[int, int]]]) -> None:
-        """After a failure: start what other ranks have started, and wait for all. `started[rank]`."""
+        """After a failure, start what other ranks have started, and wait for all of it. `started[rank]`: what `started` gave
+        there."""
         to_end = []
         for kind, series in self._series.items():
             latest, most = max(of_rank.get(kind, (0, 0)) for of_rank in started)
@@ -78,30 +83,33 @@ class Collectives:
             series.end()
 
     def free(self) -> None:
-        """Every rank calls it."""
+        """Free the communicators. Every rank calls it."""
         for comm in filter(None, self._comms.values()):
             comm.Free()
 
 
 class Series:
-    """The same on all ranks of the communicator. Of what is complete it keeps nothing, nor the matrices that were sent."""
+    """Collectives that all ranks of a communicator start in the same order.
+
+    Of a complete one nothing is kept, nor the matrices that it has sent.
+    """
 
     def __init__(self, messages: Messages, comm: MPI.Comm, collectives: Sequence[Start]) -> None:
         self._messages, self._comm = messages, comm
-        self._waiting = deque(collectives)  # to be started
-        self._requests: dict[int, MPI.Request] = {}  # by number, until they are complete
+        self._waiting = deque(collectives)  # those that are not started
+        self._requests: dict[int, MPI.Request] = {}  # those of started collectives by number, until they are complete
         self.started = 0
         self.serial = messages.serial
 
     def start(self, until: int) -> None:
-        """All before number `until` that there are."""
+        """Start the collectives before number `until`, as far as there are such."""
         while self._waiting and self.started < until:
             self._requests[self.started] = self._waiting[0](self._comm)
             self._waiting.popleft()
             self.started += 1
 
     def is_complete(self, number: int) -> bool:
-        """Without waiting. MPI goes on with all that have been started."""
+        """Whether this collective is complete, without waiting. MPI goes on with all that have been started."""
         self.start(number + 1)
         if number in self._requests and self._requests[number].Test():
             del self._requests[number]
@@ -110,8 +118,10 @@ class Series:
     def wait_for(
         self, number: int, meanwhile: Callable[[], None] = lambda: None, computing: Callable[[], bool] = lambda: False
     ) -> None:
-        """Until it is complete; PhaseEnded if a rank fails meanwhile. `meanwhile` is called now and then, and must not wait.
-        `computing`: whether another thread of this rank needs its core."""
+        """Wait until this collective is complete. PhaseEnded if a rank fails meanwhile.
+
+        `meanwhile` is called now and then, and must not wait. `computing`: whether another thread of this rank needs its core.
+        """
         self.start(number + 1)
         if number in self._requests:
             sleeps = not self._messages.within_nodes
@@ -121,13 +131,13 @@ class Series:
             del self._requests[number]
 
     def wait_until_complete(self) -> None:
-        """Start all that there are, and wait for them; PhaseEnded if a rank fails meanwhile."""
+        """Start all collectives that are left, and wait for them. PhaseEnded if a rank fails meanwhile."""
         self.start(self.started + len(self._waiting))
         for number in sorted(self._requests):
             self.wait_for(number)
 
     def end(self) -> None:
-        """Wait for all that have been started, on all ranks."""
+        """Wait for all collectives that have been started; all ranks must have started the same ones."""
         while self._requests:
             self._messages.complete(self._requests[min(self._requests)], anyway=True)
             del self._requests[min(self._requests)]
@@ -173,7 +183,7 @@ def row_gather(matrix: np.ndarray, rows: Sequence[Span], root: int) -> Start:
 
 
 def copy_own(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, Sequence[np.ndarray]], rank: int) -> None:
-    """What a rank has for itself."""
+    """Copy what a rank sends to itself."""
     for into, source in zip(receives.get(rank, ()), sends.get(rank, ()), strict=True):
         into[...] = source
 
@@ -204,7 +214,7 @@ def exchange(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, S
 
 
 def _placed(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
-    """The datatype of matrices at their addresses."""
+    """An MPI datatype of these matrices at their addresses."""
     from mpi4py import MPI
 
     lines = [MPI.BYTE.Create_hvector(len(matrix), matrix.shape[1] * matrix.itemsize, matrix.strides[0]) for matrix in matrices]
@@ -216,7 +226,7 @@ def _placed(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
 
 @contextmanager
 def _rows_of(matrix: np.ndarray) -> Iterator[tuple[MPI.buffer, MPI.Datatype]]:
-    """A matrix' memory, and the datatype of one of its rows, which need not be contiguous with the next."""
+    """The memory of a matrix, and an MPI datatype of one row, which need not be contiguous with the next."""
     from mpi4py import MPI
 
     size, stride = matrix.shape[1] * matrix.itemsize, matrix.strides[0]

@@ -19,8 +19,8 @@ from types import FrameType
 from hybrid.ranks.interrupts import handle
 
 INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
-# The lines that are no phase. The first two are followed by an exit code: with AGREED all ranks end with it, with REPORTED
-# this rank alone does and has printed why. NEIGHBOURS is followed by what `pulse` needs, HOW_TO_GO_ON by that.
+# How lines begin that do not name a phase. An exit code follows the first two: with AGREED all ranks end with it; with REPORTED
+# this rank alone does, and has printed why. A `Neighbours.as_line` follows NEIGHBOURS, a text follows HOW_TO_GO_ON.
 AGREED, REPORTED, MPI_STARTED, NEIGHBOURS, ALL_MET, HOW_TO_GO_ON = "=", "!", "*", "~", "+", ">"
 _LONGEST_LINE = 2048  # bytes: below what a pipe takes at once
 _LOOK_AFTER = 1.0  # seconds between two looks at the supervisor: it was stopped alone if both find it so
@@ -28,12 +28,12 @@ _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
 class _State:
-    """The worker's end of the pipe."""
+    """What this process knows of its supervisor, and the worker's end of the pipe to it."""
 
     def __init__(self) -> None:
         self.pipe: int | None = None  # None without a supervisor
         self.phase = b""
-        self.written = 0.0  # when the last line was
+        self.written = 0.0  # when the last line was written
         self.asked_to_end = False
         self.interrupted = False
         self.supervisor = 0
@@ -45,7 +45,8 @@ _state = _State()
 
 
 def connect(pipe: int, supervisor: int, port: int = 0) -> None:
-    """From here on this process writes to `pipe` and ends when the process `supervisor` does, which listens at the UDP `port`."""
+    """Have a supervisor: from now on this process writes to `pipe`, and ends when the process `supervisor` does. `port`: the UDP
+    port at which that listens to other supervisors."""
     if sys.platform == "linux":  # elsewhere the next write to the broken pipe ends this process
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
@@ -69,7 +70,10 @@ def heartbeat(phase: str | None = None) -> None:
 
 
 def _look_after_supervisor(now: float) -> None:
-    """A job that is stopped as a whole stays so: then this process is stopped, too, before it looks for the second time."""
+    """Wake the supervisor if it was found stopped twice.
+
+    If the whole job was stopped, this process is stopped, too, and does not look a second time.
+    """
     recently = now - _state.looked < 2 * _LOOK_AFTER
     stopped = is_stopped(_state.supervisor)
     if stopped and _state.found_stopped and recently:
@@ -116,7 +120,8 @@ def finish_when_asked() -> None:
 
 
 def note_interrupts() -> None:
-    """From now on `interrupted` tells of a SIGINT, which still raises KeyboardInterrupt. C code may make other errors of that."""
+    """From now on `interrupted` tells of a SIGINT, which still raises KeyboardInterrupt: C code may turn that into other
+    errors."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         _state.interrupted = True
@@ -127,15 +132,18 @@ def note_interrupts() -> None:
 
 
 def interrupted() -> bool:
+    """Whether a SIGINT has come since `note_interrupts`."""
     return _state.interrupted
 
 
 def asked_to_end() -> bool:
+    """Whether a SIGTERM has come since `finish_when_asked`."""
     return _state.asked_to_end
 
 
 def report_exit_code(code: int, *, agreed: bool = True) -> None:
-    """Tell the supervisor this rank's exit code; there is nothing left for it to print. `agreed`: all ranks end with it."""
+    """Tell the supervisor this rank's exit code; there is nothing left for it to print. `agreed`: all ranks end with this
+    code."""
     if agreed:
         heartbeat("end")
     wake_supervisor()
@@ -151,6 +159,7 @@ def wake_supervisor() -> None:
 
 
 def is_stopped(process: int) -> bool:
+    """Whether the process is stopped (SIGSTOP), or traced."""
     try:
         with open(f"/proc/{process}/stat") as status:
             return status.read().rpartition(")")[2].split()[0] in ("T", "t")
@@ -158,12 +167,13 @@ def is_stopped(process: int) -> bool:
         return False
 
 
-def supervisor_s_port() -> int:
-    """The UDP port at which this process's supervisor listens to that of another rank; 0: it does not."""
+def supervisor_port() -> int:
+    """The UDP port at which this process's supervisor listens to another rank's; 0 where it does not."""
     return _state.port
 
 
 def tell_neighbours(line: str) -> None:
+    """Tell the supervisor which rank it watches, and which one watches it. `line`: as of `Neighbours.as_line`."""
     if _state.pipe is not None:
         _write(f"{NEIGHBOURS}{line}".encode())
 
@@ -181,7 +191,8 @@ def mpi_started() -> None:
 
 
 def tell_how_to_go_on(text: str) -> bool:
-    """What the supervisor is to add where it says that this process was ended; empty: nothing. False where it is too long."""
+    """Tell the supervisor what to add to its line when this process was ended; an empty text for nothing. False where the text
+    is too long."""
     line = f"{HOW_TO_GO_ON}{' '.join(text.split())}".encode(errors="surrogateescape")  # names of files need not be UTF-8
     if len(line) > _LONGEST_LINE:
         return False

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""What a rank says to Hydra, MPICH's launcher, in the words of PMI 1: lines of text through a descriptor that it inherits."""
+"""What a rank says to Hydra, MPICH's launcher, in the protocol PMI 1: lines of text through a descriptor that it inherits."""
 
 from __future__ import annotations
 
 import os
 import select
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 
 _ANSWER = 0.2  # seconds
 
 
-def descriptor(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Where Hydra listens; None under another launcher. Slurm's PMI-2 has PMI_FD as well, but other words."""
-    return None if is_gone(environment) or "PMI_HOSTNAME" not in environment else int(environment["PMI_FD"])
+def descriptor() -> int | None:
+    """The descriptor at which Hydra listens; None under another launcher. Slurm's PMI-2 sets PMI_FD as well, but has another
+    protocol."""
+    return None if is_gone() or "PMI_HOSTNAME" not in os.environ else int(os.environ["PMI_FD"])
 
 
-def is_gone(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether no socket has the number of PMI_FD: the launcher that set it is not this process's, or its socket was closed."""
-    number = environment.get("PMI_FD", "")
+def is_gone() -> bool:
+    """Whether the descriptor PMI_FD is no socket: the launcher that set it is not this process's, or the socket was closed."""
+    number = os.environ.get("PMI_FD", "")
     with suppress(OSError, OverflowError):
         return not (number.isdecimal() and stat.S_ISSOCK(os.fstat(int(number)).st_mode))
     return True
 
 
 def abort(code: int) -> bool:
-    """Have the launcher end all processes of the job and take `code` as its own, as MPI_Abort does. False if it was not told."""
+    """Have Hydra end all processes of the job and exit with `code`, as MPI_Abort does. False where there is no Hydra to tell."""
     there = descriptor()
     if there is None:
         return False
@@ -37,7 +37,10 @@ def abort(code: int) -> bool:
 
 
 def topology_file() -> str | None:
-    """The file in which this node's part of the launcher describes the node's cores. Only while no call of MPI is under way."""
+    """The file in which Hydra's part on this node describes the node's cores; None where it does not say.
+
+    To be called only while no call of MPI is under way.
+    """
     there = descriptor()
     if there is None:
         return None
@@ -48,7 +51,8 @@ def topology_file() -> str | None:
 
 
 def _asked(there: int, question: str, wanted: str) -> str | None:
-    """The word that is `wanted` of the answer. Of a process that has died another may come first."""
+    """The value that Hydra's answer gives for `wanted`; None without an answer. An answer to a process that has died may come
+    first."""
     os.write(there, f"cmd={question}\n".encode())
     while select.select([there], [], [], _ANSWER)[0] and (words := os.read(there, 4096).decode(errors="replace").split()):
         found = [word.partition("=")[2] for word in words if word.startswith(f"{wanted}=")]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Interrupts (SIGINT): of commands that are starting, and while ranks exchange results, where they wait.
+"""Interrupts (SIGINT) of commands that are starting, and of ranks that wait in an exchange of results.
 
-A rank that left an exchange at once would answer it with the next one, in which it reports the interrupt: from then on every
-rank would take the other's messages for something else. Only the main thread is interrupted.
+A rank that left an exchange at once would report the interrupt in its next one, which the others would take for the answer to
+the first: from then on every rank would take the others' messages for something else. Only the main thread is interrupted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from hybrid.ranks.launcher import rank_by_launcher
 _FIRST_TURN, _NEXT_TURN = 2.0, 0.5  # seconds that rank 0, and each of the ranks 1 to 3, gets to print an error and end the job
 _PATIENCE = 1.0  # seconds that an interrupt waits for the other ranks
 
-_came = 0.0  # when an interrupt did that waits; 0: none
+_came = 0.0  # when the interrupt came that is noted; 0: there is none
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Within this context an interrupt is only noted. At the end it is handled, unless the body has raised an error anyway."""
+    """A context in which an interrupt is only noted. At its end the interrupt is handled, unless the body has raised an error
+    anyway."""
     global _came
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -50,13 +51,15 @@ def _note(signum: int, frame: FrameType | None) -> None:
 
 
 def overdue() -> bool:
-    """Whether an interrupt has waited for too long."""
+    """Whether an interrupt that was noted has waited for too long."""
     return bool(_came) and time.monotonic() - _came > _PATIENCE and threading.current_thread() is threading.main_thread()
 
 
 def end_when_interrupted(name: str) -> None:
-    """From now on an interrupt ends this process with one line: a command that is starting, and has told nobody of itself. Of a
-    worker that it has just forked, its supervisor speaks."""
+    """From now on an interrupt ends this process with one line: a command that is starting and has not told anybody of itself.
+
+    Of a worker that it has just forked, the supervisor tells.
+    """
     starting = os.getpid()
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
@@ -77,9 +80,9 @@ def _remove_files() -> None:
 
 
 def wait_for_turn(rank: int, *, after_causes: bool = False) -> None:
-    """Before a rank prints an error that others may have, too: the first to print it usually ends the job.
+    """Wait before this rank prints an error that others may have, too: the first rank that prints it usually ends the job.
 
-    `after_causes`: the error may follow from one of which another rank has yet to speak, in its turn.
+    `after_causes`: the error may follow from one that another rank has yet to print, in its turn.
     """
     last = _FIRST_TURN + 3 * _NEXT_TURN
     own = _FIRST_TURN + _NEXT_TURN * min(rank - 1, 3) if rank else 0.0
@@ -87,6 +90,6 @@ def wait_for_turn(rank: int, *, after_causes: bool = False) -> None:
 
 
 def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
-    """Have signals of this kind handled, unless this process was started to ignore them: so do nohup, and `&` in scripts."""
+    """Set a handler for a signal, unless this process was started to ignore it, as by nohup, or by `&` in scripts."""
     if signal.getsignal(signum) is not signal.SIG_IGN:
         signal.signal(signum, handler)

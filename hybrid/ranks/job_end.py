@@ -27,16 +27,16 @@ def let_launcher_read() -> None:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """As the parent of a fork may, which owns nothing that needs cleaning up."""
+    """Exit with this code, without any cleaning up: for the parent of a fork, which owns nothing that needs it."""
     if code and launched() is not None:
         let_launcher_read()
     os._exit(code)
 
 
-def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
+def end_job(code: int, last: Callable[[], None]) -> NoReturn:
     """End this process and, where a launcher started it, the whole job, with this exit code if the launcher can have it.
 
-    `last`: what is done before, as late as possible, of a job.
+    `last`: is called before the end of a job, as late as possible.
 
     What the launchers make of a rank's end differs. Open MPI's ends the job at the first exit code that is not 0, and takes it
     over. MPICH's (Hydra) ignores exit codes while MPI starts and on other nodes, but obeys an abort in the words of PMI, as
@@ -46,8 +46,7 @@ def end_job(code: int, last: Callable[[], None] | None = None) -> NoReturn:
     if launch is None:
         os._exit(code)
     let_launcher_read()
-    if last is not None:
-        last()
+    last()
     if launch.name == OPEN_MPI:
         os._exit(code)
     if hydra.abort(code):
@@ -62,8 +61,12 @@ def open_mpi_on_nodes() -> bool:
 
 
 def outlive_launcher(process: int) -> None:
-    """In a supervisor whose rank has failed: leave a process behind that ends the launcher, this one, if it does not end with the
-    job, as Open MPI's waits for ever for its daemon on a node that is gone. Only where that has started ranks on other nodes."""
+    """Leave a process behind that ends the launcher `process`, if that does not end with the job. To be called in a supervisor
+    whose rank has failed.
+
+    Open MPI's launcher waits for ever for its daemon on a node that is gone. So this is done only where it has started ranks on
+    other nodes.
+    """
     with suppress(OSError, AttributeError):  # AttributeError: elsewhere than on Linux
         if not open_mpi_on_nodes() or Path(f"/proc/{process}/comm").read_text().strip() not in _OPEN_MPI_RUNS:
             return
@@ -73,6 +76,7 @@ def outlive_launcher(process: int) -> None:
 
 
 def _end(mpirun: int, process: int) -> NoReturn:
+    """In the process that is left behind: end mpirun when it has had its time, and its connections to other nodes."""
     os.setsid()  # out of the group of processes that it ends with the rank
     os.closerange(0, mpirun)  # it reads what the rank prints until nobody can print any more
     os.closerange(mpirun + 1, os.sysconf("SC_OPEN_MAX"))
@@ -91,7 +95,7 @@ def _end(mpirun: int, process: int) -> NoReturn:
 
 
 def children(process: int) -> list[int]:
-    """Those that run, or are not waited for yet; none where there is no /proc."""
+    """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
     found: list[int] = []
     with suppress(OSError):  # it has ended
         for of_thread in Path(f"/proc/{process}/task").glob("*/children"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The launcher (mpirun, srun): what its environment variables say, known before MPI starts, and how to start one."""
+"""The launcher (mpirun, srun): what its environment variables say, which is known before MPI starts, and how to start one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Launch:
     name: str
     rank: int
     size: int
-    variables: tuple[str, str] = ("", "")  # that say so
-    local_rank: int | None = None  # among those of its node, where the launcher says it
+    variables: tuple[str, str] = ("", "")  # the names of the environment variables that say so
+    local_rank: int | None = None  # the number among the ranks of its node, where the launcher says it
 
 
 OPEN_MPI = "mpirun (Open MPI)"
@@ -51,9 +51,9 @@ def variable_of_rank() -> str:
 
 
 def compiler_flags() -> list[str]:
-    """What a C++ compiler must be told for a program that calls MPI, by the mpicc beside mpirun.
+    """The compiler flags for a C++ program that calls MPI, by the mpicc beside mpirun.
 
-    StartError where there is none.
+    StartError where there is no mpicc.
     """
     import shlex
     import subprocess
@@ -81,6 +81,7 @@ def mpirun(ranks: int) -> list[str]:
 
 @cache
 def _find_mpirun() -> tuple[str, ...]:
+    """The path of mpirun, with the options that it always gets. StartError where there is none."""
     import shutil
 
     beside = Path(sys.executable).with_name("mpirun")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What jobs leave in shared memory and in the temporary folder when they are killed: kept from staying, and removed.
+"""Files that killed jobs leave in shared memory and in the temporary folder: how they are kept from staying, and removed.
 
-MPICH keeps a named file in /dev/shm from MPI_Init to MPI_Finalize, and its launcher one in /tmp, which nothing removes where
-these end by a signal.
+MPICH keeps a named file in /dev/shm from MPI_Init to MPI_Finalize, and its launcher one in /tmp; nothing removes these where the
+processes end by a signal.
 """
 
 from __future__ import annotations
@@ -29,35 +29,39 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OURS = r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}"  # where shared memory must have a name
 _OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
 _OF_MPI = re.compile(rf"{_OF_MPICH.pattern}|(vader|sm)_segment\..+")  # or Open MPI's, which its ranks may open later
-# UCX, below both, takes the name off a file right after it has made it: one stays where a process is killed between.
+# UCX, on which both may be built, removes a file's name right after it has made the file: the name stays where a process is
+# killed between the two.
 _OF_UCX = r"ucx_shm_posix_[0-9a-f]+"
 _IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OF_UCX}|{_OURS}")
 _MAPPED_BY_MAKER = re.compile(rf"{_OF_MPICH.pattern}|{_OF_UCX}")
 _IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
-_STARTED = 60.0  # seconds after which a job has started: what no process of it has open, it does not need any more
-_READ = 86400.0  # seconds after which each rank has read what Hydra wrote: at its MPI_Init, before which a program may do much
+_STARTED = 60.0  # seconds after which a job has started: it needs no file any more that none of its processes has open
+_READ = 86400.0  # seconds after which each rank has read Hydra's file: it does at MPI_Init, and a program may do much before
 
 
 def unname_files() -> None:
-    """Take the names off what MPICH and its launcher have made for this node's ranks, each of which has opened it by now.
+    """Remove the names of the files that MPICH and its launcher have made for this node's ranks, each of which has opened them
+    by now.
 
-    On one rank of the node, after the first exchange. The memory goes with the last process then, and neither misses the names at
-    its end.
+    To be called on one rank of the node, after the first exchange. The memory then goes with the last process, and neither
+    misses the names at its end.
     """
     if launched() is not None:
         _remove([*segments_of("self", _OF_MPICH), *_topology_file()])
 
 
 def remove_files_of(process: int | str) -> None:
-    """The names of what MPI has made for this process and maybe others here: of a job whose launcher is gone, or a process
-    alone."""
+    """Remove the names of the files that MPI has made for this process, and maybe for others here: of a job whose launcher is
+    gone, or of a process alone."""
     _remove(segments_of(process))
 
 
 def remove_files_of_job(known: Iterable[str], since: float | None = None) -> None:
-    """In a supervisor that will end its job: what still has a name, of any rank here, as it has while MPI starts, and Open MPI's
-    files as long as the job runs. `known`: the files of a worker that has ended; `since`: when a worker began that may have
-    made others."""
+    """In a supervisor that is about to end its job: remove the files of all ranks here that still have a name.
+
+    They have one while MPI starts, and with Open MPI as long as the job runs. `known`: the files of a worker that has ended.
+    `since`: when a worker began that may have made others.
+    """
     supervisors = children(os.getppid())
     seen = [path for one in supervisors for worker in children(one) for path in segments_of(worker)]
     _remove([*known, *seen, *_topology_file()])
@@ -66,8 +70,10 @@ def remove_files_of_job(known: Iterable[str], since: float | None = None) -> Non
 
 
 def _remove_unused_since(began: float) -> None:
-    """MPICH's and UCX' files that are no older and that nobody has mapped: who makes one has it mapped until MPI ends, so these
-    are of processes that have been killed."""
+    """Remove MPICH's and UCX' files that were made since then and that nobody has mapped.
+
+    Who makes such a file has it mapped until MPI ends, so these are of processes that have been killed.
+    """
     for path in candidates():
         with suppress(FileNotFoundError):
             status = path.lstat()
@@ -76,12 +82,13 @@ def _remove_unused_since(began: float) -> None:
 
 
 def _topology_file() -> list[str]:
+    """The file that Hydra has made for this node, in a list; empty where there is none."""
     path = hydra.topology_file() or ""
     return [path] if _IN_TEMPORARY_FOLDER.fullmatch(os.path.basename(path)) else []
 
 
 def segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[str]:
-    """MPI's files that the process has mapped; none where there is no /proc, as elsewhere than on Linux."""
+    """The files of MPI that the process has mapped; none where there is no /proc, as on other systems than Linux."""
     with suppress(OSError):
         files = (Path(path) for path in _mapped(process))
         return [str(path) for path in files if str(path.parent) == _SHARED_MEMORY and names.fullmatch(path.name)]
@@ -96,7 +103,8 @@ def _remove(paths: Iterable[str]) -> None:
 
 @record
 class Leftover:
-    """A file of a job that has ended. `kept`: why it was not removed; "" if it was. `young`: a job that starts may need it."""
+    """A file of a job that has ended. `kept`: why it was not removed; empty if it was. `young`: a job that is starting may need
+    it."""
 
     path: Path
     bytes: int
@@ -105,7 +113,8 @@ class Leftover:
 
 
 def remove_leftovers() -> list[Leftover]:
-    """Remove this user's files of ended jobs: no process has them open, and they are so old that none needs their names."""
+    """Remove this user's files of ended jobs: those that no process has open, and that are so old that no job needs their names
+    any more."""
     found = []
     for path in sorted(candidates()):
         with suppress(FileNotFoundError):  # gone by now
@@ -125,10 +134,11 @@ def remove_leftovers() -> list[Leftover]:
 
 
 def _removed(path: Path) -> str | None:
-    """Remove the file, unless a process has it open or mapped: "", else why it could not be; None if it is used.
+    """Remove the file unless a process has it open or mapped. Returns "" if it was removed, why it could not be, or None if it
+    is used.
 
-    What /proc shows does not tell, because /dev/shm may be shared with containers whose processes are not seen from here. The
-    kernel knows: it gives a lease to write to a process that alone has the file open.
+    What /proc shows is not enough to tell, because /dev/shm may be shared with containers whose processes are not seen from
+    here. The kernel knows: it gives a lease for writing only to a process that alone has the file open.
     """
     made_by = re.fullmatch(_OURS, path.name)
     if made_by and made_by[1] != kernel():
@@ -148,8 +158,10 @@ def _removed(path: Path) -> str | None:
 
 
 def candidates(shared_memory: str | None = None) -> Iterator[Path]:
-    """Files that are named as those of jobs are, whoever they belong to. `shared_memory`: the folder, where it is another than
-    this process's."""
+    """The files that are named as those of jobs are, whoever they belong to.
+
+    `shared_memory`: the folder, where it is another than this process's.
+    """
     folders = {Path(shared_memory or _SHARED_MEMORY): _IN_SHARED_MEMORY, Path("/tmp"): _IN_TEMPORARY_FOLDER}  # noqa: S108 (Hydra's)
     with suppress(FileNotFoundError):  # there is none that can be written to
         folders.setdefault(Path(tempfile.gettempdir()), _IN_TEMPORARY_FOLDER)
@@ -159,6 +171,7 @@ def candidates(shared_memory: str | None = None) -> Iterator[Path]:
 
 
 def _mapped(process: int | str) -> set[str]:
+    """The names of the files that the process has mapped."""
     with open(f"/proc/{process}/maps", errors="replace") as maps:
         return {parts[5].rstrip("\n") for line in maps if len(parts := line.split(maxsplit=5)) == 6}
 
@@ -176,7 +189,8 @@ def is_used(path: Path) -> bool:
 
 @contextmanager
 def _leased(path: Path) -> Iterator[None]:
-    """BlockingIOError where a process has it open or mapped; AttributeError elsewhere than on Linux."""
+    """A context in which this process has a lease on the file. BlockingIOError where another process has the file open or
+    mapped; AttributeError on other systems than Linux."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now must not end this process, as SIGIO would

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What the ranks of a team send each other: objects from all to all, bytes from one to one, and notices of failure.
 
-Every wait polls its request, so that heartbeats go to the supervisor and no rank waits for one that has failed. Messages
-that a failed phase leaves unfinished are received and discarded, so that the team can go on.
+Every wait polls its request, so that heartbeats go to the supervisor and no rank waits for one that has failed. Messages that a
+failed phase leaves unfinished are received and discarded, so that the team can go on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
 _GAVE_UP = 32003  # tag: "I do not wait for the others any more", and the text of the error
 _TAGS = 32000  # MPI guarantees tags up to 32767
-_POLLS_BETWEEN_CHECKS = 100  # for a heartbeat, notices and deadlines
+_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
 # `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
 _SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
 
@@ -42,10 +42,11 @@ class Unsendable(Exception):
 
 
 class Messages:
-    """Messages between a communicator's ranks, on duplicates of it: they never meet those of the user's program."""
+    """Messages between the ranks of a communicator. They travel on duplicates of it, and so never meet those of the user's
+    program."""
 
     def __init__(self, comm: MPI.Comm, limits: Limits | None = None) -> None:
-        """`limits`: to the wait for ranks that have not called, in a program where every call is a rank's own."""
+        """`limits`: of the wait for ranks that have not called, where each rank of a user's program calls by itself."""
         from mpi4py import MPI
 
         self._byte, self._new_status, self.limits = MPI.BYTE, MPI.Status, limits
@@ -53,11 +54,11 @@ class Messages:
         self._control = comm.Dup()
         self._given_up = ""  # why this communicator cannot be used any more
         self._left: list[Any] = []  # requests that were given up, and their buffers
-        self.interrupted = False  # in an exchange that did not end: the ranks are out of step
+        self.interrupted = False  # an exchange was, and did not end: the ranks are out of step
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
-        self.within_nodes = True  # some ranks share a node
+        self.within_nodes = True  # whether ranks share a node, when `Team` has found out
         self.serial = 0  # the current phase's number, the same on every rank
-        # Of the current phase, to clear up after a failure: messages by the other rank, and unfinished requests.
+        # For `clear_up`: how many messages of this phase went to each rank, and came from each, and unfinished requests.
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
         self._sending: list[MPI.Request] = []
@@ -72,11 +73,11 @@ class Messages:
 
     @property
     def _tag(self) -> int:
-        """Of the phase: a late message of a phase that failed is never taken for one of a later phase."""
+        """The tag of the phase's messages: a late one of a phase that failed is never taken for one of a later phase."""
         return self.serial % _TAGS
 
     def send(self, data: Any, to: int) -> None:
-        """Send a buffer of bytes to a rank that receives it in this phase; PhaseEnded if a rank fails meanwhile."""
+        """Send bytes from a buffer to a rank that receives them in this phase. PhaseEnded if a rank fails meanwhile."""
         request = self._comm.Isend([data, self._byte], to, self._tag)
         self._sent[to] += 1
         self._sending.append(request)
@@ -84,7 +85,7 @@ class Messages:
         self._sending.remove(request)
 
     def receive(self, into: Any, source: int) -> None:
-        """Receive bytes into a buffer of exactly their size; PhaseEnded if a rank fails meanwhile."""
+        """Receive bytes into a buffer of exactly their size. PhaseEnded if a rank fails meanwhile."""
         request = self._comm.Irecv([into, self._byte], source, self._tag)
         self._receiving.append((request, source))
         self.complete(request)
@@ -107,17 +108,20 @@ class Messages:
         longest_pause: Callable[[], float] = lambda: 0.0,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait for a request; PhaseEnded if a rank fails meanwhile, unless it is to be waited for `anyway`. `longest_pause`:
-        seconds between two polls, where other threads need the core. `look` is called meanwhile."""
+        """Wait for a request. PhaseEnded if a rank fails meanwhile, unless it is to be waited for `anyway`.
+
+        `longest_pause`: gives the seconds between two polls at most, where other threads need the core. `look`: is called now
+        and then.
+        """
         if not self._poll(request, stop=lambda: not anyway and self._others_failed(), longest_pause=longest_pause, look=look):
             raise PhaseEnded
 
     def exchange(self, mine: Any, patience: float | None = None, *, arriving: bool = False) -> list[Any]:
-        """Every rank's object, in rank order (an Allgather). TimeoutError after `patience` seconds.
+        """Every rank's object, in the order of the ranks (an Allgather). TimeoutError after `patience` seconds.
 
-        Raises Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too.
-        KeyboardInterrupt where an interrupt has been deferred for too long.
-        `arriving`: other ranks may not have called yet; RankMissing if they do not for too long, now and from then on.
+        Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too. KeyboardInterrupt
+        where an interrupt has been deferred for too long. `arriving`: other ranks may not have called yet; RankMissing, now and
+        from then on, where they do not for too long.
         """
         self._refuse_given_up()
         deadline = None if patience is None else time.monotonic() + patience
@@ -154,7 +158,8 @@ class Messages:
         return [pickle.loads(part) for part in parts]
 
     def _refuse_given_up(self, arrivals: Arrivals | None = None) -> None:
-        """RankMissing if some ranks wait no longer for others, or this one for those in `arrivals`; KeyboardInterrupt."""
+        """RankMissing where some rank waits no longer for others, or this rank has waited too long for those that `arrivals`
+        misses. KeyboardInterrupt where an interrupt is overdue."""
         if overdue():
             self.interrupted, self._given_up = True, "an exchange with the other ranks was interrupted"
             raise KeyboardInterrupt
@@ -184,7 +189,8 @@ class Messages:
                 self._control.Isend(b"", dest=other, tag=_NOTICE).Free()
 
     def clear_up(self, failed: list[int]) -> None:
-        """Receive and discard what the phase left unfinished. Called after an exchange that named the `failed` ranks."""
+        """Receive and discard what the phase has left unfinished. To be called after an exchange that named the `failed`
+        ranks."""
         for rank in failed:
             if rank != self._rank:
                 self._control.Recv(bytearray(0), source=rank, tag=_NOTICE)  # was sent before the exchange
@@ -204,6 +210,7 @@ class Messages:
         self._receiving.clear()
 
     def _discard_message(self, source: int) -> None:
+        """Receive a message of this phase, and discard it."""
         status = self._new_status()
         while (message := self._comm.Improbe(source, self._tag, status)) is None:
             heartbeat()
@@ -218,7 +225,8 @@ class Messages:
         look: Callable[[], None] = lambda: None,
         longest_pause: Callable[[], float] = lambda: 1e-3,
     ) -> bool:
-        """Wait for a request. False if `stop` was true before it was complete. `look` is called meanwhile, and may raise."""
+        """Wait for a request. False if `stop` became true before it was complete. `look` is called now and then, and may
+        raise."""
         polls, pause = 0, 0.0
         while not request.Test():
             polls += 1

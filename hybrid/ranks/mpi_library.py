@@ -18,18 +18,20 @@ class Library:
 
     name: str  # and version
     standard: tuple[int, int]
-    abi: str  # that mpi4py was built for
-    asked: str  # thread level, such as FUNNELED
-    provided: str  # thread level
+    abi: str  # for which mpi4py was built
+    asked: str  # the thread level that was asked for, such as FUNNELED
+    provided: str  # the thread level that the library has given
     threads_suffice: bool
 
     @property
     def family(self) -> str:
-        """ "Open MPI" or "MPICH" (or one derived from it): the launcher must be of the same family."""
+        """The family of MPIs to which the launcher must belong, too: "Open MPI" or "MPICH", which stands for those derived from
+        it as well."""
         return "Open MPI" if "Open MPI" in self.name else "MPICH"
 
     @property
     def large_counts(self) -> bool:
+        """Whether messages of 2³¹ items and more can be sent."""
         return self.standard >= LARGE_COUNTS_SINCE
 
 

@@ -17,8 +17,8 @@ from hybrid.ranks.polling import let_others_run
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
-_POLLS_BETWEEN_CHECKS = 100  # for a heartbeat and for notices of failure
-_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4  # then seconds between two polls
+_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices of failure are looked at
+_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4  # polls at full speed, and then the seconds between two of them
 
 
 class NodeFlags:
@@ -47,7 +47,7 @@ class NodeFlags:
         self._own[flag] = self._round
 
     def wait(self, rank: int, flag: int) -> None:
-        """Until that rank has set the flag in this round; PhaseEnded if a rank fails meanwhile."""
+        """Wait until that rank has set the flag in this round. PhaseEnded if a rank fails meanwhile."""
         pause = self.pauses()
         while not self.is_set(rank, flag):
             next(pause)
@@ -60,7 +60,7 @@ class NodeFlags:
         return True
 
     def pauses(self) -> Iterator[None]:
-        """See the function `pauses`."""
+        """The function `pauses`, for this team."""
         return pauses(self._team)
 
     def _memory_barrier(self) -> None:
@@ -71,7 +71,8 @@ class NodeFlags:
 
 
 def pauses(team: Team) -> Iterator[None]:
-    """Pauses between two polls for what other ranks do: take the next after each poll. PhaseEnded if a rank fails meanwhile."""
+    """The pauses of a rank that polls for what other ranks do: it takes the next one after each poll. PhaseEnded if a rank fails
+    meanwhile."""
     for polls in count(1):
         if polls % _POLLS_BETWEEN_CHECKS == 0:
             heartbeat()

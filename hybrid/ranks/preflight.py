@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What MPI needs of the system before it starts: without that it ends its process, or hangs, and says why in terms of its own."""
+"""What MPI needs of the system before it starts. Where that is missing, MPI ends its process, or hangs, and says why in its own
+terms."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.core.wall import launcher_above
 from hybrid.errors import StartError
+from hybrid.host.memory import free_bytes_in
 from hybrid.ranks import hydra
 from hybrid.ranks.launcher import Launch, launched
 
@@ -22,7 +24,7 @@ _LEAST_FILE_SIZE = 6 << 20
 
 
 def refuse_too_little(launch: Launch) -> None:
-    """StartError where MPI could not start for this reason."""
+    """StartError where MPI could not start."""
     if "PMI_FD" in os.environ and hydra.is_gone():
         error = StartError(
             f"{_variables(launch)} say that {launch.name} started {launch.size} ranks, but its connection to this process, "
@@ -63,7 +65,8 @@ def refuse_too_little(launch: Launch) -> None:
 
 
 def _allow_files() -> None:
-    """As many open files as MPI may want, where the hard limit has room for them."""
+    """Raise the limit of open files to what MPI may want, as far as the hard limit allows. StartError where that is too
+    little."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < _FILES and soft != hard:
         soft = _FILES if hard < 0 else min(_FILES, hard)
@@ -76,16 +79,16 @@ def _allow_files() -> None:
 
 
 def free_shared_bytes() -> int | None:
-    """Of /dev/shm, None where there is none."""
+    """The free bytes of /dev/shm; None where there is none."""
     try:
-        status = os.statvfs(SHARED)
+        return free_bytes_in(SHARED)
     except OSError:
         return None
-    return status.f_bavail * status.f_frsize
 
 
 def left_over() -> str:
-    """The launcher's variables, where no launcher is running above this process: they are of another job; else empty."""
+    """The launcher's variables, as a text, where no launcher is running above this process: then they are another job's. Empty
+    elsewhere."""
     launch = launched()
     if launch is None or launcher_above() is not False:
         return ""

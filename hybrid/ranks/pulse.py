@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Signs of life between the ranks' supervisors: a rank whose node, container or processes stand still is named by another.
+"""Signs of life between the ranks' supervisors: a rank whose node, container or processes stand still is named by another rank.
 
-A supervisor notices when its worker stands still, but not when it does so itself. So each sends a datagram to that of the next
-rank twice a second, which expects them: the ranks form a ring. They travel by UDP and not by MPI, since a supervisor has no MPI,
-and a worker may be inside BLAS. A firewall between nodes may let nothing through, and there nobody is missed. Which it is, a
-firewall or a node that is gone, shows when the ranks meet: each sends its first datagram, then all exchange a message by MPI.
+A supervisor notices when its worker stands still, but not when it does so itself. So the ranks form a ring, in which each
+supervisor sends a datagram to that of the next rank twice a second, and expects those of the rank before. They travel by UDP and
+not by MPI, since a supervisor has no MPI, and a worker may be inside BLAS.
+
+A firewall between nodes may let no datagram through, and there nobody is missed. Whether it is a firewall or a node that is gone
+shows when the ranks meet: each sends its first datagram, and then all exchange a message by MPI.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _THIS_NODE = "127.0.0.1"
 
 @record
 class Neighbours:
-    """Where a rank sends its signs of life, and whose it waits for."""
+    """Where a rank's supervisor sends its signs of life, and of which rank it expects some."""
 
     key: str
     port: int
@@ -41,6 +43,7 @@ class Neighbours:
     host: str  # the watched rank's
 
     def as_line(self) -> str:
+        """These facts in a line, for `from_line`."""
         return f"{self.key} {self.port} {','.join(self.addresses)} {self.watched} {int(self.near)} {self.host}"
 
     @classmethod
@@ -60,12 +63,12 @@ class Whereabouts:
 
     @classmethod
     def of_this_rank(cls) -> Whereabouts:
-        port = heartbeat.supervisor_s_port()
+        port = heartbeat.supervisor_port()
         return cls(os.uname().nodename, port, _addresses() if port else (), os.urandom(_KEY_BYTES).hex())
 
 
 def meet(team: Team, everybody: Sequence[Whereabouts]) -> None:
-    """Have the supervisors of all ranks watch each other; every rank calls it."""
+    """Have the supervisors of all ranks watch each other. Every rank calls it."""
     neighbours = _neighbours(team, everybody)
     if neighbours is not None:
         heartbeat.tell_neighbours(neighbours.as_line())
@@ -78,7 +81,7 @@ def meet(team: Team, everybody: Sequence[Whereabouts]) -> None:
 
 
 def _neighbours(team: Team, everybody: Sequence[Whereabouts]) -> Neighbours | None:
-    """This rank's in the ring of ranks; None where one of the two supervisors does not listen."""
+    """This rank's neighbours in the ring of ranks; None where one of the two supervisors does not listen."""
     following, watched = (team.rank + 1) % team.size, (team.rank - 1) % team.size
     there, here = everybody[following], team.node_ranks
     addresses = (_THIS_NODE,) if following in here else there.addresses
@@ -100,7 +103,7 @@ def _addresses() -> tuple[str, ...]:
 
 
 class Pulse:
-    """A supervisor's: what it sends, and when it has heard its neighbour last."""
+    """The signs of life of one supervisor: what it sends, and when it last heard of its neighbour."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -116,18 +119,20 @@ class Pulse:
         return self._socket.fileno()
 
     def start(self, line: str) -> None:
-        """From now on there are neighbours, whom `line` describes: the first sign of life to one, and silence of the other."""
+        """Have neighbours, whom `line` describes: the first sign of life goes to one, and from now on silence of the other
+        counts."""
         self._neighbours = Neighbours.from_line(line)
         self._heard = self._sent = time.monotonic()
         self._send(_ALIVE)
 
     def all_met(self) -> None:
-        """MPI has reached all ranks since `start`: if a datagram of the neighbour has not, a firewall stands between."""
+        """Note that MPI has reached all ranks since `start`: if the neighbour's datagram has not, a firewall stands between."""
         if self._neighbours is not None and not (self._neighbours.near or self._ever_heard):
             self._heard = None
 
     def beat(self) -> None:
-        """Called in every turn of the supervisor's loop."""
+        """Send a sign of life when it is time, and note those that have come. To be called in every turn of the supervisor's
+        loop."""
         now = time.monotonic()
         if now - self._sent >= INTERVAL:
             self._sent = now
@@ -137,16 +142,17 @@ class Pulse:
                 self._hear(self._socket.recv(64))
 
     def forgive(self) -> None:
-        """This process stood still itself: its neighbour's silence tells nothing."""
+        """Note that this process itself stood still: its neighbour's silence until now tells nothing."""
         if self._heard is not None:
             self._heard = time.monotonic()
 
     def silence(self) -> float:
-        """Seconds since the neighbour was heard, or `start`; 0 where it has ended, or a firewall stands between."""
+        """The seconds since the neighbour was heard, or since `start`; 0 where it has ended, or a firewall stands between."""
         return 0.0 if self._heard is None else time.monotonic() - self._heard
 
     @property
     def watched(self) -> str:
+        """The rank that this one watches, for a message."""
         assert self._neighbours is not None
         return f"rank {self._neighbours.watched} on {self._neighbours.host}"
 
@@ -154,7 +160,7 @@ class Pulse:
         self._socket.close()
 
     def end(self) -> None:
-        """Nobody shall miss this rank from here on."""
+        """Tell the neighbour that this rank ends: nobody is to miss it from now on."""
         for _ in range(_ENDS_SENT):
             self._send(_ENDED)
 

@@ -24,7 +24,7 @@ from typing import Any
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
-from hybrid.host.memory import shared_bytes
+from hybrid.host.memory import free_bytes_in
 from hybrid.host.process_space import process_space
 from hybrid.host.row_view import RowView
 from hybrid.ranks.heartbeat import busy
@@ -75,7 +75,7 @@ def make_shared_matrices(
 
 @dataclass
 class _File:
-    """A new file, which the process that made it removes."""
+    """A new file that ranks of the node open; the process that made it removes it."""
 
     path: str
     descriptor: int
@@ -96,14 +96,15 @@ class _File:
         return None
 
     def remove(self) -> None:
-        """Mapped memory outlives it."""
+        """Close the file, and remove its name if it has one. Memory that is mapped stays."""
         os.close(self.descriptor)
         if self.named:
             os.unlink(self.path)
 
 
 def _opened(team: Team, sizes: dict[str, int], opened: dict[str, int], *, named: bool) -> bool:
-    """Whether all ranks have opened a file of each size, which their node's first rank makes. Every rank calls it."""
+    """Whether all ranks have opened a file of each size, which their node's first rank makes. The descriptors are in `opened`.
+    Every rank calls it."""
     made: dict[str, _File] = {}
     try:
         with team.phase("scatter", timed=False) as making:
@@ -131,7 +132,7 @@ def _opened(team: Team, sizes: dict[str, int], opened: dict[str, int], *, named:
 
 
 def _make_files(sizes: dict[str, int], made: dict[str, _File], *, named: bool) -> dict[str, tuple[str, tuple[int, int]]] | None:
-    """The path and identity of each; None where they cannot be made. A file is in `made` as soon as it exists."""
+    """The path and identity of each file that is made; None where they cannot be. A file is in `made` as soon as it exists."""
     for key, size in sizes.items():
         file = _File.make(shared_memory_folder(), named=named)
         if file is None:
@@ -149,6 +150,7 @@ def _why(error: OSError) -> str:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
+    """What tells a file from any other of this machine."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
@@ -161,7 +163,7 @@ def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size)
     except OSError as error:
         folder = shared_memory_folder()
-        free = shared_bytes(folder)
+        free = free_bytes_in(folder)
         raise DoesNotFit(
             f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them too little was free "
             f"({error.strerror}; {readable(free)} are now): delete what ended programs left there, or enlarge it"

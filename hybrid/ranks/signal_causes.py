@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A signal that killed a process, in words, with its likely cause."""
+"""What to say of a process that a signal has killed: the signal, and its likely cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _LITTLE_SHARED = 64 << 20  # bytes of /dev/shm
 
 
 def killed_by(signum: int, shared_before: int, *, starting: bool) -> str:
-    """`shared_before`: bytes of /dev/shm that were free when the process began. `starting`: MPI had not started."""
+    """The end of a sentence that begins with the process. `shared_before`: bytes of /dev/shm that were free when the process
+    began. `starting`: MPI had not started."""
     try:
         name = signal.Signals(signum).name
     except ValueError:
@@ -29,7 +30,7 @@ def _likely(signum: int, shared_before: int, starting: bool) -> str:
         )
         return f" (out of memory{limit}?)"
     free = free_shared_bytes()
-    if signum == signal.SIGBUS or (signum == signal.SIGSEGV and starting):  # as MPICH where it is nearly full
+    if signum == signal.SIGBUS or (signum == signal.SIGSEGV and starting):  # MPICH dies of SIGSEGV where /dev/shm is nearly full
         if free is not None and min(free, shared_before) < _LITTLE_SHARED:
             return f" (is /dev/shm full? {readable(free)} are free, {readable(shared_before)} were at the start)"
         if signum == signal.SIGBUS:

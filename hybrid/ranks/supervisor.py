@@ -43,7 +43,7 @@ _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that 
 _PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 
 
-def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[str], int | None] | None = None) -> int:
+def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[str], int | None] | None) -> int:
     """Run `work` in a supervised child process and return the exit code for the launcher.
 
     The child returns from here as the worker; the parent stays in `_Watch.run` until the child has ended.
@@ -66,7 +66,7 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
 
 
 def _pulse(stall: float) -> Pulse | None:
-    """Where other ranks' supervisors are to be watched."""
+    """The signs of life between supervisors, where other ranks' are to be watched; else None."""
     launch = launched()
     if not stall or launch is None or launch.size == 1:
         return None
@@ -89,9 +89,9 @@ class _Watch:
         self._phase = _START
         self._began, self._files = time.time() - _CLOCK, set[str]()  # what the worker has opened while MPI started
         self._end = WorkerEnd(stall, stall + GRACE, free_shared_bytes() or 0)
-        self._exit_line = ""  # in which the worker reported its exit code
-        self._waits = False  # for a rank for which others may wait, too
-        self._how_to_go_on = ""  # with what the worker has done, after it was ended
+        self._exit_line = ""  # the line in which the worker reported its exit code
+        self._waits = False  # other ranks may say the same of their workers: this one waits for its turn
+        self._how_to_go_on = ""  # what to add where the worker was ended: how a later job uses what it has done
         self._orphaned = 0.0  # when the launcher was seen to be gone
         self._interrupt_passed_on = False
 
@@ -110,6 +110,7 @@ class _Watch:
         self._kill(signum)
 
     def _pass_on_deadly(self, signum: int, frame: FrameType | None) -> None:
+        """Pass a signal on of which the worker dies."""
         self._waits = True  # Open MPI's launcher sends its own to all ranks
         self._kill(signum)
 
@@ -117,7 +118,7 @@ class _Watch:
         self._end.interrupted = time.monotonic()
 
     def _hurry(self, seconds: float) -> None:
-        """So long after an interrupt the worker has not ended."""
+        """Hurry a worker that has not ended so many seconds after an interrupt."""
         if seconds > INTERRUPT_DELAY and not self._interrupt_passed_on:
             self._interrupt_passed_on = True
             self._kill(signal.SIGINT)
@@ -137,7 +138,9 @@ class _Watch:
             ready = select.select([self._pipe], [], [], _POLL_AT_START if starting else _POLL)[0]
             if starting:
                 self._files.update(segments_of(self._worker))
-            if time.monotonic() - polled > stood_still:  # with the whole job: silence tells nothing
+            if (
+                time.monotonic() - polled > stood_still
+            ):  # this process was stopped, with the whole job: the worker's silence tells nothing
                 last_line = time.monotonic()
                 if self._pulse:
                     self._pulse.forgive()
@@ -161,7 +164,7 @@ class _Watch:
                 return
 
     def _end_orphan(self, now: float) -> None:
-        """Without the launcher nobody would see the result, or could end this job."""
+        """End the worker: without the launcher nobody would see its result, or could end the job."""
         if not self._orphaned:
             self._orphaned = now
             remove_files_of(self._worker)
@@ -170,7 +173,7 @@ class _Watch:
             self._kill(signal.SIGKILL)
 
     def _misses_another(self) -> bool:
-        """Whether the rank that this one watches is not heard any more; then the worker is ended."""
+        """Whether the rank that this one watches has been silent for too long; then the worker is ended."""
         if self._pulse:
             self._pulse.beat()
             if self._pulse.silence() > self._end.unheard:
@@ -206,7 +209,7 @@ class _Watch:
             self._phase = line
 
     def _conclude(self, code: int) -> NoReturn:
-        """Print what happened to the worker unless it has done so itself, and exit so that no other rank waits for it."""
+        """Print what happened to the worker, unless it has done so itself, and exit so that no other rank waits for it."""
         line, agreed = self._exit_line, self._exit_line.startswith(heartbeat.AGREED)
         # Also after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
         was_killed = self._end.stuck or code < 0
@@ -225,7 +228,9 @@ class _Watch:
             other_code = self._start_failed(told)
             if other_code is not None:
                 exit_at_once(other_code)
-        if not line or (agreed and not (self._end.interrupted or self._end.asked)):  # else the worker has said so
+        if not line or (
+            agreed and not (self._end.interrupted or self._end.asked)
+        ):  # else the worker has said itself what happened
             self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
@@ -236,7 +241,10 @@ class _Watch:
         end_job(code, partial(remove_files_of_job, self._files, self._began if starting else None))
 
     def _let_others_speak(self, code: int) -> None:
-        """A launcher that ends the whole job kills this process meanwhile; of ranks that say the same, rank 0 is the first."""
+        """Wait, where other ranks may say the same, or have the cause to tell.
+
+        A launcher that ends the whole job kills this process meanwhile. Of ranks that would say the same, rank 0 is the first.
+        """
         asked = self._end.asked or self._end.interrupted
         if launched() is None:
             return

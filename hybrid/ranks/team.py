@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -56,18 +56,18 @@ class Phase:
 class Team:
     """The ranks of a communicator, or this process alone (`comm` is None, and MPI is not imported).
 
-    `patience`: seconds a failed rank waits for the others to end the phase before it raises alone (None: for ever).
-    `limits`: to how long a call waits for ranks that have not called; RankMissing.
+    `patience`: seconds for which a failed rank waits for the others to end the phase, before it raises alone (None: for ever).
+    `limits`: of the wait for ranks that have not called, after which that is a RankMissing.
     """
 
     def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None, limits: Limits | None = None) -> None:
-        self.host = os.uname().nodename  # as socket.gethostname(), whose module takes milliseconds to import
+        self.host = os.uname().nodename  # the same as socket.gethostname(), whose module takes milliseconds to import
         self.timeline = Timeline()
         self.doing = "start"
         self._when_freed: list[Callable[[], None]] = []
         self.unheard = False  # this rank failed and the others did not hear of it: it must end the job
         self._patience = patience
-        self._turn = Turn()  # of one call
+        self._turn = Turn()  # for one call at a time
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
         if comm is None or comm.Get_size() == 1:
@@ -84,6 +84,7 @@ class Team:
         self.topology = self._real_topology.split(ranks_per_node) if ranks_per_node else self._real_topology
 
     def _find_nodes(self, comm: MPI.Comm) -> Topology:
+        """The ranks of each node. Every rank calls it."""
         from mpi4py import MPI
 
         shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -100,7 +101,7 @@ class Team:
 
     @property
     def alone(self) -> bool:
-        """No other rank takes part in this one's phases."""
+        """Whether no other rank takes part in the phases of this one."""
         return self._messages is None
 
     @property
@@ -136,9 +137,10 @@ class Team:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A call. What a rank raises in here between two phases, all ranks raise in the next: so every rank must begin one.
+        """A context for one call. What a rank raises in it between two phases, all ranks raise in the next phase: so every rank
+        must begin one.
 
-        Threads of a process take turns: which calls of several ranks belong together, their order tells.
+        Threads of a process take turns: which calls of several ranks belong together is told by their order alone.
         """
         with self._turn:
             self._arriving = True
@@ -169,7 +171,7 @@ class Team:
             except Unsendable as cannot:
                 failure = cannot
         if failure is not None:
-            # C code makes other errors of an interrupt.
+            # C code may have turned an interrupt into another error.
             said = KeyboardInterrupt() if interrupted() and not isinstance(failure, HybridError) else failure
             report = (type(said).__name__, one_line(said), self.host, self.doing)
             self._messages.notify_others()
@@ -183,6 +185,18 @@ class Team:
             self._messages.clear_up([rank for rank, _ in failures])
             raise _on_all_ranks(failures, self.size) from failure
         phase.all = [result for _, result in reports]
+
+    def connect(self, kind: str, ranks: Sequence[int]) -> None:
+        """Have a communicator for this kind of collectives between these ranks. Every rank of the team calls it.
+
+        MPI makes one while it waits for the ranks. So a phase comes before: when it has ended, all ranks are there, and one that
+        has failed keeps no other waiting inside MPI.
+        """
+        collectives = self.messages.collectives
+        if not collectives.is_connected(kind, ranks):
+            with self.phase("prepare", timed=False):
+                pass
+            collectives.connect(kind, ranks)
 
     def leave_together(self, patience: float) -> None:
         """A barrier that waits for `patience` seconds at most; the last thing a team does."""
@@ -205,6 +219,7 @@ class Team:
 
 
 def _on_all_ranks(failures: list[tuple[int, tuple[str, str, str, str]]], size: int) -> HybridError:
+    """The error that all ranks raise, from the reports of those that have failed."""
     error = _common_error(failures, size)
     error.on_all_ranks = True
     return error

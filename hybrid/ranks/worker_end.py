@@ -26,7 +26,8 @@ class WorkerEnd:
     interrupted: float = 0.0  # when an interrupt came
 
     def exit_code(self, code: int) -> int:
-        """`code`: the worker's own, negative where a signal killed it. Never 0: the other ranks were not done."""
+        """The exit code for the launcher. It is never 0: the other ranks were not done. `code`: the worker's own, negative where
+        a signal killed it."""
         if self.asked:
             return 128 + signal.SIGTERM
         if self.stuck or self.missing or self.interrupted:

@@ -27,22 +27,24 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_keyval: int | None = None  # of the attribute with which MPI keeps what is known of a communicator
+_keyval: int | None = None  # the key under which MPI keeps what is known of a communicator as its attribute
 _noting = threading.Lock()
 
 
 class _Known:
-    """Of a communicator: its team, or why it has none."""
+    """What is known of a communicator: its team, or why it has none."""
 
     def __init__(self) -> None:
         self.team: Team | None = None
         self.unusable = ""
-        self.turn = Turn()  # of making the team, in which ranks wait for each other
+        self.turn = Turn()  # for making the team, in which ranks wait for each other
 
 
 def team_of(comm: Any, stall: Any = None) -> Team:
-    """The team of a user's communicator, made at the first call and freed with the communicator. `stall`: of this call, seconds
-    after which ranks that have not called are named; None: HYBRID_STALL says."""
+    """The team of a user's communicator, made at the first call and freed with the communicator.
+
+    `stall`: the seconds after which this call names ranks that have not called; None: as HYBRID_STALL says.
+    """
     if comm is None:
         return _team_of_one()
     from mpi4py import MPI
@@ -73,7 +75,7 @@ def team_of(comm: Any, stall: Any = None) -> Team:
 
 
 def _known_of(comm: MPI.Comm) -> _Known:
-    """Without a word to other ranks."""
+    """What this rank knows of the communicator. Other ranks are not asked."""
     global _keyval
     from mpi4py import MPI
 
@@ -124,11 +126,11 @@ def start_world(*, patience: float | None = None) -> Team:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Signals mean after this context what they did before, so that they end a rank under every MPI, or none; those that come
-    meanwhile are handled then.
+    """A context after which signals mean what they did before, so that they end a rank under every MPI, or under none. Signals
+    that come meanwhile are handled then.
 
-    MPICH has a handler for SIGUSR1, which its launcher sends only where it leaves a job with a dead rank alone, and UCX, below
-    both MPIs, one for SIGHUP, by which it is debugged. Neither lets a user see that the signal came.
+    MPICH sets a handler for SIGUSR1, which its launcher sends only where it leaves a job with a dead rank alone; and UCX, below
+    both MPIs, sets one for SIGHUP, for debugging. Neither lets a user see that the signal came.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -139,7 +141,7 @@ def _signals_kept() -> Iterator[None]:
         yield
     finally:
         for signum, handler in handlers.items():
-            if handler is not None:  # as Python knows it: these libraries do not ask Python
+            if handler is not None:  # Python's own record of it, which these libraries do not change
                 signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -159,9 +161,10 @@ def start_mpi() -> ModuleType:
 
 
 def leave() -> NoReturn:
-    """Finalize MPI where it has started, and end the process with code 0. Output has been flushed, and no thread computes.
+    """Finalize MPI where it has started, and end the process with code 0. Output must have been flushed, and no thread may
+    compute.
 
-    Python's own end would take longer, for tearing down every module. It is C's `exit` and not `_exit`, which would leave out
+    Python's own end would take longer, since it tears down every module. It is C's `exit` and not `_exit`, which would leave out
     what MPICH does at the very end: its launcher then ends the job as one that failed.
     """
     heartbeat.wake_supervisor()

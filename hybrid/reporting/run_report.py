@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import Asked
+from hybrid.core.problem import AskedProduct
 from hybrid.core.spans import Span
 from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import Spread
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line
 
 
-def heading(decision: Decision, asked: Asked | None = None) -> str:
+def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
     """One line for the product, with device, kernel and transport, then one for each rank. `asked`: where that is another one
     than the real product that is computed."""
     plan, problem = decision.plan, asked or decision.plan.problem

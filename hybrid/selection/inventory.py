@@ -13,7 +13,7 @@ from hybrid.core.ttl_cache import ttl_cached
 from hybrid.core.wall import wall
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
 from hybrid.errors import DeviceUnavailable, UsageError
-from hybrid.host.memory import available_host_bytes, shared_bytes
+from hybrid.host.memory import available_host_bytes, free_bytes_in
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import named
 from hybrid.plan.capacity import FreeMemory
@@ -99,7 +99,7 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
 
 
 def _shared_bytes() -> int:
-    return shared_bytes(shared_memory_folder())
+    return free_bytes_in(shared_memory_folder())
 
 
 _shared_bytes_lately = ttl_cached(_shared_bytes)

@@ -15,7 +15,8 @@ from hybrid.plan.schedule import Arrival, Tile
 
 @dataclass(frozen=True)
 class RankMatrices:
-    """What a rank's copies read and write: its row block of A, B, and its row block of C, in host or GPU memory.
+    """The memory that a rank's copies read and write: its row block of A, rows of B, and its row block of C, in host or GPU
+    memory.
 
     Of B it has at least the rows that the rank's transport reads.
     """
@@ -26,14 +27,15 @@ class RankMatrices:
 
 
 class CopyObserver(Protocol):
-    """Told of the copies from and to the memory in which the operands and C lie."""
+    """Is told of the copies from and to the memory in which the operands and C lie."""
 
     def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
-        """What a rank's device gets by this arrival is in memory, and has been copied when the event is complete. May be told
-        more than once."""
+        """What a rank's device gets by this arrival is in memory, and has been copied when the event is complete. This may be
+        told more than once."""
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
-        """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""
+        """The rows `part` of a rank's tile are in memory when the event is complete. They begin at a multiple of
+        WEIGHTED_ROWS."""
 
 
 class ArrivingPanels(Protocol):
@@ -43,43 +45,44 @@ class ArrivingPanels(Protocol):
         """Whether the panel is in host memory, without waiting."""
 
     def wait_for(self, index: int) -> None:
-        """Until the panel is in host memory; PhaseEnded if a rank fails meanwhile."""
+        """Wait until the panel is in host memory. PhaseEnded if a rank fails meanwhile."""
 
 
 class LeavingPanels(Protocol):
-    """Column panels of C that leave for where they are kept while others are multiplied."""
+    """Column panels of C that are sent to where they are kept while others are multiplied."""
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
-        """A tile of this rank's will be in host memory after the event."""
+        """Note that a tile of this rank is in host memory when the event is complete."""
 
     def advance(self) -> None:
-        """Without waiting: note what is stored, and send what is computed."""
+        """Note which tiles are stored by now, and send what is computed, without waiting."""
 
     def wait_for_stored(self) -> None:
-        """Until all tiles that were announced are stored; PhaseEnded if a rank fails meanwhile."""
+        """Wait until all tiles that were announced are stored. PhaseEnded if a rank fails meanwhile."""
 
 
 class Transport(Protocol):
-    """Enqueues a rank's copies. Made once for a plan, used for any number of products, each from `begin` to `finish`."""
+    """Submits a rank's copies to its devices. It is made once for a plan, and used for any number of products, each from `begin`
+    to `finish`."""
 
     def begin(self, order: Sequence[Arrival]) -> None:
-        """A product begins on all ranks, and this one will load these."""
+        """Begin a product, on all ranks. `order`: the arrivals that this rank will load."""
 
     def ready(self, arrival: Arrival) -> bool:
         """Whether `load` would return without waiting for other ranks."""
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
-        """Copy a row panel to the device; of a column panel or k-slab the rows that this rank loads. No event where nothing
-        needs to be copied."""
+        """Copy to the device a row panel, or of a column panel or k-slab the rows that this rank loads. None where nothing needs
+        to be copied."""
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
-        """Copy the rows of a column panel or k-slab that other ranks loaded from their devices."""
+        """Copy the other rows of a column panel or k-slab from the devices of the ranks that loaded them."""
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        """Copy a tile of C to where it belongs."""
+        """Copy a tile of C from the device to where it belongs."""
 
     def advance(self) -> None:
         """Go on with other ranks' copies, as far as that is possible without waiting."""
 
     def finish(self) -> Timings:
-        """Called when all tiles are enqueued. Waits for copies on devices other than the rank's own."""
+        """Wait for the copies on other devices than the rank's own, when all tiles are submitted."""

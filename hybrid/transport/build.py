@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""A decided transport made ready: the rank's device, its buffers, and the object that moves the panels."""
+"""Makes the transport that was decided on: the rank's device, its buffers, and the object that moves the panels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hybrid.core.spans import Topology
 from hybrid.devices.base import Device, PeerDevice
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
@@ -26,14 +27,15 @@ from hybrid.transport.root_push import RootPushDriver, RootPushReceiver
 
 
 def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
-    """The same on all ranks: all of them keep their devices for the next plan, or none."""
+    """What a rank's device depends on, for all ranks: where it is the same for the next plan, all of them keep their devices,
+    else none does."""
     return plan.device, plan.staged, tuple(gpus)
 
 
 def prepare_rank_device(
     team: Team, current: RankDevice | None, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel
 ) -> RankDevice:
-    """The current device of this rank, or without one a new one, ready for the kernel. Every rank calls it."""
+    """This rank's device, ready for the kernel: `current`, or a new one where that is None. Every rank calls it."""
     instance = (kernel.name, plan.problem.operand_dtype, plan.adds)
     if current is not None and instance in current.ready_kernels:
         current.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
@@ -48,6 +50,7 @@ def prepare_rank_device(
 
 
 def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
+    """A device of this process: on the GPU, or where that is None the one that the plan names."""
     if gpu is not None:
         from hybrid.devices.cuda_device import CudaDevice
 
@@ -71,7 +74,7 @@ def _device_on(gpu: Gpu | None, plan: Plan, kernel: Kernel) -> PeerDevice:
 def make_panel_stream(
     team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers, gather: PanelGather | None
 ) -> PanelStream:
-    """Of column panels of B that come from other nodes; `gather` goes on meanwhile. Every rank calls it."""
+    """The stream of column panels of B that come from other nodes. `gather` goes on while it waits. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
     meanwhile = gather.advance if gather is not None else lambda: None
@@ -79,37 +82,43 @@ def make_panel_stream(
 
 
 def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelGather:
-    """Of column panels of C that go to another node. Every rank calls it."""
+    """The gathering of column panels of C that go to another node. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
     assert rank_device.flags is not None
     done = rank_device.device.done
     senders = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
-    return PanelGather(team, rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers, done)
+    return PanelGather(rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers, done)
 
 
 def _flags_of(plan: Plan) -> int:
-    """Flags a rank: those of the transport, then one for each column panel of B that comes from another node, and of C that goes
-    to one."""
+    """The number of flags that a rank needs: those of the transport, then one for each column panel of B that comes from another
+    node, and one for each of C that goes to one."""
     return _first_flag_of(plan, "C") + _most_panels(plan)
 
 
 def _first_flag_of(plan: Plan, operand: str) -> int:
+    """The first of the flags for column panels of B, or of C."""
     row_panels, pieces_of_b = _most_pieces(plan)
     first = flags_needed(max(map(len, plan.topology.nodes)), row_panels, pieces_of_b)
     return first + (_most_panels(plan) if operand == "C" else 0)
 
 
 def _most_panels(plan: Plan) -> int:
+    """The column panels of the rank that has most."""
     return max(len(each.column_panels) for each in plan.shares)
 
 
 def _most_pieces(plan: Plan) -> tuple[int, int]:
+    """The row panels of the rank that has most, and the pieces in which B comes."""
     return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
-    """By operand, the matrices of row blocks that the rank's device uses where they lie: there is nothing to copy, unless other
-    ranks need it, or memory is so short that panels follow each other."""
+    """The matrices, by operand, that the rank's device multiplies or writes where they lie, instead of in buffers.
+
+    With row blocks they can be such: nothing has to be copied, unless other ranks need it, or memory is so short that panels
+    follow each other.
+    """
     share = plan.shares[rank]
     if matrices is None or not (plan.has_row_blocks and plan.staged and share.order and share.holds_all):
         return {}
@@ -119,6 +128,15 @@ def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatri
     return {operand: matrix for operand, matrix in there.items() if device.holds(matrix)}
 
 
+def _links_for(plan: Plan, topology: Topology, driver: int | None) -> LinkRequest:
+    """The memory and events of all ranks that a transport by CUDA IPC needs open."""
+    row_panels, pieces_of_b = _most_pieces(plan)
+    events = max(
+        row_panels + pieces_of_b, row_panels * pieces_of_b
+    )  # one for each panel that is loaded, or tile that is computed
+    return LinkRequest(topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
+
+
 def make_transport(
     team: Team,
     plan: Plan,
@@ -126,43 +144,37 @@ def make_transport(
     matrices: RankMatrices | None,
     gpus: Sequence[Gpu | None],
     kernel: Kernel,
-    observer: CopyObserver | None = None,
-    panel_stream: PanelStream | None = None,
-    in_place: Mapping[str, Any] | None = None,
+    observer: CopyObserver | None,
+    panel_stream: PanelStream | None,
+    in_place: Mapping[str, Any],
 ) -> tuple[Transport, Buffers]:
     """The plan's transport, and the buffers that it fills. Every rank calls it.
 
-    `matrices`: this rank's rows; or where the operands are the root's arrays, the whole matrices at the root, None elsewhere.
-    `in_place`: as `operands_in_place` gives them.
+    `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
+    `in_place`: what `operands_in_place` gave.
     """
-    there = in_place or {}
     if plan.transport in ("host", "nccl"):
         assert matrices is not None
         rank_device.reserve(team, plan.shares[team.rank].layout.bytes)
-        buffers = rank_device.own_buffers(team, plan, there)
+        buffers = rank_device.own_buffers(team, plan, in_place)
         if plan.transport == "host":
-            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, there), buffers
+            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, in_place), buffers
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
         group = rank_device.device_group
-        return NcclTransport(rank_device.device, team.rank, matrices, group, rows_of, observer, there), buffers
+        return NcclTransport(rank_device.device, team.rank, matrices, group, rows_of, observer, in_place), buffers
 
-    row_panels, pieces_of_b = _most_pieces(plan)
     driver = plan.root if plan.at_root else None
-    wanted = LinkRequest(
-        team.topology,
-        tuple(each.layout.bytes for each in plan.shares),
-        max(row_panels + pieces_of_b, row_panels * pieces_of_b),
-        driver,
+    rank_device.connect(
+        team, _links_for(plan, team.topology, driver), _flags_of(plan), lambda rank: _device_on(gpus[rank], plan, kernel)
     )
-    rank_device.connect(team, wanted, _flags_of(plan), lambda rank: _device_on(gpus[rank], plan, kernel))
     assert rank_device.flags is not None
     device, flags, peers = rank_device.device, rank_device.flags, rank_device.peers(team, plan)
     made: Transport
     if driver is None:
         assert matrices is not None
-        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, there)
-        if there:
-            return made, rank_device.own_buffers(team, plan, there)
+        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, in_place)
+        if in_place:
+            return made, rank_device.own_buffers(team, plan, in_place)
     elif team.rank == driver:
         assert matrices is not None
         remote_buffers = rank_device.buffers_of_driver(team, plan)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The communicator of all ranks' devices: created and tested collectively, kept, and created anew after a failure."""
+"""The communicator of all ranks' devices (NCCL). It is created and tested by all ranks together, kept, and created anew after a
+failure."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.node_flags import pauses
 from hybrid.ranks.team import Team
 
-_ROWS, _COLUMNS = 64, 1024  # that each rank sends to all others in the test: enough for NCCL to split them
+_ROWS, _COLUMNS = 64, 1024  # of the matrix that each rank sends to all others in the test: enough for NCCL to split it
 
 
 class DeviceGroup:
-    """One rank's part. Methods that take `team` are collective over its ranks."""
+    """One rank's part of it. Methods that take `team` are collective over its ranks."""
 
     def __init__(self, device: CollectiveDevice) -> None:
         self._device = device
@@ -30,8 +31,8 @@ class DeviceGroup:
         self._refusal = ""
 
     def init_communicator(self, team: Team) -> None:
-        """Create and test the communicator, if it is not there yet. DeviceUnavailable on all ranks, with the reason, if that
-        fails on one or a rank receives wrong data."""
+        """Create and test the communicator, unless it is there. DeviceUnavailable on all ranks, with the reason, if that fails
+        on one or a rank receives wrong data."""
         try:
             with team.phase("prepare", timed=False) as checking, busy():
                 if self._communicator is None:
@@ -47,7 +48,8 @@ class DeviceGroup:
             raise
 
     def refusal(self, team: Team, *, again: bool = False) -> str:
-        """Why there can be no communicator, the same on all ranks; empty when there is one. `again`: forget a failure."""
+        """Why there can be no communicator, the same on all ranks; empty where there is one. With `again`, an earlier failure is
+        forgotten."""
         if again or not self._refusal:
             self._refusal = ""
             try:
@@ -62,8 +64,8 @@ class DeviceGroup:
         return self._device.allgather_rows(self._communicator, matrix, rows_of, after)
 
     def wait_for(self, event: Event) -> None:
-        """Poll until the collective is complete. If a rank fails before it enqueues its part, the others' devices would wait for
-        ever: here that raises PhaseEnded."""
+        """Poll until the collective is complete. PhaseEnded if a rank fails before it submits its part: the other ranks' devices
+        would wait for it for ever."""
         assert self._communicator is not None
         assert self._team is not None
         pause = pauses(self._team)
@@ -72,14 +74,14 @@ class DeviceGroup:
             next(pause)
 
     def abort(self) -> None:
-        """After a failure on this rank or another: end what is in flight."""
+        """End the collectives in flight, after a failure on this rank or another, and give the communicator up."""
         communicator, self._communicator, self._tested = self._communicator, None, False
         if communicator is not None:
             with suppress(Exception):  # the failure that led here is reported already
                 communicator.abort()
 
     def destroy(self) -> None:
-        """Collective; nothing is in flight."""
+        """Give the communicator up. Collective, and nothing may be in flight."""
         communicator, self._communicator, self._tested = self._communicator, None, False
         if communicator is not None:
             communicator.destroy()
@@ -93,16 +95,15 @@ class DeviceGroup:
             self._communicator = self._device.init_communicator(sharing.all[0], team.rank, team.size)
 
     def _test(self, team: Team) -> None:
+        """Let every rank receive a matrix from every other. DeviceUnavailable where one is not what was sent."""
         device, rows_of = self._device, [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
         with team.phase("prepare", timed=False), busy():
             memory = device.reserve(8 * _ROWS * _COLUMNS * team.size, shared=False)
             try:
                 device.poison(memory)
                 matrix = device.matrix(memory, 0, team.size * _ROWS, _COLUMNS, "float64")
-                own, received = (
-                    _pattern(team.rank),
-                    np.full(matrix.shape, np.nan),
-                )  # host memory, kept until the copies are complete
+                # Host memory, kept until the copies are complete.
+                own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full(matrix.shape, np.nan)
                 gathered = self.allgather_rows(matrix, rows_of, [device.copy_in(matrix[rows_of[team.rank].slice], own, [])])
                 self.wait_for(gathered)
                 device.copy_out(received, matrix, [gathered])
@@ -112,10 +113,11 @@ class DeviceGroup:
             finally:
                 device.finish()  # before the memory is freed
             for rank, rows in enumerate(rows_of):
-                if not np.array_equal(received[rows.slice], _pattern(rank)):
+                if not np.array_equal(received[rows.slice], pattern_of(rank, _ROWS, _COLUMNS)):
                     raise DeviceUnavailable(f"what was brought from the GPU of rank {rank} is not what lies there")
         self._tested = True
 
 
-def _pattern(rank: int) -> np.ndarray:
-    return np.random.default_rng(rank).random((_ROWS, _COLUMNS))
+def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:
+    """The matrix that a rank sends where the connection to its device is tested: each rank's has other numbers."""
+    return np.random.default_rng(rank).random((rows, columns))

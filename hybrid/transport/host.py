@@ -14,7 +14,8 @@ from hybrid.transport.tile_copies import copy_out, last_tile
 
 
 class HostTransport:
-    """`panel_stream`: where B comes from another node panel by panel; else all of it is in host memory before."""
+    """Each rank copies what it needs over its own link. `panel_stream`: brings B from other nodes, panel by panel; None where
+    all of B is in host memory before."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class HostTransport:
     def ready(self, arrival: Arrival) -> bool:
         return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
 
-    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
+    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
         if arrival.operand in self._in_place:
             return None
         self._wait_for_panel(arrival)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Memory and events of a node's devices, opened in each other's processes: CUDA IPC, or shared files for CPUs.
+"""Memory and events of a node's devices, opened in each other's processes: by CUDA IPC, or for CPUs by shared files.
 
-Either all ranks open the buffers of all others, to fetch rows of B from them. Or one rank, the driver, opens them on a device
-of its own for each GPU, to copy the root's arrays to and from all of them.
+Either all ranks open the buffers of all others, to fetch rows of B from them. Or one rank, the driver, opens all of them, each
+on a device of its own on that GPU, to copy the root's arrays to and from all GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from hybrid.ranks.team import Team
 
 @dataclass(frozen=True)
 class LinkRequest:
-    """What shall be open: `sizes[rank]` bytes of every rank's device, and so many events a rank that others can wait for."""
+    """What is to be open: `sizes[rank]` bytes of every rank's device, and for each rank so many events that others can wait for.
+
+    `driver`: the rank that opens all the others' memory; None: each rank does.
+    """
 
     topology: Topology
     sizes: tuple[int, ...]
@@ -27,15 +30,15 @@ class LinkRequest:
     driver: int | None = None
 
     def serves(self, other: LinkRequest) -> bool:
-        """Whether what is open for this request is enough for the other."""
+        """Whether what is open for this request is enough for the other one."""
         same = self.topology == other.topology and self.driver == other.driver
         return same and self.events >= other.events and all(map(operator.ge, self.sizes, other.sizes))
 
 
 class IpcLinks:
-    """One rank's side. What takes `team` is called by all its ranks together.
+    """One rank's side of them. Methods that take `team` are called by all its ranks together.
 
-    `opened[rank]`: that rank's memory, opened on this rank's device. On the driver `devices[rank]` is a device on that rank's
+    `opened[rank]`: that rank's memory, opened on this rank's device. On the driver, `devices[rank]` is a device on that rank's
     GPU, and `opened_by_driver[rank]` its memory, opened there. `loaded[rank]` and `multiplied[rank]`: events of that rank.
     """
 
@@ -50,15 +53,18 @@ class IpcLinks:
 
     @property
     def are_open(self) -> bool:
+        """Whether anything is open."""
         return self._request is not None
 
     def serve(self, wanted: LinkRequest) -> bool:
+        """Whether all that is wanted is open."""
         return self._request is not None and self._request.serves(wanted)
 
     def open(
         self, team: Team, wanted: LinkRequest, reserve: Callable[[int], Any], device_on: Callable[[int], PeerDevice] | None
     ) -> None:
-        """Open what is wanted. `reserve(size)`: this rank's memory, which others can open. `device_on(rank)`: for a driver.
+        """Open what is wanted. `reserve(size)`: allocates this rank's memory so that others can open it. `device_on(rank)`:
+        makes a device on that rank's GPU, for a driver.
 
         Raises on all ranks if it fails on one; then nothing is open.
         """
@@ -103,11 +109,12 @@ class IpcLinks:
                 self.multiplied[rank] = device.open_ipc_events(events)
 
     def forget_devices(self) -> None:
-        """After `close`, in a later phase: until then other processes may still hold their IPC events."""
+        """Give up the driver's devices: after `close`, in a later phase, since until then other processes may hold their
+        events."""
         self.devices = {}
 
     def close(self) -> None:
-        """Close what others own and this rank has opened; `devices` stay until all ranks have done so."""
+        """Close what others own and this rank has opened. `devices` stay until all ranks have done so."""
         self._request = None
         for rank, memory in self.opened_by_driver.items():
             self.devices[rank].close(memory)

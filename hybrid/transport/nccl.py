@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The transport by NCCL: each rank loads some rows of B over its GPU's own host link; an allgather gives all ranks the rest."""
+"""The transport by NCCL: each rank loads some rows of B over its GPU's own link, and an allgather brings all ranks the
+others."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from hybrid.transport.host import HostTransport
 
 
 class NcclTransport(HostTransport):
-    """Where all panels fit on the devices: then all ranks load them in the same order, as collectives must be. A and C are
-    copied as by HostTransport."""
+    """For products of which all panels fit on the devices: then all ranks load them in the same order, as collectives must be. A
+    and C are copied as by HostTransport."""
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class NcclTransport(HostTransport):
         observer: CopyObserver | None = None,
         in_place: Container[str] = (),
     ) -> None:
-        """`rows_of[rank]`: the rows of B that that rank loads; `matrices.b` has at least this rank's."""
+        """`rows_of[rank]`: the rows of B that this rank loads. `matrices.b` has at least those of the calling one."""
         super().__init__(device, rank, matrices, observer, in_place=in_place)
         self._device_group, self._own_rows, self._rows_of = device_group, rows_of[rank], rows_of
         self._gathered: list[Event] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ranks of a node as peers: each can copy rows of B from the others' device memory, opened by CUDA IPC."""
+"""The ranks of a node as peers: each copies rows of B from the others' device memory, opened by CUDA IPC."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from hybrid.plan.schedule import Arrival
 
 @dataclass(frozen=True)
 class Peer:
-    """One of them, as this rank's device reaches it. All of its row panels and all column panels fit on its device."""
+    """A rank of the node, as this rank's device reaches it. All of its panels fit on its device."""
 
     share: RankShare
     local_rank: int
     b_rows: Span  # the rows of B that it loads
-    buffers: Buffers  # its memory
+    buffers: Buffers  # on its device, whose memory is opened here
     loaded: list[Event]  # IPC events: its row panels are loaded, then its rows of each column panel or k-slab
     multiplied: list[Event]  # IPC events: its tiles are computed, in order
 
     @property
     def loads(self) -> int:
+        """The number of panels, or slabs, that the rank loads."""
         return len(self.share.row_panels) + self.share.pieces_of_b
 
     def rows_of(self, arrival: Arrival) -> Span:
-        """Of a column panel or k-slab, the rows that it loads."""
+        """The rows of a column panel or k-slab that the rank loads."""
         return arrival.slab[self.local_rank] if arrival.slab else self.b_rows
 
     def event_number(self, arrival: Arrival) -> int:
-        """Which of the events in `loaded` belongs to this panel."""
+        """The number of the panel's event in `loaded`."""
         return arrival.index + (len(self.share.row_panels) if arrival.operand == "B" else 0)
 
 
 def flags_needed(peers: int, row_panels: int, column_panels: int) -> int:
-    """How many flags a rank needs: one for each of its tiles or, on a root that loads for all peers, for each of their panels."""
+    """The number of flags that a rank needs: one for each of its tiles, or at a root that loads for all peers one for each of
+    their panels."""
     return max(row_panels * column_panels, peers * (row_panels + column_panels))
 
 
@@ -51,7 +53,8 @@ def fetch_panel(
     into: Any,
     loaded: Callable[[int, Arrival], Event],
 ) -> list[Event]:
-    """Copy the other peers' rows of a column panel to this rank's device, each after the event `loaded(peer, arrival)`."""
+    """Copy the other peers' rows of a column panel to this rank's device, each when the event `loaded(peer, arrival)` is
+    complete."""
     events = []
     # Every rank begins with its successor, so that not all of them read from the same GPU at the same time.
     for other in sorted(peers, key=lambda other: (other <= rank, other)):

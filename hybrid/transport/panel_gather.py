@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Column panels of C to the root's node: each node sends its rows of a panel as soon as they are computed, while others are."""
+"""Column panels of C on their way to the root's node: each node sends its rows of a panel when they are computed, while others
+are."""
 
 from __future__ import annotations
 
@@ -13,18 +14,17 @@ from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Tile
 from hybrid.ranks.collectives import Series
 from hybrid.ranks.node_flags import NodeFlags
-from hybrid.ranks.team import Team
 from hybrid.transport.panel_stream import PanelTransfers
 
 _AHEAD = 4  # collectives that the root starts before the one that it waits for
 
 
 class PanelGather:
-    """One rank's view. Flags tell its node's gateways which ranks have computed a panel; these take part in the collectives."""
+    """One rank's view of it. By their flags ranks tell the gateways of their node which panels they have computed; the gateways
+    take part in the collectives."""
 
     def __init__(
         self,
-        team: Team,
         flags: NodeFlags,
         first_flag: int,
         share: RankShare,
@@ -32,14 +32,15 @@ class PanelGather:
         transfers: PanelTransfers,
         done: Callable[[Event], bool],
     ) -> None:
-        """`senders`: the ranks whose rows this node sends, none on the root's node, where they lie in place. Each sets a flag for
-        each panel, the first one `first_flag`. `done`: as the device's, of the events that `will_be_stored` gets."""
-        self._team, self._flags, self._first_flag, self._share = team, flags, first_flag, share
+        """`senders`: the ranks whose rows this node sends; none on the root's node, where rows lie in place already. Each of
+        them has a flag for each panel, the first of which is `first_flag`. `done`: whether an event that `will_be_stored` got is
+        complete."""
+        self._flags, self._first_flag, self._share = flags, first_flag, share
         self._senders, self._transfers = senders, transfers
         self._done, self._ends = done, list(accumulate(transfers.collectives))
         self._first_columns = [panel.lo for panel in share.column_panels]
         self._expected: deque[tuple[Tile, Event]] = deque()
-        self._rows_left: list[int] = []  # of each panel, to be computed by this rank
+        self._rows_left: list[int] = []  # rows of each panel that this rank has still to compute
         self._series: Series | None = None
         self._panels = self._complete = 0  # panels started, and collectives complete
 
@@ -56,7 +57,7 @@ class PanelGather:
         self._series = self._transfers.begin()
 
     def stored(self, tile: Tile) -> None:
-        """A tile of this rank's is in host memory."""
+        """Note that a tile of this rank is in host memory."""
         panels = self._first_columns
         for index in range(bisect_left(panels, tile.columns.lo), bisect_left(panels, tile.columns.hi)):
             self._rows_left[index] -= len(tile.rows)
@@ -64,11 +65,11 @@ class PanelGather:
                 self._flags.set_flag(self._first_flag + index)
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
-        """A tile of this rank's will be in host memory after the event."""
+        """Note that a tile of this rank is in host memory when the event is complete."""
         self._expected.append((tile, event))
 
     def advance(self) -> None:
-        """Without waiting: note what is stored, and send what is computed."""
+        """Note which tiles are stored by now, and send what is computed, without waiting."""
         while self._expected and self._done(self._expected[0][1]):
             self.stored(self._expected.popleft()[0])
         if self._series is None:
@@ -82,14 +83,15 @@ class PanelGather:
             self._complete += 1
 
     def wait_for_stored(self) -> None:
-        """Until all tiles that were announced are stored; PhaseEnded if a rank fails meanwhile."""
+        """Wait until all tiles that were announced are stored. PhaseEnded if a rank fails meanwhile."""
         pause = self._flags.pauses()
         while self._expected:
             self.advance()
             next(pause)
 
     def finish(self) -> None:
-        """Until C is complete on the root's node, as far as this rank has a part in it; PhaseEnded if a rank fails meanwhile."""
+        """Wait until C is complete on the root's node, as far as this rank has a part in that. PhaseEnded if a rank fails
+        meanwhile."""
         if self._series is None:
             return
         pause = self._flags.pauses()
@@ -98,5 +100,5 @@ class PanelGather:
             next(pause)
 
     def _is_computed(self, index: int) -> bool:
-        """By all ranks whose rows this node sends; False where there are none."""
+        """Whether all ranks whose rows this node sends have computed the panel; False where there are none."""
         return bool(self._senders) and all(self._flags.is_set(rank, self._first_flag + index) for rank in self._senders)

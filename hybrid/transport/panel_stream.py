@@ -17,21 +17,22 @@ _AHEAD = 2  # collectives that are started before they are needed: their message
 
 @dataclass(frozen=True)
 class PanelTransfers:
-    """How the panels travel between the nodes' gateway ranks: each panel by so many collectives, of a new series a product.
+    """How the panels travel between the nodes' gateway ranks: each panel by so many collectives, and those of a product in a new
+    series.
 
     Where a node has several gateways, each brings some columns of every panel.
     """
 
-    collectives: Sequence[int]  # of this rank, if it is one
-    begin: Callable[[], Series | None]  # None on the other ranks
+    collectives: Sequence[int]  # for each panel, how many this rank starts if it is a gateway
+    begin: Callable[[], Series | None]  # makes the series of a product; None on ranks that are no gateways
     gateways: Sequence[int]  # of this rank's node
 
 
 class PanelStream:
-    """One rank's view. Its node's gateway ranks take part in the collectives; their flags tell the node's ranks of each panel.
+    """One rank's view of it. The gateway ranks of its node take part in the collectives; by their flags they tell the ranks of
+    their node which panels have arrived.
 
-    All gateway ranks of a communicator start the same collectives in the same order, so none has to wait until another has
-    multiplied.
+    All gateways of a communicator start the same collectives in the same order, so none waits until another has multiplied.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class PanelStream:
         transfers: PanelTransfers,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        """A gateway sets a flag for each panel of which its columns have arrived, the first one `first_flag`. `meanwhile`: is
-        called there while it waits, and must not wait itself."""
+        """A gateway has a flag for each panel, the first of which is `first_flag`; it sets the flag when its columns of the
+        panel have arrived. `meanwhile`: is called while a gateway waits, and must not wait itself."""
         self._team, self._meanwhile = team, meanwhile
         self._flags, self._first_flag, self._transfers = flags, first_flag, transfers
         self._ends = list(accumulate(transfers.collectives))
@@ -68,7 +69,8 @@ class PanelStream:
         return all(self._flags.is_set(gateway, self._first_flag + index) for gateway in self._transfers.gateways)
 
     def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
-        """Until the panel is in node-shared memory. `computing`: whether another thread of this rank needs its core."""
+        """Wait until the panel is in node-shared memory. PhaseEnded if a rank fails meanwhile. `computing`: whether another
+        thread of this rank needs its core."""
         began = time.perf_counter()
         if self._series is not None:
             self._team.enter("scatter")
@@ -84,13 +86,15 @@ class PanelStream:
             self._team.timeline.add("scatter", began, time.perf_counter())
 
     def _of_next(self) -> range:
-        """The collectives of the next panel."""
+        """The numbers of the collectives that bring the next panel."""
         return range(self._ends[self._arrived - 1] if self._arrived else 0, self._ends[self._arrived])
 
     def _all_complete(self, series: Series) -> bool:
+        """Whether the next panel has arrived at this gateway. The collectives after it are started, too."""
         series.start(self._ends[self._arrived] + _AHEAD)
         return all(series.is_complete(number) for number in self._of_next())
 
     def _note(self) -> None:
+        """Tell the node that this gateway's columns of the next panel have arrived."""
         self._flags.set_flag(self._first_flag + self._arrived)
         self._arrived += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Can the ranks of a node fetch data from each other's devices? They try, before a plan relies on it."""
+"""Can the ranks of a node fetch data from each other's devices? They try it before a plan relies on it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from hybrid.core.spans import Topology
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.ranks.team import Team
+from hybrid.transport.device_group import pattern_of
 from hybrid.transport.ipc_links import LinkRequest
 from hybrid.transport.node_peers import flags_needed
 from hybrid.transport.rank_device import RankDevice
@@ -17,7 +18,7 @@ _BYTES = _SIZE * _SIZE * 8
 
 
 class PeerAccess:
-    """The test and its outcome. Every rank of the team calls."""
+    """The trial and its outcome. Every rank of the team calls its methods."""
 
     def __init__(self, rank_device: RankDevice) -> None:
         self._rank_device = rank_device
@@ -27,7 +28,7 @@ class PeerAccess:
     def refusal(self, team: Team, *, again: bool = False) -> str:
         """Why ranks of a node cannot fetch from each other's devices, the same on all ranks; empty where they can.
 
-        An outcome is remembered for the topology; `again`: a failure is not.
+        The outcome is remembered for the topology. With `again`, a failure is not.
         """
         if again or team.topology not in self._refusals:
             self._refusals.pop(team.topology, None)
@@ -52,7 +53,7 @@ class PeerAccess:
         with team.phase("prepare", timed=False):
             written = device.matrix(self._rank_device.memory, 0, _SIZE, _SIZE, "float64")
             fetched = device.matrix(self._rank_device.memory, _BYTES, _SIZE, _SIZE, "float64")
-            own = _pattern(team.rank)  # referred to until it has been copied
+            own = pattern_of(team.rank, _SIZE, _SIZE)  # referred to until it has been copied
             device.record_ipc_event(0, device.copy_in(written, own, []))
             flags.set_flag(0)
             for rank, memory in links.opened.items():
@@ -61,11 +62,7 @@ class PeerAccess:
                 seen = np.full((_SIZE, _SIZE), np.nan)
                 device.copy_out(seen, fetched, [device.exchange(fetched, theirs, [links.loaded[rank][0]])])
                 device.finish()
-                if not np.array_equal(seen, _pattern(rank)):
+                if not np.array_equal(seen, pattern_of(rank, _SIZE, _SIZE)):
                     raise DeviceUnavailable(f"what was fetched from the GPU of rank {rank} is not what lies there")
             device.finish()
         self._passed = team.topology
-
-
-def _pattern(rank: int) -> np.ndarray:
-    return np.random.default_rng(rank).random((_SIZE, _SIZE))

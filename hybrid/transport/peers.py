@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The transport by CUDA IPC: each rank loads some rows of B over its GPU's own host link, and copies the rest from its peers."""
+"""The transport by CUDA IPC: each rank loads some rows of B over its GPU's own link, and copies the others from its peers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hybrid.transport.panel_stream import PanelStream
 
 
 class PeersTransport(HostTransport):
-    """Where all panels fit on the devices: then none is overwritten while peers may still read it. A and C are copied as by
-    HostTransport."""
+    """For products of which all panels fit on the devices: then none is overwritten while peers may still read it. A and C are
+    copied as by HostTransport."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class PeersTransport(HostTransport):
         return fetch_panel(self._device, self._rank, self._peers, arrival, into, self._loaded)
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
+        """The event that a peer's rows of the panel are loaded, once the peer has recorded it."""
         number = self._peers[rank].event_number(arrival)
         self._flags.wait(rank, number)
         return self._peers[rank].loaded[number]

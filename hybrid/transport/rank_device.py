@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A rank's device with what it keeps from product to product: reserved memory, views of it, flags, links to other ranks."""
+"""A rank's device, and what is kept with it from product to product: memory, views of it, flags, links to other ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,22 +20,22 @@ from hybrid.transport.node_peers import Peer
 
 
 class RankDevice:
-    """One rank's. What takes `team` is called by all its ranks together."""
+    """One rank's. Methods that take `team` are called by all its ranks together."""
 
     def __init__(self, key: object, device: Any, gpu: Gpu | None = None) -> None:
-        self.key = key  # of the devices of all ranks: who needs others needs another RankDevice
+        self.key = key  # `device_key` of the plan: one with another key needs another RankDevice
         self.gpu = gpu
         self.device = device
         self.device_group = DeviceGroup(device)
         self.links = IpcLinks(device)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
-        self.reserved_for_check = 0  # beside it
+        self.reserved_for_check = 0  # bytes that the check takes beside it
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
-        self._last_plan: object = None  # whose product was the last to write to the memory
+        self._last_writer: tuple[object, object] | None = None  # the plan's shares, and `by`, of the last `used_for`
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
-        self._views: dict[str, tuple[object, Any]] = {}  # for the last plan, and what was made for it
+        self._views: dict[str, tuple[object, Any]] = {}  # by what they are: the shares of the last plan, and what was made for it
 
     def reserve(self, team: Team, size: int) -> None:
         """Have at least `size` bytes of the device's memory, which other ranks need not open."""
@@ -47,6 +48,7 @@ class RankDevice:
                 self._reserve(size, shared=False)
 
     def _reserve(self, size: int, *, shared: bool) -> Any:
+        """Allocate the memory anew."""
         self._forget_views()
         self.memory_version += 1
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
@@ -56,29 +58,36 @@ class RankDevice:
     def connect(
         self, team: Team, wanted: LinkRequest, flag_count: int, device_on: Callable[[int], PeerDevice] | None = None
     ) -> None:
-        """Have all ranks' memory open as wanted, and flags. `device_on(rank)`: a device on that rank's GPU, for a driver."""
+        """Have all ranks' memory open as wanted, and so many flags for each rank. `device_on(rank)`: makes a device on that
+        rank's GPU, for a driver."""
         if not self.links.serve(wanted):
             self._forget_views()
             self.links.open(team, wanted, lambda size: self._reserve(size, shared=True), device_on)
         self.meet(team, flag_count)
 
     def meet(self, team: Team, flag_count: int) -> None:
-        """Have at least so many flags a rank."""
+        """Have at least so many flags for each rank."""
         if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != team.topology:
             self.flags = NodeFlags(team, flag_count)
 
-    def pin(self, array: Any) -> None:
-        """Pin the array's memory for this rank's devices, for as long as it lives: copies then run at the link's full rate."""
-        for device in self._devices():
-            device.pin(array)
+    def pin(self, team: Team, arrays: Sequence[Any]) -> None:
+        """Pin the arrays' memory for this rank's devices, for as long as it lives: copies then run at the link's full rate."""
+        if not arrays:
+            return
+        began = time.perf_counter()
+        for array in arrays:
+            for device in self._devices():
+                device.pin(array)
+        team.timeline.add("prepare", began, time.perf_counter())
 
     def _devices(self) -> Iterable[Any]:
+        """All devices of this process: a driver has one for each rank."""
         return {id(each): each for each in (self.device, *self.links.devices.values())}.values()
 
     def drain(self) -> None:
-        """After a failure: wait for all work under way, so that the next product finds nothing of it."""
+        """Wait for all work under way, after a failure, so that the next product meets nothing of it."""
         self.memory_version += 1
-        self._last_plan = None
+        self._last_writer = None
         self.device_group.abort()  # first: a collective that some rank never joined has no end
         for device in self._devices():
             with suppress(Exception):  # the failure has been reported; a broken device will report again
@@ -97,14 +106,15 @@ class RankDevice:
         self.memory, self.flags, self.reserved = None, None, 0
 
     def own_buffers(self, team: Team, plan: Plan, in_place: Mapping[str, Any]) -> Buffers:
-        """This rank's buffers, of which the matrices in `in_place` take the place. After `reserve`."""
+        """This rank's buffers; the matrices in `in_place` are used instead of those for the same operands. To be called after
+        `reserve`."""
         share = plan.shares[team.rank]
         if in_place:
             return Buffers(self.device, self.memory, share, plan.problem, in_place)
         return self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
 
     def peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
-        """The ranks of the node, with their buffers as this rank's device reaches them. After `connect`."""
+        """The ranks of the node, with their buffers as this rank's device reaches them. To be called after `connect`."""
         return self.once_for_plan("peers", plan, lambda: self._peers(team, plan))
 
     def _peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
@@ -123,7 +133,7 @@ class RankDevice:
         return peers
 
     def buffers_of_driver(self, team: Team, plan: Plan) -> dict[int, Buffers]:
-        """All ranks' buffers, as the driver's device on each GPU reaches them. After `connect`, on the driver."""
+        """All ranks' buffers, as the driver's device on each GPU reaches them. To be called after `connect`, on the driver."""
 
         def buffers(rank: int, device: PeerDevice) -> Buffers:
             memory = self.memory if rank == team.rank else self.links.opened_by_driver[rank]
@@ -132,17 +142,26 @@ class RankDevice:
         devices = self.links.devices
         return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
 
-    def used_for(self, plan: Plan) -> bool:
-        """A product begins. Whether the one before had the same plan, so that the memory holds what it left there."""
-        same, self._last_plan = self._last_plan is plan.shares, plan.shares
-        return same
+    def used_for(self, plan: Plan, by: object) -> bool:
+        """Note that a product of this plan begins, which writes to the memory. `by`: what computes its remainders, and keeps
+        some there; None for native products.
+
+        Returns whether the product before had the same plan and was computed by the same, so that what it has kept in the memory
+        is still there.
+        """
+        before, self._last_writer = self._last_writer, (plan.shares, by)
+        return before is not None and before[0] is plan.shares and before[1] is by
 
     def _forget_views(self) -> None:
         self._views.clear()
+        self._last_writer = None  # it has views, too
         self.reserved_for_check = 0
 
     def once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
-        """Made once for plans with the same panels: making views of device memory takes longer than a small copy."""
+        """What `make` gave for the last plan with the same panels, or now gives.
+
+        Views of device memory are kept so: making them takes longer than a small copy.
+        """
         shares, made = self._views.get(what, (None, None))
         if shares is not plan.shares:
             made = make()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The transport from the root's own arrays, which no other process can read: the root enqueues the copies of all ranks' GPUs.
+"""The transport of the root's own arrays, which no other process can read: the root submits the copies of all ranks' GPUs.
 
-It opens every GPU's buffers by CUDA IPC, copies each its rows of A and B over that GPU's own host link, and copies the tiles
-of C back. The other ranks copy B from their peers and multiply.
+It opens every GPU's buffers by CUDA IPC, copies each its rows of A and B over that GPU's own link, and copies the tiles of C
+back. The other ranks copy B from their peers, and multiply.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from hybrid.transport.tile_copies import copy_out, last_tile
 
 
 class RootPushReceiver:
-    """On every rank but the root: it waits for what the root loads, and tells the root which tiles are computed."""
+    """The transport of every rank but the root: it waits for what the root loads, and tells the root which tiles are
+    computed."""
 
     def __init__(self, device: PeerDevice, flags: NodeFlags, rank: int, root: int, peers: Mapping[int, Peer]) -> None:
         self._device, self._flags, self._rank, self._root, self._peers = device, flags, rank, root, peers
@@ -60,10 +61,11 @@ class RootPushReceiver:
 
 
 class RootPushDriver:
-    """On the root: it enqueues all loads of all ranks, then its own share, then the copies of the other ranks' tiles of C.
+    """The transport of the root: it submits all loads of all ranks, then its own share, then the copies of the other ranks'
+    tiles of C.
 
-    `matrices`: the whole ones. `links`: for each rank a device of this process on that rank's GPU, whose streams its copies
-    use; `remote_buffers`: the rank's buffers as opened on that device.
+    `matrices`: the whole ones. `links`: for each rank a device of this process on that rank's GPU, on whose streams its copies
+    run. `remote_buffers`: each rank's buffers, as opened on that device.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class RootPushDriver:
         self._links, self._flags, self._root = links, flags, root
         self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
         self._events: dict[tuple[int, int], Event] = {}
-        self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # of the other ranks, their tiles in order
+        self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # the other ranks' tiles, in their order
         self._last = {rank: last_tile(peer.share.order) for rank, peer in peers.items()}
 
     def begin(self, order: Sequence[Arrival]) -> None:
@@ -123,10 +125,10 @@ class RootPushDriver:
             pass
 
     def _store_computed(self) -> bool:
-        """Copy a tile of each of the other ranks, if the next one is computed; whether there was any.
+        """Copy the next tile of each of the other ranks that has computed it; whether there was any.
 
-        A copy is enqueued only once its tile is computed. Where processes share a GPU by time slices, a stream that waits for
-        another process's event would be resumed only in this process's next slice.
+        A copy is submitted only when its tile is computed. Where processes share a GPU by time slices, a stream that waits for
+        another process's event would go on only in this process's next slice.
         """
         ready = [rank for rank, tiles in self._to_store.items() if tiles and self._is_computed(rank, tiles[0][0])]
         for rank in ready:
@@ -144,14 +146,16 @@ class RootPushDriver:
         return chain.from_iterable([link.finish() for rank, link in self._links.items() if rank != self._root])
 
     def _is_computed(self, rank: int, number: int) -> bool:
+        """Whether a rank has computed its tile of this number."""
         return self._flags.is_set(rank, number) and self._links[rank].done(self._peers[rank].multiplied[number])
 
     def _in_turn(self, items_of: Callable[[RankShare], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
-        """Every rank's first item, every rank's second, and so on, so that all GPUs' links are busy."""
+        """Every rank's first item, then every rank's second, and so on, each with its rank: so all GPUs' links are busy."""
         sequences = [[(rank, item) for item in items_of(peer.share)] for rank, peer in self._peers.items()]
         return (entry for entries in zip_longest(*sequences) for entry in entries if entry is not None)
 
     def _tile_of_c(self, rank: int, tile: Tile) -> Any:
+        """Where a rank's tile belongs in the root's C."""
         return self._matrices.c[self._peers[rank].share.rows.slice][tile.rows.slice, tile.columns.slice]
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
@@ -159,11 +163,11 @@ class RootPushDriver:
 
 
 def _stored_tiles(share: RankShare) -> Iterator[Tile]:
-    """The tiles that are copied back, in order: of those that accumulate over k-slabs only the last."""
+    """The tiles that are copied back, in their order: of those that accumulate over k-slabs only the last."""
     return (tile for arrival in share.order for tile in arrival.releases if tile.completes)
 
 
 def _flag_of(peers: Mapping[int, Peer], rank: int, arrival: Arrival) -> int:
-    """The flag that the root sets once it has recorded the IPC event of this rank's panel."""
+    """The number of the flag that the root sets when it has recorded the IPC event of this rank's panel."""
     before = sum(peer.loads for other, peer in peers.items() if other < rank)
     return before + peers[rank].event_number(arrival)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rows of matrices from node to node, before a product: by MPI's collectives between the nodes' gateway ranks."""
+"""Rows of matrices on their way from node to node before a product, by MPI's collectives between the nodes' gateway ranks."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from hybrid.plan.rectangles import Rectangle
 from hybrid.ranks.collectives import Series, exchange
 from hybrid.ranks.team import Team
 
-_AHEAD = 1  # collectives that are started before the one before has ended
-Matrices = Mapping[int, Sequence[np.ndarray]]  # by node
-# Of one collective what this rank sends to which node, and receives from which.
+_AHEAD = 1  # collectives that are started while the one before is under way
+Matrices = Mapping[int, Sequence[np.ndarray]]  # for each node those that it gets, or has sent
+# Gives what this rank sends to each node by one collective, and what it receives from each.
 Piece = Callable[[], tuple[Matrices, Matrices]]
 
 
 class RowExchange:
-    """Every rank of the team makes one. `gateways[node]`: the rank that takes part for a node. `pieces`: are made when they are
-    started, and kept until they have arrived."""
+    """Every rank of the team makes one.
+
+    `gateways[node]`: the rank that takes part for a node. `pieces`: each gives what one collective sends and receives; it is
+    called when that is started, and what it gives is kept until it has arrived.
+    """
 
     def __init__(self, team: Team, gateways: Sequence[int], pieces: Sequence[Piece]) -> None:
         self._team, self._gateways, self._pieces = team, tuple(gateways), pieces
         self._held: dict[int, tuple[Matrices, Matrices]] = {}
         self._series: Series | None = None
-        if not team.messages.collectives.is_connected("rows", self._gateways):
-            with team.phase("prepare", timed=False):
-                pass  # a rank that fails before keeps no other one waiting inside MPI
-            team.messages.collectives.connect("rows", self._gateways)
+        team.connect("rows", self._gateways)
 
     def begin(self) -> None:
-        """In a phase that ends before `run`."""
+        """Begin an exchange, in a phase that ends before `run`."""
         self._held.clear()
         starts = [partial(self._start, number) for number in range(len(self._pieces))]
         self._series = self._team.messages.collectives.series("rows", self._gateways, starts)
 
     def run(self) -> None:
-        """Until all rows have arrived; PhaseEnded if a rank fails meanwhile."""
+        """Wait until all rows have arrived. PhaseEnded if a rank fails meanwhile."""
         if self._series is None:  # another rank is its node's gateway
             return
         for number in range(len(self._pieces)):
@@ -54,7 +54,7 @@ class RowExchange:
 
 
 def cut(rows: Span, columns: int, item_size: int, message_bytes: int) -> Iterator[Rectangle]:
-    """Rows of so many columns in rectangles of bounded size: of whole rows, where a message has room for one."""
+    """Rows of so many columns, in rectangles of at most so many bytes: of whole rows, where a message has room for one."""
     width = max(1, min(columns, message_bytes // item_size))
     height = max(1, message_bytes // max(1, width * item_size))
     for some_rows in pieces(rows, height):

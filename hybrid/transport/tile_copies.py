@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Copies of tiles of C to where they belong."""
+"""Copies of tiles of C from a device to where they belong."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from hybrid.devices.base import Device, Event
 from hybrid.host.row_sums import WEIGHTED_ROWS
 from hybrid.plan.schedule import Arrival, Tile
 
-_LEAST_BYTES = 4 << 20  # of the last part
+_LEAST_BYTES = 4 << 20  # that a part has
 
 
 def last_tile(order: Sequence[Arrival]) -> Tile | None:
-    """The one that is copied when all others are."""
+    """The tile that is copied when all others are; None where there is none."""
     return next((tile for arrival in reversed(order) for tile in reversed(arrival.releases) if tile.completes), None)
 
 
 def copy_out(
     device: Device, into: Any, source: Any, after: list[Event], told: Callable[[Span, Event], None] | None, *, is_last: bool
 ) -> Event:
-    """Copy a tile. `told(rows, event)`: of its rows, when they will be there; of the last tile in parts, each half as large as
-    the one before, so that little is left to be summed when the product is complete."""
+    """Copy a tile, and call `told(rows, event)` for its rows when the copy is submitted.
+
+    The last tile is copied in parts, each half as large as the one before, so that little is left to be summed when the product
+    is complete.
+    """
     rows = Span(0, len(source))
     if told is None or not is_last:
         event = device.copy_out(into, source, after)
@@ -37,6 +40,7 @@ def copy_out(
 
 
 def _halves(rows: Span, row_bytes: int) -> Iterator[Span]:
+    """The rows in parts, each of which has about half of those that are left."""
     first = rows.lo
     while (half := (rows.hi - first) // 2 // WEIGHTED_ROWS * WEIGHTED_ROWS) * row_bytes >= _LEAST_BYTES:
         yield Span(first, first + half)

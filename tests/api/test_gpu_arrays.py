@@ -92,6 +92,12 @@ def test_shapes_that_do_not_fit_are_refused(comm, cupy):
         hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm, device="cpu")
 
 
+def test_a_root_that_is_no_rank_is_named_also_where_nothing_leaves_the_gpu(cupy):
+    matrix = OnGpu(np.ones((3, 3)))
+    with pytest.raises(UsageError, match="root 1 is not a rank of a communicator of 1"):
+        hybrid.multiply(matrix, matrix, root=1)
+
+
 def test_row_blocks_tell_what_is_made_of_b_on_its_gpu():
     a, b = np.ones((3, 4), np.complex64), np.ones((4, 5), np.float32)
     for first, second, expanded in ((a, b, 2 * 4 * 2 * 5 * 4), (b.T, a.T, 0), (b.T, b, 0)):

@@ -160,3 +160,8 @@ def test_alone_it_is_a_copy():
     rows = hybrid.scatter(matrix)
     assert not np.shares_memory(rows.array, matrix)
     assert np.array_equal(hybrid.gather(rows), matrix)
+
+
+def test_rows_may_be_a_whole_number_of_numpy_s():
+    matrix = np.arange(8.0).reshape(4, 2)
+    np.testing.assert_array_equal(hybrid.scatter(matrix, rows=np.int64(4)).array, matrix)

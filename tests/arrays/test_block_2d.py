@@ -63,3 +63,11 @@ def test_what_scalapack_has_dealt_costs_no_more_than_scalapacks_own_product(bloc
         a, b = placement.a[rank], placement.b[rank]
         of_rank = a.shape[0] * (l - a.shape[1]) + (l - b.shape[0]) * b.shape[1]
         assert received(chosen, rank, problem, topology, placement) == of_rank
+
+
+def test_a_shape_may_be_any_pair_of_whole_numbers():
+    elements, spans = np.ones((2, 3)), ([(0, 2)], [(0, 3)])
+    listed, numpys = (hybrid.Block2D(elements, shape, *spans) for shape in ([2, 3], np.array([2, 3])))
+    assert listed.shape == numpys.shape == (2, 3)
+    np.testing.assert_array_equal((listed + hybrid.Block2D(elements, (2, 3), *spans)).array, 2)
+    np.testing.assert_array_equal(hybrid.gather(listed), elements)

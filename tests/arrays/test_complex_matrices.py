@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.selection import examples
 
 from hybrid.arrays.complex_matrices import complex_view, real_operands, real_view, write_expanded
+from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.product_type import product_type
 from hybrid.core.spans import Span
 from hybrid.host import thread_map
@@ -78,7 +79,7 @@ def test_operands_that_lie_as_they_should_are_not_copied(of_a, of_b):
     types = product_type(a.dtype, b.dtype)
     if not types.complex_b:
         return
-    first, second = real_operands(a, b, types, device="cpu", threads=1)
+    first, second = real_operands(a, b, types, Gemm(), device="cpu", threads=1)
     assert np.may_share_memory(first, a) == (a.dtype == types.operand_a or not types.complex_a)
     assert np.may_share_memory(second, b) == (b.dtype == types.operand_b and not types.complex_a)
     real = np.matmul(first, second, dtype=types.computed)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import hybrid
 from hybrid.devices.modular import ModularProduct
 from hybrid.devices.remainder_launches import RemainderLaunches
+from hybrid.selection import decision
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -90,6 +93,22 @@ def test_another_product_in_between_leaves_nothing(made_of, rng):
     assert set(made_of[-1]) == ALL
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_product_on_a_grid_in_between_leaves_nothing(comm, seed, monkeypatch):
+    """Its panels lie in the same memory."""
+    rng = np.random.default_rng([seed, comm.rank])
+    monkeypatch.setenv("HYBRID_RANKS_PER_NODE", "1")
+    operands = [(rng.standard_normal((n, l * comm.size)), rng.standard_normal((l, m))) for n, l, m in ((N, L, M), (50, 120, 40))]
+
+    def multiplied_on(grid, number):
+        monkeypatch.setenv("HYBRID_GRID", grid)
+        return multiplied(*operands[number], comm=comm)
+
+    first = multiplied_on("rows", 0)
+    multiplied_on(f"1x{comm.size}", 1)
+    np.testing.assert_array_equal(multiplied_on("rows", 0), first)
+
+
 def test_another_arithmetic_makes_them_anew(made_of, rng):
     b = rng.standard_normal((L, M))
     every_a = [rng.standard_normal((N, L)) for _ in range(3)]
@@ -99,6 +118,18 @@ def test_another_arithmetic_makes_them_anew(made_of, rng):
     assert [("magnitudes", "B") in made for made in made_of] == [True, False, False]
     for a, c in zip(every_a, every_c, strict=True):
         np.testing.assert_array_equal(c, alone(a, b))
+
+
+def test_another_precision_in_between_leaves_nothing(made_of, monkeypatch, rng):
+    """As on GPUs, where `auto` takes remainders, too: of more moduli, in the same memory."""
+    as_fast = decision.choose_precision
+    monkeypatch.setattr(decision, "choose_precision", lambda settings, *of: as_fast(replace(settings, precision="fast"), *of))
+    a, b = rng.standard_normal((N, L)), rng.standard_normal((L, M))
+    first = multiplied(a, b)
+    more_exact = hybrid.multiply(hybrid.RowBlock(a), hybrid.RowBlock(b), device="emulate", precision="auto").array
+    assert not np.array_equal(more_exact, first)
+    np.testing.assert_array_equal(multiplied(a, b), first)
+    assert set(made_of[-1]) == ALL
 
 
 def test_poisoned_memory_is_not_taken_for_remainders(made_of, monkeypatch, rng):

@@ -13,7 +13,7 @@ from support.selection import exhaustive
 from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.emulated import EmulatedQueues
-from hybrid.execution.rank_run import RankRun
+from hybrid.execution import modular_product
 from hybrid.plan.arithmetic import BYTES, NATIVE, Arithmetic
 
 pytestmark = pytest.mark.needs("compiler")
@@ -75,12 +75,13 @@ def test_pairs_of_doubles_differ_from_integers_in_few_elements_and_by_little(mon
 
 
 @pytest.mark.parametrize(("capabilities", "by_integers"), [((90, 90), False), ((90, 89), True), ((75,), True), ((None,), False)])
-def test_one_gpu_with_little_float64_decides_for_all_ranks(capabilities, by_integers):
-    gpus = [None if each is None else Gpu(0, "", "", each) for each in capabilities]
-    asked = []
-    run = RankRun.__new__(RankRun)
-    run._share = SimpleNamespace(layout=SimpleNamespace(remainders=object()))
-    run._plan = SimpleNamespace(has_row_blocks=False)
-    run._rank_device = SimpleNamespace(device=None, memory=None, once_for_plan=lambda what, plan, make: asked.append(what))
-    run._make_modular(Settings(precision="auto"), gpus)
-    assert asked == [f"modular False {by_integers} False"]
+def test_one_gpu_with_little_float64_decides_for_all_ranks(monkeypatch, capabilities, by_integers):
+    """Also on a grid of nodes, whose parts are plans of their own."""
+    placements = [SimpleNamespace(gpu=None if each is None else Gpu(0, "", "", each)) for each in capabilities]
+    share = SimpleNamespace(layout=SimpleNamespace(remainders=object()))
+    plan = SimpleNamespace(has_row_blocks=False, problem=None)
+    rank_device = SimpleNamespace(device=None, memory=None, once_for_plan=lambda what, plan, make: make())
+    monkeypatch.setattr(modular_product, "ModularProduct", lambda *_, **how: how)
+    decision = SimpleNamespace(placements=placements)
+    how = modular_product.modular_product(rank_device, decision, plan, share, Settings(precision="auto"))
+    assert how == {"fast": False, "by_integers": by_integers, "keeps_b": False}

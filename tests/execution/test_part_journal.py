@@ -44,6 +44,8 @@ def test_no_lines_are_the_journal_of_a_job_that_has_not_begun():
 @pytest.mark.parametrize("lines", [
     [{"rows": 3}], [{**first_line(ASKED, 3, FRAME), "frame": {"size": 1}}], [first_line(ASKED, 3, FRAME), {"part": [1]}],
     [first_line(ASKED, 3, FRAME), {"part": 7}], [{**first_line(ASKED, 3, FRAME), "rows": "many"}],
+    [{**first_line(ASKED, 3, FRAME), "asked": "much"}], [first_line(ASKED, 3, FRAME), {"arithmetic": 7}],
+    [{**first_line(ASKED, 3, FRAME), "rows": 0}], [{**first_line(ASKED, 3, FRAME), "rows": -3}],
 ])  # fmt: skip
 def test_lines_that_make_no_sense_are_refused(lines):
     with pytest.raises(UsageError, match=r"^C\.npy\.journal is malformed \(.*\): remove it to begin anew$"):

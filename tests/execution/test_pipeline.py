@@ -15,7 +15,8 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cpu import CpuDevice
-from hybrid.execution.pipeline import LOADS_AHEAD, multiply_in_place, run_share
+from hybrid.execution.in_place import multiply_in_place
+from hybrid.execution.pipeline import LOADS_AHEAD, run_share
 from hybrid.host.row_view import RowView
 from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel

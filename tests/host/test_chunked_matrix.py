@@ -21,7 +21,7 @@ AT_ONCE = 800
 def test_every_element_is_read_once_and_no_chunk_by_two_reads(lo, height, width, chunk, item):
     rows, seen, chunks = Span(lo, lo + height), np.zeros((lo + height, width), int), set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked_matrix, "_BYTES_AT_ONCE", AT_ONCE)
+        patch.setattr(chunked_matrix, "BYTES_AT_ONCE", AT_ONCE)
         for part, columns in rectangles(rows, width, chunk, item):
             seen[part.slice, columns.slice] += 1
             touched = {

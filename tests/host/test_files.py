@@ -135,15 +135,15 @@ def test_a_folder_that_is_gone_is_named(folder, monkeypatch):
 
 
 def test_a_file_that_does_not_fit_is_refused_with_what_is_missing(folder, monkeypatch):
-    monkeypatch.setattr(files, "shared_bytes", lambda folder: 1024)
+    monkeypatch.setattr(files, "free_bytes_in", lambda folder: 1024)
     refuse_unwritable(str(folder / "new"), 1024)
     with pytest.raises(DoesNotFit, match=rf"new takes 3\.0 KiB, 1\.0 KiB are free in {folder}: 2\.0 KiB are missing"):
         refuse_unwritable(str(folder / "new"), 3072)
-    monkeypatch.setattr(files, "shared_bytes", lambda folder: 0)
+    monkeypatch.setattr(files, "free_bytes_in", lambda folder: 0)
     refuse_unwritable(str(folder / "new"), 0)
     with pytest.raises(DoesNotFit, match=f"there is no room for {folder}/new: 0 B are free in {folder}"):
         refuse_unwritable(str(folder / "new"))
-    monkeypatch.setattr(files, "shared_bytes", lambda folder: 1024)
+    monkeypatch.setattr(files, "free_bytes_in", lambda folder: 1024)
     monkeypatch.setattr(files, "largest_file", lambda: 1000)
     with pytest.raises(DoesNotFit, match="new takes 1001 B, files may have 1000 B at most: ulimit -f unlimited"):
         refuse_unwritable(str(folder / "new"), 1001)
@@ -155,7 +155,7 @@ def test_a_file_that_does_not_fit_is_refused_with_what_is_missing(folder, monkey
 ])  # fmt: skip
 def test_what_the_system_refuses_is_said_of_the_file_that_was_meant(folder, monkeypatch, trouble, said):
     monkeypatch.setattr(files, "largest_file", lambda: 1000)
-    monkeypatch.setattr(files, "shared_bytes", lambda folder: 3072)
+    monkeypatch.setattr(files, "free_bytes_in", lambda folder: 3072)
     monkeypatch.setattr(files, "allocated", lambda path: 4096)  # by the half that is written
     with pytest.raises(HybridError, match=f"{folder}/result cannot be written: {said}$"):
         fail_half_way(folder / "result", trouble)

@@ -46,7 +46,7 @@ def path(tmp_path):
 )
 @pytest.mark.parametrize("dtype", ["float64", ">f4", "int16", "bool", "float16", ">u8"])
 def test_any_rows_of_any_dataset(h5py, path, monkeypatch, stored_how, dtype):
-    monkeypatch.setattr(chunked_matrix, "_BYTES_AT_ONCE", 64)
+    monkeypatch.setattr(chunked_matrix, "BYTES_AT_ONCE", 64)
     matrix = abs(MATRIX).astype(dtype)
     with h5py.File(path, "w") as file:
         file.create_dataset("g/a", data=matrix, **stored_how)

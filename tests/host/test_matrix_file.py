@@ -49,7 +49,7 @@ def test_a_file_that_is_there_under_the_whole_name_is_meant(tmp_path, monkeypatc
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    for module, name in ((chunked_matrix, "_BYTES_AT_ONCE"), (npy_file, "_BYTES_AT_ONCE"), (zarr_folder, "BYTES_AT_ONCE"),
+    for module, name in ((chunked_matrix, "BYTES_AT_ONCE"), (npy_file, "BYTES_AT_ONCE"), (zarr_folder, "BYTES_AT_ONCE"),
                          (matrix_output, "BYTES_AT_ONCE")):  # fmt: skip
         monkeypatch.setattr(module, name, 200)
 
@@ -111,7 +111,7 @@ def test_values_that_the_wanted_type_cannot_hold_are_refused(tmp_path, form):
 @pytest.mark.parametrize("form", ALL)
 def test_a_disk_without_room_for_it_is_known_before(tmp_path, monkeypatch, form):
     output = new_matrix(str(tmp_path / f"m.{form}"), (100, 50), np.dtype("float64"))
-    monkeypatch.setattr(files, "shared_bytes", lambda folder: 20 << 10)
+    monkeypatch.setattr(files, "free_bytes_in", lambda folder: 20 << 10)
     with pytest.raises(DoesNotFit, match=rf"m\.{form} takes .* KiB, 20\.0 KiB are free in {tmp_path}"):
         output.refuse(output.size)
     output.refuse(0)

@@ -12,7 +12,7 @@ import hybrid
 from hybrid.core.text import readable
 from hybrid.core.ttl_cache import ttl_cached
 from hybrid.host import memory
-from hybrid.host.memory import available_host_bytes, host_bytes_in, shared_bytes
+from hybrid.host.memory import available_host_bytes, free_bytes_in, host_bytes_in
 
 MiB = 1 << 20
 
@@ -109,7 +109,7 @@ def test_memory_is_looked_at_again(monkeypatch):
 
 def test_this_system_has_some_memory_and_some_room_in_its_folders(tmp_path):
     assert 0 < available_host_bytes() <= WHOLE
-    assert shared_bytes(tmp_path) > 0
+    assert free_bytes_in(tmp_path) > 0
 
 
 def test_room_in_a_folder_is_what_an_ordinary_user_may_take(monkeypatch, tmp_path):
@@ -117,7 +117,7 @@ def test_room_in_a_folder_is_what_an_ordinary_user_may_take(monkeypatch, tmp_pat
         f_bavail, f_bfree, f_frsize, f_bsize = 3, 5, 4096, 1 << 20
 
     monkeypatch.setattr(os, "statvfs", lambda folder: Status)
-    assert shared_bytes(tmp_path) == 3 * 4096
+    assert free_bytes_in(tmp_path) == 3 * 4096
 
 
 @pytest.mark.parametrize(

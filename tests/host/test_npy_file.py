@@ -19,7 +19,7 @@ MATRIX = np.arange(60, dtype=np.float64).reshape(12, 5) - 7
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(npy_file, "_BYTES_AT_ONCE", 64)
+    monkeypatch.setattr(npy_file, "BYTES_AT_ONCE", 64)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

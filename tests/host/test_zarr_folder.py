@@ -47,7 +47,7 @@ def path(tmp_path):
 )
 @pytest.mark.parametrize("dtype", ["float64", ">f4", "int16", "bool", "float16"])
 def test_any_rows_of_any_array(zarr, path, monkeypatch, stored_how, dtype):
-    monkeypatch.setattr(chunked_matrix, "_BYTES_AT_ONCE", 64)
+    monkeypatch.setattr(chunked_matrix, "BYTES_AT_ONCE", 64)
     matrix = abs(MATRIX).astype(dtype)
     for name in ("", "g/a"):
         store = zarr.storage.LocalStore(path.with_name(f"{name and 'in-'}m.zarr"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.core.problem import Problem
-from hybrid.plan.bounds import least_received
+from hybrid.plan.bounds import least_received, least_received_with
 from hybrid.plan.grid import candidates, received_where_it_suits
 
 sizes = st.integers(1, 10_000)
@@ -45,6 +45,5 @@ def test_boxes_with_one_two_and_three_faces_to_exchange(sizes, nodes, least):
 
 def test_with_little_memory_more_must_be_exchanged():
     problem = Problem(10_000, 10_000, 10_000)
-    assert least_received(problem, 64, memory=100_000) > least_received(problem, 64)
-    assert least_received(problem, 64, memory=10**9) == least_received(problem, 64)
+    assert least_received_with(problem, 64, 100_000) > least_received(problem, 64) > least_received_with(problem, 64, 10**9)
     assert least_received(Problem(0, 5, 5), 4) == 0.0

@@ -29,11 +29,9 @@ def right(comm, rng):
 
 
 def series(team, ranks, make, kind="panels"):
-    collectives = team.messages.collectives
-    if not collectives.is_connected(kind, ranks):
-        collectives.connect(kind, ranks)
+    team.connect(kind, ranks)
     with team.phase("prepare"):
-        return collectives.series(kind, ranks, [make(columns) for columns in PANELS])
+        return team.messages.collectives.series(kind, ranks, [make(columns) for columns in PANELS])
 
 
 def test_panels_are_broadcast_in_place_and_nothing_beside_them_is_written(comm, team, right):

@@ -51,6 +51,7 @@ def complex_products() -> Iterator[str]:
     """Of small whole numbers, which no order of summation rounds; and of infinities, whose signs no NaN may hide."""
     import hybrid
     from hybrid.arrays.complex_matrices import write_expanded
+    from hybrid.arrays.gemm import Gemm
     from hybrid.core.spans import Span
 
     for of_a, of_b in (("complex64", "complex64"), ("complex128", "float64"), ("float32", "complex64")):
@@ -72,7 +73,7 @@ def complex_products() -> Iterator[str]:
             if not (np.array_equal(part[1:-1], whole[lo:hi]) and (part[[0, -1]] == 77).all()):
                 yield f"rows {lo}:{hi} of the expanded B"
     parts = np.empty((2, 2))
-    write_expanded(np.array([[complex(np.inf, 0)]]), Span(0, 2), parts, 1, conjugate_b=True)
+    write_expanded(np.array([[complex(np.inf, 0)]]), Span(0, 2), parts, 1, Gemm(conjugate_b=True))
     if np.isnan(parts).any():
         yield "an infinity became NaN"
 
