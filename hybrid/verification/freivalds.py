@@ -23,18 +23,17 @@ from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.plan.plan import COLUMNS_AT_ONCE, Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.verification.check import Check, Suspect
+from hybrid.verification.check import MOST_NAMED, Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
-from hybrid.verification.suspects import MOST_NAMED, MultipliedBy, SecondLook, fault_in, unsaid
+from hybrid.verification.suspects import MultipliedBy, SecondLook, fault_in, unsaid
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
 
-# Of the integers in x: no sum over a group overflows where C's elements do not.
-SCALE = 2.0**-14
+SCALE = 2.0**-14  # of the integers in x, so that no sum over a group overflows where C's elements do not
 
 
 def verify(
@@ -50,9 +49,10 @@ def verify(
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
-    `threads`: of this rank. `wrong`: is told all that is wrong, where the product is. `suspects`: where all sums have been judged
-    before, those that look wrong; if all of them are of rounding errors, nothing else is checked. `by`: is asked of what is
-    wrong. Every rank calls it and gets the same result.
+    Every rank calls this and gets the same result. `a`, `b` and `c`: the rows that this rank has. `threads`: of this rank.
+    `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all sums
+    before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what is
+    wrong, for messages.
     """
     problem = plan.problem
     if not (problem.n and problem.m):
@@ -64,7 +64,7 @@ def verify(
 
 @dataclass
 class _Found:
-    """By one rank."""
+    """What one rank found in its rows of C."""
 
     sums: list[Totals] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
@@ -84,12 +84,13 @@ class _Verification:
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._comparison = Comparison(plan.problem, SCALE)
         self._second_look = SecondLook(team, plan, matrices, by)
-        self._wrong, self._by, self._sizes = wrong, by, None
+        self._wrong, self._by = wrong, by
+        self._sizes: np.ndarray | None = None  # of all differences in this rank's rows of C, a column for each group
         if wrong is not None:
             self._sizes = np.zeros((len(self._rows_of_c), -(-plan.problem.m // GROUP_COLUMNS)), np.float32)
 
     def second_look(self, suspects: Sequence[Suspect]) -> Check | None:
-        """None where more must be looked at."""
+        """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
         faults, note = self._second_look.faults(suspects, exact=False)
         if faults or not suspects:
             return None
@@ -122,7 +123,7 @@ class _Verification:
         return self._judged(sums, suspects)
 
     def _expected(self, columns: Span, x: np.ndarray, in_a: Integers, in_b: Integers) -> Expected:
-        """What this rank's rows of C are to be compared with."""
+        """What this rank's rows of C are to be compared with, in these columns. `x`: its elements for them."""
         plan, team, threads = self._plan, self._team, self._threads
         my_a, my_b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         with team.phase("check") as through_b:
@@ -143,7 +144,10 @@ class _Verification:
         return Expected(columns, x, *mine, norms_b, integral)
 
     def _by_rows(self, parts: list[np.ndarray], by: str) -> np.ndarray:
-        """The ranks' results for their rows, in the order of the matrix' rows. `by`: the rows, an attribute of a rank's share."""
+        """The ranks' results for their rows, joined in the order of the matrix's rows.
+
+        `by`: the attribute of a rank's share that says which rows those are, "rows" or "b_rows".
+        """
         if len(parts) == 1:
             return parts[0]
         order = sorted(range(len(parts)), key=lambda rank: getattr(self._plan.shares[rank], by))
@@ -152,7 +156,7 @@ class _Verification:
     def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
         faults = self._second_look.faults(suspects, exact=True)[0] if sums.count else []
         if sums.count:
-            self._tell_wrong(0.0)
+            self._mark_wrong(0.0)
         return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
 
     def _modulo_a_prime(self, seed: int) -> Check:
@@ -180,12 +184,12 @@ class _Verification:
         above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
         faults, note = self._second_look.faults(above, exact=False)
         if faults:
-            self._tell_wrong(usual)
+            self._mark_wrong(usual)
             return Check("freivalds", sums.error, usual, False, tuple(faults))
         return Check("freivalds", sums.error, THRESHOLD, True, note=note if sums.error > THRESHOLD else "")
 
-    def _tell_wrong(self, usual: float) -> None:
-        """Where differences of C's sums are larger than the largest of a right product usually is."""
+    def _mark_wrong(self, usual: float) -> None:
+        """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
             return
         assert self._sizes is not None
@@ -199,7 +203,7 @@ class _Verification:
 
 
 def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row and group of columns B·x; for each group the norm of B's part."""
+    """B·x for each row and group of columns, and for each group the norm of all of these rows of B. `integers` looks at B."""
     products = np.empty((len(b), -(-b.shape[1] // GROUP_COLUMNS)))
 
     def add_up(where: slice, rows: np.ndarray) -> np.ndarray:
