@@ -13,6 +13,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
+from hybrid.devices.cpu_check import MOST_IN_TOTAL
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.verification.check import Suspect
@@ -20,7 +21,6 @@ from hybrid.verification.group_sums import are_integers, in_cache, over_rows, su
 from hybrid.verification.rounding import FEW, comparison_numbers, spread_of
 
 MOST_SUSPECTS = 16
-MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of all, which a single large one would else determine
 _LARGEST_KEPT = 1e30  # fits into float32
 
 

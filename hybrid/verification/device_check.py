@@ -18,13 +18,12 @@ from typing import Any
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import CheckOperations, Event, Operation
-from hybrid.devices.buffers import Buffers, Place
+from hybrid.devices.buffers import MOST_PLACES, Buffers, Place
 from hybrid.plan.check_layout import CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.device_sums import DeviceSums
 
 _ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
-_MOST_PLACES = 4  # for which operations are kept: the results of a loop of products alternate between two
 
 
 @dataclass
@@ -77,7 +76,7 @@ class DeviceCheck:
         """The operands of the next products, and C, are in these buffers."""
         self._buffers = weakref.ref(buffers)
         if buffers.places not in self._prepared:
-            if len(self._prepared) >= _MOST_PLACES:
+            if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
             self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers))
         self._now = self._prepared[buffers.places]

@@ -16,13 +16,15 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, pieces
+from hybrid.devices.cpu_check import MOST_IN_TOTAL
+from hybrid.devices.stacks import some_matrices
 from hybrid.host.row_view import RowView
 from hybrid.host.thread_map import on_threads
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
 from hybrid.verification.check import MOST_NAMED, Check, Suspect
-from hybrid.verification.comparison import MOST_IN_TOTAL, MOST_SUSPECTS, Comparison, columns_of, mark_fractions
+from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, columns_of, mark_fractions
 from hybrid.verification.freivalds import SCALE
 from hybrid.verification.group_sums import Integers, are_integers, norms_of, sums_and_norms
 from hybrid.verification.modular import Modular, is_exact_product
@@ -82,7 +84,7 @@ class _Sizes:
 
     def _measure(self, some: Span) -> None:
         with np.errstate(all="ignore"):  # overflow and NaN are not judged
-            a, b = (_some(stack, some).astype(np.float64) for stack in (self._a, self._b))
+            a, b = (some_matrices(stack, some).astype(np.float64) for stack in (self._a, self._b))
             c = self._c[some.slice].astype(np.float64)
             (count, n, m), l = c.shape, a.shape[2]
             self.in_a.look(a)
@@ -166,8 +168,3 @@ def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> tuple[Row
         for matrix in (a[index if len(a) > 1 else 0], b[index if len(b) > 1 else 0], c[index])
     )
     return of_a, of_b, of_c
-
-
-def _some(stack: np.ndarray, some: Span) -> np.ndarray:
-    """An operand's matrices for these products."""
-    return stack if len(stack) == 1 else stack[some.slice]
