@@ -24,6 +24,7 @@ from hybrid.classroom.wrapper import field_of
 from hybrid.core.problem import Problem
 from hybrid.emulation.child import run_child
 from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.kernels.catalogue import dotted
 
 _CHILD, _START = "hybrid.classroom.gpu_trial", 60  # seconds that CuPy and NVRTC may take besides the launches
 _SIZE, _RAGGED = 1024, (1029, 1027, 1033)
@@ -119,7 +120,7 @@ def told(trials: Trials, run: CudaRun) -> Iterator[str]:
     for task, outcome in run.cases:
         (n, l, m), (grid, block) = task.sizes, ("×".join(map(str, each)) for each in (task.grid, task.block))
         if outcome.gpu and not about:
-            about = f"on {outcome.gpu}, compute capability {outcome.capability // 10}.{outcome.capability % 10}"
+            about = f"on {outcome.gpu}, compute capability {dotted(outcome.capability)}"
             yield about
         is_right = "WRONG" if outcome.failure or outcome.wrong else "right"
         yield f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {is_right}"

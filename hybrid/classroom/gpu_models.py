@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import dotted
 
 KB = 1 << 10
 WARP = 32  # threads
@@ -82,7 +83,7 @@ class GpuModel:
 
     @property
     def version(self) -> str:
-        return f"{self.capability // 10}.{self.capability % 10}"
+        return dotted(self.capability)
 
     def rate(self, dtype: str) -> int:
         return self.float32 if dtype == "float32" else self.float64

@@ -80,8 +80,8 @@ class RemainderLaunches:
         return self._once(("guard", rows, columns, number), partial(self._guarding, rows, columns, number))
 
     def ratio(self, number: int) -> float:
-        """What the guard of this number found, when it is complete: a lower bound, over the tile's elements, of how large an
-        element is beside its terms."""
+        """What the guard of this number found, when it is complete: a lower bound of Σ|a·b| / (|row|·|column|) for all elements
+        of the tile."""
         return float(self._least_found.view(np.float32)[number, 0])
 
     def reduce(self, name: str, lines: Span, matrix: Any, arithmetic: Arithmetic) -> KernelCall:

@@ -14,7 +14,7 @@ from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
 from hybrid.diagnostics.probe_process import run_probe
-from hybrid.kernels.catalogue import LEAST_CAPABILITY
+from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LEAST_OF_CUDA = {12: 50, 13: 75}  # the least compute capability, times ten, that its compiler supports
@@ -116,7 +116,7 @@ def _usable(report: Mapping[str, Any], about: str) -> VisibleGpus:
     old = next((gpu for gpu in gpus if gpu.capability < least), None)
     if old is None:
         return VisibleGpus(gpus, None, about=about)
-    has = f"{old.name} has compute capability {old.capability // 10}.{old.capability % 10}"
+    has = f"{old.name} has compute capability {dotted(old.capability)}"
     if old.capability < LEAST_CAPABILITY:
         return _unusable(
             f"{has}, less than any kernel here supports", "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"

@@ -20,7 +20,7 @@ from hybrid.diagnostics.probes.copy_rates import ITEM, HostLink
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
-from hybrid.kernels.remainders import LEAST_CAPABILITY, products_of
+from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of
 
 LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count
 _LINK_BYTES = 64 << 20
@@ -53,7 +53,7 @@ def measure(device: Any, task: Mapping[str, Any]) -> None:
         product = Product.long_enough(device, dtype, task["sizes"])
         rates[dtype] = product.n**3 / product.seconds
         report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
-    if device.name == "cuda" and device.gpu.capability >= LEAST_CAPABILITY:
+    if device.name == "cuda" and device.gpu.capability >= LEAST_FOR_BYTES:
         report(stage="multiplying bytes")
         report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
         report(memory=memory_rate(device, _MEMORY_BYTES))
