@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the doctor's checks have in common. Each subject has a module: `inspect` runs on every rank, `judge` makes findings of it.
+"""What the doctor's checks have in common. Each subject has a module with two functions, `inspect` and `judge`.
 
-`inspect` needs the machine and never fails: what cannot be determined is Unknown. `judge` computes from what all ranks found
-and gives the same on every rank.
+`inspect` runs on every rank and looks at the machine. It never fails: what cannot be determined is Unknown. `judge` makes
+findings from what all ranks inspected. It is a pure function, with the same result on every rank.
 """
 
 from __future__ import annotations
