@@ -30,7 +30,6 @@ from hybrid.host.threads import Threads
 from hybrid.ranks.team import Team
 
 _SLOW = 2.0  # a link between nodes that takes so many times as long as the others is slow; other jobs may use it, too
-_VERDICTS = {"ok": "ok", "note": "note", "unknown": "unknown", "wrong": "WRONG"}
 T = TypeVar("T")
 
 
@@ -119,10 +118,7 @@ def _examine_gpus(team: Team) -> _GpusOfRanks:
 def as_text(findings: Sequence[Finding]) -> str:
     """A line for each finding, and a last one that counts what is wrong."""
     width = max(len(finding.subject) for finding in findings)
-    lines = []
-    for finding in findings:
-        remedy = f" → {finding.remedy}" if finding.remedy else ""
-        lines.append(f"{_VERDICTS[finding.verdict]:<7}  {finding.subject:<{width}}  {finding.text}{remedy}")
+    lines = [finding.line(width) for finding in findings]
     wrong = sum(finding.verdict == "wrong" for finding in findings)
     unknown = sum(finding.verdict == "unknown" for finding in findings)
     last = "nothing is wrong" if not wrong else "1 finding is wrong" if wrong == 1 else f"{wrong} findings are wrong"

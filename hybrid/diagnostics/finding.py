@@ -30,6 +30,12 @@ class Finding:
         assert self.verdict in ("ok", "note", "unknown", "wrong"), self.verdict
         assert self.remedy or self.verdict != "wrong", self.text
 
+    def line(self, width: int) -> str:
+        """The finding as a line of text. `width`: of the subject."""
+        verdict = "WRONG" if self.verdict == "wrong" else self.verdict
+        remedy = f" → {self.remedy}" if self.remedy else ""
+        return f"{verdict:<7}  {self.subject:<{width}}  {self.text}{remedy}"
+
 
 @dataclass(frozen=True)
 class Unknown:
