@@ -41,7 +41,7 @@ _C_TYPES = {  # of numbers, as NumPy has them
 
 @dataclass(frozen=True)
 class CudaRun:
-    """Of each shape its launch and what came of it."""
+    """For each shape its launch and what came of it."""
 
     cases: tuple[tuple[Task, GpuOutcome], ...]
 
@@ -51,19 +51,20 @@ class CudaRun:
 
 
 def usual_gpu_shapes(trials: Trials) -> list[Sizes]:
-    """Large enough to be timed; small ones of a kernel of one block."""
+    """Shapes that are large enough to be timed; a small one for a kernel of one block."""
     if "blockIdx" not in trials.kernel.body:
         return [trials.meaning.on((8, 8, 8))]
     return [trials.meaning.on((_SIZE,) * 3), trials.meaning.on(_RAGGED)]
 
 
 def ran(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
-    """Each shape in a process of its own. DeviceUnavailable where there is no GPU, or the kernel does not compile."""
+    """Run the kernel on each shape, in a process of its own. DeviceUnavailable where there is no GPU, or the kernel does not
+    compile."""
     return CudaRun(tuple((task, _outcome(trials, task)) for task in map(trials.task, shapes)))
 
 
 def _outcome(trials: Trials, task: Task) -> GpuOutcome:
-    mark = secrets.token_hex(16)  # without which a line is the kernel's
+    mark = secrets.token_hex(16)  # lines without it are the kernel's
     given = GpuTask(trials.file.for_gpu, trials.instance, tuple(_arguments(trials, task)), replace(task, mark=mark))
     ended = run_child(_CHILD, [asdict(given)], "", _START + (LAUNCHES + 1) * trials.seconds)
     if ended.status is None:
@@ -109,7 +110,7 @@ def _fields(file: StudentFile, parameter: Parameter, of: str, meaning: Meaning, 
 
 
 def told(trials: Trials, run: CudaRun) -> Iterator[str]:
-    """The lines about it."""
+    """The lines that say what came of it."""
     kernel, meaning, launch = trials.kernel, trials.meaning, trials.launch
     a, b, c = meaning.names(kernel)
     yield f"{trials.file.path.name}, line {kernel.line}: {kernel}"
@@ -150,7 +151,7 @@ def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
 
 
 def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
-    """For a JSON line."""
+    """The entries of a JSON line."""
     cases = [
         {**dict(zip("nlm", task.sizes, strict=True)), "grid": task.grid, "block": task.block, **asdict(outcome)}
         for task, outcome in run.cases
