@@ -131,6 +131,7 @@ def told(trials: Trials, run: CudaRun) -> Iterator[str]:
 
 
 def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
+    """The lines about one shape."""
     n, _, m = task.sizes
     if outcome.failure:
         yield f"* the launch failed: {outcome.failure}"

@@ -78,6 +78,7 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
 
 
 def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
+    """The launch that the built-in variables in the kernel's body, its arrays and the file's constants suggest."""
     text = kernel.body
     if "blockIdx" not in text:
         block = ("m", "n") if ".y" in text else ("m", "1")

@@ -68,6 +68,7 @@ def verdict(examination: Examination) -> str:
 
 
 def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:
+    """The lines about one shape, without what other shapes have shown."""
     n, _, m = case.sizes
     yield heading(case, names)
     found = findings(case, names)

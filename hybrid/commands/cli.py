@@ -49,10 +49,8 @@ def run(
     """Run a command and return its exit code. In a job all ranks agree on wrong usage as on any other error, so a rank that was
     started with other options keeps no rank waiting.
 
-    `parse`: returns options and settings, or raises UsageError.
-    `work`: one rank's part of the command; returns the exit code.
-    `answer`: does what needs no ranks, such as showing a list, and returns whether that was all. It runs without MPI, with the
-    same result on every rank, and rank 0 prints.
+    `parse`: returns options and settings. `work`: does one rank's part, and returns the exit code. `answer`: does what needs no
+    ranks, such as showing a list, and returns whether that was all; it runs without MPI, and rank 0 prints.
     `unstarted`: what rank 0 does, instead of failing, where the processes that the launcher started are not the ranks of one job,
     or where starting MPI ended its process.
     `meanwhile`: begins what can go on in the background while MPI starts; it must not fail.

@@ -88,6 +88,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
+    """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics import machine, node_links
     from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable

@@ -95,6 +95,7 @@ def _node(plan: Plan, node: int) -> str:
 
 
 def _rank(decision: Decision, share: RankShare) -> str:
+    """The line about one rank: its rows, in how many pieces they are multiplied, and the memory that this takes."""
     layout = decision.plan.grid_layout
     if layout is not None:
         a, c, panels = layout.rows_of_a(share.rank), layout.part_of_c(share.rank), layout.pieces["B"]

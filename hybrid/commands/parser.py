@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """For argparse."""
+    """For argparse: a whole number."""
     try:
         return int(text)
     except ValueError:

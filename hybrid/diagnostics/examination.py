@@ -102,6 +102,7 @@ class _GpusOfRanks:
 
 
 def _examine_gpus(team: Team) -> _GpusOfRanks:
+    """Look for GPUs, try each rank's, and measure those that work."""
     visible = _of_all(team, "gpus", gpus.inspect)
     chosen = gpus.choose(visible)
     mine = chosen[team.rank]

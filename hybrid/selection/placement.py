@@ -27,7 +27,7 @@ class RankPlacement:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The rank's name in messages."""
         return f"rank {self.rank} on {self.host}" + (f", {self.gpu.name} {self.gpu.uuid}" if self.gpu else "")
 
 

@@ -82,7 +82,7 @@ class DeviceCheck:
         self._now = self._prepared[buffers.places]
 
     def _by_arrival(self, buffers: Buffers) -> list[tuple[list[Operation], list[list[Operation]]]]:
-        """As `_OfBuffers.by_arrival` is described."""
+        """The operations of `_OfBuffers.by_arrival`."""
         return [
             (
                 [self._of_operand(buffers, arrival, piece) for piece in own],

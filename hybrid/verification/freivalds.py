@@ -97,6 +97,7 @@ class _Verification:
         return Check("freivalds", max(suspect.size for suspect in suspects), THRESHOLD, True, note=note)
 
     def result(self) -> Check:
+        """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together."""
         problem, found = self._plan.problem, _Found()
         with self._team.phase("check") as agreeing:
             agreeing.mine = secrets.randbits(64)
@@ -134,24 +135,14 @@ class _Verification:
             norms_b = norms_of(np.stack([norms for _, norms, _ in through_b.all], axis=1))
         own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
         with team.phase("check") as through_a:
-            mine = times(my_a, self._by_rows(of_b, "b_rows"), in_a, threads)
+            mine = times(my_a, joined_by_rows(plan, of_b, "b_rows"), in_a, threads)
             through_a.mine = None if own else (*mine, in_a.largest)
         integral = Integers.all([in_a.largest, *(largest for _, _, largest in through_b.all)])
         if not own:
             products, norms_a, largest = map(list, zip(*through_a.all, strict=True))
             integral, rows = integral and Integers.all(largest), self._rows_of_c.slice
-            mine = self._by_rows(products, "rows")[rows], self._by_rows(norms_a, "rows")[rows]
+            mine = joined_by_rows(plan, products, "rows")[rows], joined_by_rows(plan, norms_a, "rows")[rows]
         return Expected(columns, x, *mine, norms_b, integral)
-
-    def _by_rows(self, parts: list[np.ndarray], by: str) -> np.ndarray:
-        """The ranks' results for their rows, joined in the order of the matrix's rows.
-
-        `by`: the attribute of a rank's share that says which rows those are, "rows" or "b_rows".
-        """
-        if len(parts) == 1:
-            return parts[0]
-        order = sorted(range(len(parts)), key=lambda rank: getattr(self._plan.shares[rank], by))
-        return np.concatenate([parts[rank] for rank in order])
 
     def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
         faults = self._second_look.faults(suspects, exact=True)[0] if sums.count else []
@@ -160,12 +151,13 @@ class _Verification:
         return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
 
     def _modulo_a_prime(self, seed: int) -> Check:
+        """Check a product of integers that is exact, while the sums that were compared are not."""
         modular, (a, b, c) = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._matrices
         with self._team.phase("check") as through_b:
             through_b.mine = modular.times(b[self._share.b_rows], modular.x)
         with self._team.phase("check") as through_a:
-            through_a.mine = modular.times(a[self._share.rows], self._by_rows(through_b.all, "b_rows"))
-        expected = self._by_rows(through_a.all, "rows")[self._rows_of_c.slice]
+            through_a.mine = modular.times(a[self._share.rows], joined_by_rows(self._plan, through_b.all, "b_rows"))
+        expected = joined_by_rows(self._plan, through_a.all, "rows")[self._rows_of_c.slice]
         with self._team.phase("check") as comparing:
             rows = c[self._rows_of_c] if len(self._rows_of_c) else np.empty((0, self._plan.problem.m))
             wrong = modular.impossible(rows) | modular.differ(modular.times(rows, modular.x), expected)
@@ -200,6 +192,17 @@ class _Verification:
             telling.mine = self._wrong.found()
         for found in telling.all:
             self._wrong.merge(*found)
+
+
+def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str) -> np.ndarray:
+    """What all ranks have for their rows, joined in the order of the matrix's rows.
+
+    `by`: the attribute of a rank's share that says which rows these are, "rows" or "b_rows".
+    """
+    if len(parts) == 1:
+        return parts[0]
+    order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
+    return np.concatenate([parts[rank] for rank in order])
 
 
 def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:

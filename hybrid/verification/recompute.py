@@ -19,6 +19,7 @@ from hybrid.ranks.team import Team
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.check import Check
 from hybrid.verification.expected_sums import ExpectedSums
+from hybrid.verification.freivalds import joined_by_rows
 from hybrid.verification.group_sums import norms_of
 from hybrid.verification.reexamine import reexamine
 from hybrid.verification.wrong_parts import WrongParts
@@ -92,6 +93,7 @@ class _Recomputing:
         return done
 
     def _tasks(self, wrong: WrongParts, row_blocks: Sequence[Span]) -> Iterator[_Task]:
+        """The wrong parts of C, divided among ranks that have the operands; where there is one, not the rank that multiplied."""
         plan = self._plan
         widest = _COLUMNS_AT_ONCE if self._sends or self._b_is_parted else plan.problem.m
         turn = 0
@@ -109,8 +111,7 @@ class _Recomputing:
         """These columns of B, from all ranks, each of which has some of their rows."""
         with self._team.phase("repair") as gathering:
             gathering.mine = np.ascontiguousarray(self._b[self._plan.shares[self._team.rank].b_rows][:, columns.slice])
-        order = sorted(range(self._team.size), key=lambda rank: self._plan.shares[rank].b_rows)
-        return np.concatenate([gathering.all[rank] for rank in order])
+        return joined_by_rows(self._plan, gathering.all, "b_rows")
 
     def _together(self, tasks: list[_Task], b: np.ndarray | None) -> list[Recomputed]:
         """Each rank computes its tasks; returns all ranks'. `b`: the tasks' columns of B, where they were gathered."""

@@ -77,6 +77,7 @@ class _Sizes:
         self.counts, self._judged = np.zeros(len(c), np.intp), np.zeros(len(c), np.intp)
 
     def measure(self, threads: int) -> None:
+        """Compare the sums of all products, by so many threads."""
         n, l, m = self._problem.n, self._problem.l, self._problem.m
         together = max(1, _TOGETHER_BYTES // (8 * max(1, n * l, l * m, n * m)))
         for _ in on_threads(threads, self._measure, pieces(Span(0, len(self._c)), together)):
@@ -109,6 +110,7 @@ class _Sizes:
         self._judged[some.slice] = judged.reshape(count, -1).sum(axis=1)
 
     def judged(self) -> StackCheck:
+        """Judge the sizes, where products are rounded: those that are unusually large are looked at again."""
         if not self._judged.sum():
             return StackCheck("none", 0.0, {})
         totals = np.minimum(self._sizes, MOST_IN_TOTAL).sum(axis=(1, 2))
