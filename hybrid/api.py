@@ -119,7 +119,7 @@ def multiply(
         The result at the root, None elsewhere: `out` where it is given, a CuPy array where a and b lie on a GPU, else a NumPy
         array. With several ranks on the root's node it may lie in shared memory, which processes forked later share. Of
         RowBlocks: this rank's RowBlock of the product, where its rows of a lie; then root and out are not used. Of Block2Ds: this
-        rank's Block2D of the product, with its rows of a and its columns of b, multiplied on CPUs.
+        rank's Block2D of the product, with its rows of a and its columns of b, multiplied on CPUs, or with device="cuda" on GPUs.
 
     Raises
     ------

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "hybrid.lab"
 _STALL = 20  # seconds
+_EXERCISE = "its name; python -m hybrid.lab exercises lists them"
 
 
 def build_parser() -> Parser:
@@ -29,15 +30,15 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     lab_run.add_to(commands, _add_launch, _add_json)
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
-    exercises.add_argument("name", nargs="?", metavar="NAME")
+    exercises.add_argument("name", nargs="?", metavar="NAME", help="this one, with what it wants (all of them, a line each)")
     exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
     start = commands.add_parser("start", help="print the file to begin with", description="The file to begin an exercise with.")
-    start.add_argument("name", metavar="NAME")
+    start.add_argument("name", metavar="NAME", help=_EXERCISE)
     check = commands.add_parser("check", help="does a kernel solve an exercise?", description="Is this a solution?")
     grade = commands.add_parser("grade", help="points for many files", description="Points for each file, a line each.")
     for judging, files in ((check, None), (grade, "+")):
-        judging.add_argument("name", metavar="EXERCISE")
-        judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE")
+        judging.add_argument("name", metavar="EXERCISE", help=_EXERCISE)
+        judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE", help="yours, .cu or for ranks .py")
         _add_launch(judging)
         _add_json(judging)
     lab_show.add_to(commands, _add_launch)

@@ -37,7 +37,7 @@ def add_to(commands: Any, add_launch: Callable[[argparse.ArgumentParser], None])
     parser = commands.add_parser(
         "show", help="which thread loads what, step by step", description="Which thread loads and stores what?", epilog=_MORE
     )
-    parser.add_argument("file", type=file_name, metavar="NAME|FILE.cu")
+    parser.add_argument("file", type=file_name, metavar="NAME|FILE.cu", help="a kernel of the lectures, or a file of your own")
     add_launch(parser)
     parser.add_argument("--width", type=at_least(1), default=_WIDTH, metavar="W", help=f"of square matrices ({_WIDTH})")
     parser.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")

@@ -75,7 +75,7 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
     what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
     what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
     what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
-    part = "with --out, but to .mtx: compute C in parts, some rows each, and go on where a job that was ended has left off"
+    part = "with --out (not to .mtx): compute C in parts, some rows each, and go on where a job that was ended has left off"
     what.add_argument("--resume", action="store_true", help=part)
     what.add_argument("--resume-rows", type=at_least(1), metavar="R", help="rows of a part (what takes about a minute)")
 

@@ -115,7 +115,7 @@ def test_a_wrong_product_is_found_and_named_and_repaired(spoil, dtype, size):
     assert not np.array_equal(hybrid.multiply(a, b, check=False), wanted)
     with pytest.warns(RuntimeWarning, match="repaired: product 1 of the stack, .* it was computed again on the CPU of rank 0"):
         found = hybrid.multiply(a, b, on_fault="repair")
-    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_small_errors_of_small_products_are_found_by_the_accuracy_of_all(spoil):
@@ -177,7 +177,7 @@ def test_each_rank_multiplies_whole_matrices(comm, counts, monkeypatch, nodes, d
     count = int(np.prod(wanted.shape[: max(len(each) for each in shapes) - 2]))
     assert set(counts) == {len(block(count, comm.size, comm.rank))} - {0}
     if comm.rank == root:
-        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     mine = at(comm, root, a, b, c)
     hybrid.multiply(*mine, comm=comm, root=root, transpose_a=turned, alpha=3, beta=2, out=mine[2])
     if comm.rank == root:

@@ -125,7 +125,7 @@ def test_killed_at_any_file_operation_it_goes_on_with_what_was_on_the_disk(folde
 
 
 @pytest.mark.needs("zarr")
-@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("ranks", exhaustive([0], [0, 2]))
 def test_a_zarr_store_is_gone_on_with_whenever_the_job_was_killed(folder, seed, ranks, stride):
     """Also between naming the store, which no job replaces, and removing the journal."""

@@ -198,6 +198,15 @@ def test_loads_are_as_the_formulas_say(name, of_a, of_b):
 
 
 @pytest.mark.needs("compiler")
+def test_the_readme_shows_what_is_printed():
+    rungs = (("tiled", "float32"), ("tensor", "float64"))
+    counted = [loads.count_loads(named(name), dtype, (300, 40, 290)) for name, dtype in rungs]
+    shown = [line.split() for line in cli.README.read_text(encoding="utf-8").splitlines()]
+    for line in "\n".join(printed([loads.loads_table(counted)])).splitlines():
+        assert line.split() in shown, line
+
+
+@pytest.mark.needs("compiler")
 def test_loads_of_operands_of_16_bits():
     counted = loads.count_loads(named("tensor_half"), "bfloat16", (140, 70, 300))
     assert (counted.a, counted.b, counted.formula) == ((2,) * 3, (2,) * 3, (2, 2))

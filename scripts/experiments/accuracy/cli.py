@@ -10,11 +10,11 @@ native is the kernel that auto chooses, and cuBLAS stands beside it. With --devi
 Only the forced numbers of moduli are always the model's.
 
 --balanced multiplies columns of A and divides rows of B by powers of two first, so that what is scaled along k comes out even.
-The runner does not: docs/algorithm.md says what it would gain and cost.
+The runner does not: docs/remainders.md says what it would gain and cost.
 
 --matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, counts those that are accepted,
 and names each seed whose errors exceed native ones, with the command that repeats it. If any does that must not, the exit code
-is 1. --write puts the tables into docs/algorithm.md, between its markers, and the picture beside it.
+is 1. --write puts the tables into docs/remainders.md, between its markers, and the picture beside it.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from hybrid.errors import UsageError
 from hybrid.kernels.remainders import MOST_TERMS
 from hybrid.plan.arithmetic import MODULI, Arithmetic, Computed
 
-DOCUMENT, PICTURE, MARKER = ROOT / "docs" / "algorithm.md", ROOT / "docs" / "accuracy.svg", "accuracy"
+DOCUMENT, PICTURE, MARKER = ROOT / "docs" / "remainders.md", ROOT / "docs" / "accuracy.svg", "accuracy"
 Sizes = tuple[int, int, int]
 SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: an exact element takes longer than a product
 # n, l, m by default: of each kind, and of random matrices, which are few so that many have the same.
@@ -174,6 +174,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--balanced", action="store_true", help="columns of A and rows of B are made alike first")
     parser.add_argument("--device", choices=SIZES, default="cpu", help="cpu: a model in NumPy (cpu)")
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
-    parser.add_argument("--write", action="store_true", help="the tables in docs/algorithm.md, and docs/accuracy.svg")
+    parser.add_argument("--write", action="store_true", help="the tables in docs/remainders.md, and docs/accuracy.svg")
     cli.add_lines(parser)
     return cli.command(parser, work, arguments)

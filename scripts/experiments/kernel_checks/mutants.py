@@ -35,8 +35,21 @@ MODES = ("forward", "reverse", "shuffled", "undefined", "address", "threads")
 PREFACE = """# Planted faults, and what finds them
 
 Written by `python scripts/mutants.py --all --write`: each fault is planted into a kernel, which then runs on the CPU's CUDA
-runtime. forward, reverse, shuffled: the order in which threads run, with asynchronous copies done as late as allowed, as
-early, or mixed. undefined, address, threads: the compiler's sanitizers. A dash means that the mode did not notice.
+runtime. The columns are the modes in which it runs: in forward, reverse and shuffled order of the threads, with asynchronous
+copies done as late as allowed, as early, or mixed; and under the compiler's sanitizers for undefined behaviour, addresses and
+threads. Each cell says what was noticed first:
+
+| word | meaning |
+| --- | --- |
+| wrong | C is not A·B |
+| canary | A, B or memory beside a matrix was written to |
+| race | a data race between threads, or an element of C read or written more than once |
+| barrier | a barrier that not all threads reach |
+| warp | a warp operation that not all of its lanes call |
+| copy | an asynchronous copy that is wrong |
+| address, undefined | the sanitizer of this name speaks |
+| crash, hang | the process ended by a signal, or not in time |
+| – | nothing was noticed in this mode |
 
 From norms on, the kernels are those of products from remainders. What they compute is compared with exact integers.
 
